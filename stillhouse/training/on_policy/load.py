@@ -1,4 +1,4 @@
-"""On-policy distillation put together from its parts."""
+"""Builds on-policy distillation from a job."""
 
 import logging
 from collections.abc import Sequence
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 def load_on_policy(
     job: TrainJob, student: Student, listener: Listener, averaged: Averaged, resources: ExitStack
 ) -> OnPolicy:
-    """The method of `job`, with all that samples, scores and rewards.
+    """The method of `job`, with sampler, teachers and rewards.
 
     Args:
         job: names prompts, teachers and tools.
         student: sampled from and trained.
         listener: gets the pages of trajectories.
-        averaged: within its block the student has its running mean for weights.
-        resources: closes what is opened here.
+        averaged: context in which the student has its EMA weights.
+        resources: closes everything opened here.
 
     Raises:
-        ConfigError: there are fewer prompts than a batch takes, or a teacher, the tools or the rewards cannot be had.
-        InputError: prompts leave no room for an answer, have no teacher, or not what a hint asks for.
-        TrainingError: a teacher means other tokens by the same ids.
+        ConfigError: there are fewer prompts than a batch needs, or a teacher, tool or reward cannot be loaded.
+        InputError: prompts leave no room for an answer, have no teacher, or lack metadata that a hint uses.
+        TrainingError: a teacher does not share the student's vocabulary.
         EndpointError: a server does not answer.
     """
     config = job.on_policy
@@ -68,8 +68,8 @@ def load_on_policy(
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
-    places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, engines.max_context)
-    max_context = min(count for count in places if count is not None)
+    contexts = (student.causal_lm.config.max_position_embeddings, teachers.max_context, engines.max_context)
+    max_context = min(length for length in contexts if length is not None)
     pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     sampler = _sampler(job, config, student, max_context, metadata)
@@ -83,7 +83,7 @@ def load_on_policy(
         objective,
         config,
         pages.show,
-        groups=None if _samples_the_same_again(config, student) else batches,
+        groups=None if _is_repeatable(config, student) else batches,
     )
     queue = BatchQueue(
         maker.begin,
@@ -130,30 +130,31 @@ def _sampler(
 
 
 def _with_room(prompts: Sequence[Prompt], sampler: Sampler, num_needed: int) -> Sequence[Prompt]:
-    """The prompts that leave room for an answer; a batch of others alone would end the training in its middle."""
+    """The prompts that leave room for an answer; a batch without any would stop the training midway."""
     sizes = [len(sampler.prompt_ids(prompt)) for prompt in prompts]
     fitting = [prompt for prompt, size in zip(prompts, sizes, strict=True) if size < sampler.max_context]
     if len(fitting) == len(prompts):
         return prompts
     size, longest = max(zip(sizes, (prompt.id for prompt in prompts), strict=True))
-    told = (
+    problem = (
         f"{len(prompts) - len(fitting)} of {len(prompts)} prompts leave no room for an answer in {sampler.max_context} "
-        "tokens, the least context of the student, its sampler and its teachers, less a teacher's longest hint: prompt "
+        "tokens, the shortest context of student, sampler and teachers less the longest hint: prompt "
         f"{longest} has {size}"
     )
     if len(fitting) < num_needed:
         raise InputError(
-            f"{told}. Expected on_policy.prompts_per_step = {num_needed} of them or more with room: shorten prompts or "
-            "hints, or take models or servers of a longer context"
+            f"{problem}. Expected on_policy.prompts_per_step = {num_needed} of them or more with room: shorten prompts "
+            "or hints, or take models or servers of a longer context"
         )
-    logger.warning("%s. They are left out", told)
+    logger.warning("%s. They are left out", problem)
     return fitting
 
 
-def _samples_the_same_again(config: OnPolicyConfig, student: Student) -> bool:
+def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
+    """Whether sampling a batch again gives the same bits."""
     return config.engine == "transformers" and student.device.type == "cpu"
 
 
 def _may_sample_in_background(config: OnPolicyConfig) -> bool:
-    """Whether making a batch leaves the student alone once its weights have been handed over."""
-    return config.engine != "transformers" and all(one.kind not in ("base", "ema") for one in config.teachers)
+    """Whether a batch can be made without the student once the engine has its weights."""
+    return config.engine != "transformers" and all(teacher.kind not in ("base", "ema") for teacher in config.teachers)

@@ -1,7 +1,7 @@
-"""On-policy distillation: the student samples, teachers and rewards judge, the student follows.
+"""On-policy distillation: the student samples, teachers and rewards score, the student is updated.
 
-A batch of rollouts is `prompts_per_step * group_size` trajectories, which serve `num_substeps * num_passes` optimiser
-steps. What is minimised is said by `algorithms/`, how a batch comes about by `batches/`.
+A batch of rollouts has `prompts_per_step * group_size` trajectories and serves `num_substeps * num_passes` optimiser
+steps. `algorithms/` defines the loss, `batches/` makes the batches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,16 +34,16 @@ class OnPolicy:
         student: trained.
         objective: what is minimised.
         queue: hands out the batches of rollouts.
-        teachers: asked for their distributions where these are compared exactly.
+        teachers: give their distributions if the divergence is exact.
         config: steps and substeps.
-        checkpoints: folder of the checkpoints, which say how far back a killed training may go.
+        checkpoints: folder of the checkpoints, from which a killed training may resume.
     """
 
     name = "on_policy"
     headline = ("teacher_kl", "reward")
     guarded = None
     validation: tuple[Sample, ...] = ()
-    """None: each batch is itself a measurement on fresh samples."""
+    """Empty: each batch is itself a measurement on fresh samples."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class OnPolicy:
 
     @property
     def facts(self) -> JsonObject:
-        """The teachers and what each of them counts for."""
+        """The teachers and their coefficients."""
         return {"teachers": {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}}
 
     def batch(self, step: int) -> Batch:
-        """The share of this step in its batch of rollouts, which the first of its steps has made."""
+        """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
         index, update = divmod(step, self._config.updates_per_batch)
-        # Those of the batch's first update are on disk by then, unless its file was lost and it was sampled again.
+        # After the first update they come from disk, unless the file was lost and the batch sampled again.
         rollouts = self._with_old_logprobs(self._queue.get(index, step))
         if update == 0:
-            # Training may go back to the oldest checkpoint where newer ones turn out to be damaged.
+            # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(saved_steps(self._checkpoints), default=0)
             self._queue.forget_before(min(oldest, step) // self._config.updates_per_batch)
         samples = rollouts.parts[update % self._config.num_substeps]
@@ -86,11 +86,11 @@ class OnPolicy:
         return Batch(samples, {**rollouts.metrics, **metrics}, rollouts.num_sampled_tokens)
 
     def partition(self, sample: Sample) -> str:
-        """One teacher's distribution is compared at a time."""
+        """Samples of one teacher, if distributions are compared exactly."""
         return self._objective.partition(sample)
 
     def reference(self, samples: Sequence[Sample]) -> Reference | None:
-        """The distribution of the samples' teacher, where it is compared exactly."""
+        """The distribution of the samples' teacher if the divergence is exact."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
         name = scored[0].teacher if scored else None
         if not self._objective.is_exact or name is None:
@@ -100,19 +100,19 @@ class OnPolicy:
         return teacher.reference(scored)
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """What the objective needs of the sample."""
+        """See `Objective.token_values`."""
         return self._objective.token_values(sample)
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The objective."""
+        """See `Objective.loss`."""
         return self._objective.loss(scores, values)
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """The batch with the student's log-probabilities as it is handed out first, on disk for later updates."""
+        """The batch with the student's log-probabilities before its first update; kept on disk for later updates."""
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        itself = SelfTeacher(
+        scorer = SelfTeacher(
             "student",
             0.0,
             self._student,
@@ -121,9 +121,8 @@ class OnPolicy:
             batch_tokens=self._config.microbatch_tokens,
         )
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
-        scores = itself.start(requests).result()
-        found = iter(scores)
-        parts = [[replace(sample, old_logprobs=next(found)) for sample in part] for part in rollouts.parts]
+        logprobs = iter(scorer.start(requests).result())
+        parts = [[replace(sample, old_logprobs=next(logprobs)) for sample in part] for part in rollouts.parts]
         rollouts = replace(rollouts, parts=parts)
         self._queue.keep(rollouts)
         return rollouts

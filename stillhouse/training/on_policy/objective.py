@@ -1,4 +1,4 @@
-"""What the trainer minimises: values per token for an `Algorithm`, its losses, and what is reported of them.
+"""Values per token for an `Algorithm`, its losses, and their metrics.
 
 Dimensions: N loss positions.
 """
@@ -16,18 +16,18 @@ from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossIn
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.types import Sample
 
-NOBODY = -1
-"""Index of a sample's teacher, or of its route, where it has none."""
+NO_INDEX = -1
+"""Stands for no teacher or no route."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SampledKL:
-    """The reverse KL of the sampled tokens; 0.0 where nobody scored them."""
+    """The reverse KL of the sampled tokens; 0.0 at tokens without a score."""
 
     now_N: Tensor
     """Under the weights being trained."""
     credited_N: Tensor
-    """What enters the advantage."""
+    """As used in the advantage."""
     teacher_logprobs_N: Tensor
     is_scored_N: Tensor
 
@@ -36,9 +36,9 @@ class Objective:
     """Values per token, and their losses.
 
     Args:
-        algorithm: makes credit and losses.
-        teachers: names of those that score; none for rewards alone.
-        routes: labels of the samples to report the KL by (`ScoredSample.route`); none for no such report.
+        algorithm: computes credit and losses.
+        teachers: names of the teachers; empty for rewards alone.
+        routes: values of `ScoredSample.route` that the KL is reported by.
     """
 
     def __init__(self, algorithm: Algorithm, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Objective:
         self.routes = list(routes)
         """Labels that metrics are reported by."""
         self.is_exact = bool(teachers) and algorithm.asks == "distribution"
-        """Whether teachers are asked for their whole distribution, and not for the sampled tokens alone."""
+        """Whether teachers give their full distribution, not only scores of the sampled tokens."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
         self.wants: frozenset[ScoreName] = frozenset({"entropy", *(algorithm.scores if teachers else ())})
@@ -59,11 +59,11 @@ class Objective:
         """Whether samples need `old_logprobs`."""
 
     def partition(self, sample: Sample) -> str:
-        """One teacher's distribution is compared at a time; for sampled tokens it does not matter whose they are."""
+        """Exact divergences compare with one teacher at a time; scores of sampled tokens need no partition."""
         return _scored(sample).teacher or "" if self.is_exact else ""
 
     def token_values(self, sample: Sample) -> dict[str, Sequence[float]]:
-        """What the loss needs of a sample's tokens, by name: the same names for every sample."""
+        """Inputs of the loss for each token, by name; all samples have the same names."""
         sample = _scored(sample)
         size = len(sample.token_ids)
         values: dict[str, Sequence[float]] = {"sampling": sample.sampling_logprobs or []}
@@ -75,15 +75,15 @@ class Objective:
             values["weight"] = [sample.weight] * size
         if self._teachers:
             values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size
-            values["teacher"] = [NOBODY if sample.teacher is None else self._teachers.index(sample.teacher)] * size
+            values["teacher"] = [NO_INDEX if sample.teacher is None else self._teachers.index(sample.teacher)] * size
             if not self.is_exact:
                 values["teacher_logprob"] = (sample.teacher_logprobs or []) if sample.teacher else [0.0] * size
         if self._teachers and self.routes:
-            values["route"] = [self.routes.index(sample.route) if sample.route in self.routes else NOBODY] * size
+            values["route"] = [self.routes.index(sample.route) if sample.route in self.routes else NO_INDEX] * size
         return values
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The loss of each token and all that is reported of it; the same names for every microbatch."""
+        """The loss of each token and its metrics; all microbatches have the same names."""
         assert scores.entropy_N is not None
         log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
         kl = self._sampled_kl(scores, values) if self._teachers else None
@@ -97,38 +97,38 @@ class Objective:
         )
 
     def _sampled_kl(self, scores: TokenScores, values: Mapping[str, Tensor]) -> _SampledKL:
-        is_scored_N = values["teacher"] != NOBODY
+        is_scored_N = values["teacher"] != NO_INDEX
         if self.is_exact:
             assert scores.reference_logprobs_N is not None
             teacher_N = scores.reference_logprobs_N
-            # An id that the teacher does not have: nothing can be said of it.
+            # The teacher does not have this token id.
             is_scored_N = is_scored_N & teacher_N.isfinite()
         else:
             teacher_N = values["teacher_logprob"]
         now_N = torch.where(is_scored_N, reverse_kl(scores.logprobs_N, teacher_N), 0.0)
         if self._config.advantage_against == "current":
             return _SampledKL(now_N, now_N, teacher_N, is_scored_N)
-        then_N = torch.where(is_scored_N, reverse_kl(values["sampling"], teacher_N), 0.0)
-        return _SampledKL(now_N, then_N, teacher_N, is_scored_N)
+        sampling_N = torch.where(is_scored_N, reverse_kl(values["sampling"], teacher_N), 0.0)
+        return _SampledKL(now_N, sampling_N, teacher_N, is_scored_N)
 
     def _kl_by_name(
         self, kl: _SampledKL, scores: TokenScores, values: Mapping[str, Tensor]
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Numerator and denominator of every mean over the tokens that a teacher scored, by metric."""
+        """Numerator and denominator of the mean over scored tokens, by metric."""
         k3_N = torch.where(kl.is_scored_N, reverse_kl_k3(scores.logprobs_N.detach(), kl.teacher_logprobs_N), 0.0)
         summed = {"teacher_kl": kl.now_N, "teacher_kl_k3": k3_N}
         if scores.divergence_N is not None:
             summed["divergence"] = scores.divergence_N.detach()
         weights_N = kl.is_scored_N.to(kl.now_N.dtype)
-        made = {name: (sums_N * weights_N, weights_N) for name, sums_N in summed.items()}
+        ratios = {name: (sums_N * weights_N, weights_N) for name, sums_N in summed.items()}
         groups = [("teacher_kl", values["teacher"], self._teachers)]
         if "route" in values:
             groups.append((f"teacher_kl_by_{self._config.route_by}", values["route"], self.routes))
         for prefix, indices_N, names in groups:
             for index, name in enumerate(names):
                 of_name_N = weights_N * (indices_N == index)
-                made[f"{prefix}/{name}"] = (kl.now_N * of_name_N, of_name_N)
-        return made
+                ratios[f"{prefix}/{name}"] = (kl.now_N * of_name_N, of_name_N)
+        return ratios
 
 
 def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> LossInputs:

@@ -1,7 +1,7 @@
-"""What sampled trajectories are worth: whether they are right, and what the user's rewards say of them.
+"""Rewards of sampled trajectories: verification and the user's reward functions.
 
-Rewards are the user's code and may be slow, wrong or down. What one of them could not say is left out and counted; it
-never ends a training and is never taken for 0.
+A user's reward may be slow or fail. A reward that fails is left out and counted; it never stops the training and never
+counts as 0.
 """
 
 import asyncio
@@ -21,43 +21,43 @@ from stillhouse.verification import verify_ending
 logger = logging.getLogger(__name__)
 
 CORRECT: Final = "correct"
-"""The part that verification gives, unless a reward of the user's has that name."""
+"""Name of the verification's value, unless a user's reward has that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryReward:
-    """What one trajectory is worth."""
+    """The reward of one trajectory."""
 
     total: float | None
-    """From 0 to 1: that of the user's rewards where there are any (`RewardScores.total`), else
-    1 for a right answer and 0 for a wrong one. None where nobody could say."""
+    """From 0 to 1: `RewardScores.total` of the user's rewards or, without any, 1 for a right and 0 for a wrong answer.
+    None if unverified."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Each reward that could be computed, and `correct` where the answer could be verified."""
+    """Each reward that could be computed, and `correct` if the answer could be verified."""
     errors: dict[str, str] = field(default_factory=dict)
     """Why a reward could not be computed."""
 
 
 class RewardScorer:
-    """Verification and the rewards of `tools.rewards_file`. As a context manager it ends their sandbox with the block.
+    """Verification and the rewards of `tools.rewards_file`. As a context manager it closes their sandbox.
 
     Args:
-        config: names the rewards' file, and what they may see.
+        config: names the file of the rewards.
 
     Raises:
         ConfigError: the file does not load, or has no function under `@reward`.
     """
 
     def __init__(self, config: ToolsConfig) -> None:
-        self._book = RewardSet.from_config(config)
-        self._said: set[str] = set()
+        self._rewards = RewardSet.from_config(config)
+        self._warned: set[str] = set()
 
     def start(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
     ) -> Future[list[TrajectoryReward]]:
-        """Scores finished trajectories in the background, such as a group while others are still sampled.
+        """Scores finished trajectories in the background.
 
         Args:
-            trajectories: scored in parallel; the result has their order.
+            trajectories: scored concurrently; the result has their order.
             metadata: by prompt id; may lack any.
         """
         return submit(self._score(trajectories, metadata))
@@ -74,26 +74,26 @@ class RewardScorer:
         return await asyncio.gather(*(self._of(one, metadata.get(one.prompt_id)) for one in trajectories))
 
     async def _of(self, sampled: SampledTrajectory, metadata: PromptMetadata | None) -> TrajectoryReward:
-        # In a thread: a verifier may run somebody's code for seconds.
+        # In a thread: a verifier may run code for seconds.
         verdict = await asyncio.to_thread(verify_ending, sampled.messages, sampled.stop_reason, metadata)
         parts = {} if verdict is None else {CORRECT: float(verdict)}
-        if not self._book.names:
+        if not self._rewards.names:
             return TrajectoryReward(parts.get(CORRECT), parts)
-        rewards = await self._book.score(sampled, metadata)
+        rewards = await self._rewards.score(sampled, metadata)
         parts |= {name: value for name, value in rewards.values.items() if value is not None}
         self._warn(rewards.errors)
         return TrajectoryReward(rewards.total, parts, rewards.errors)
 
     def _warn(self, errors: Mapping[str, str]) -> None:
-        """Says once of each reward that it failed; how often is a metric."""
+        """Warns once for each failing reward; a metric counts the failures."""
         for name, error in errors.items():
-            if name not in self._said:
-                self._said.add(name)
+            if name not in self._warned:
+                self._warned.add(name)
                 logger.warning("reward %s could not be computed, which counts as no reward, not as 0: %s", name, error)
 
     def __enter__(self) -> Self:
-        wait_for(self._book.__aenter__())
+        wait_for(self._rewards.__aenter__())
         return self
 
     def __exit__(self, *exception: object) -> None:
-        wait_for(self._book.__aexit__(*exception))
+        wait_for(self._rewards.__aexit__(*exception))

@@ -1,4 +1,4 @@
-"""A sampled trajectory with what teachers and rewards say of it: what on-policy distillation trains on."""
+"""`ScoredSample`: a sampled trajectory with the scores of teachers and rewards."""
 
 from dataclasses import dataclass
 
@@ -7,41 +7,41 @@ from stillhouse.types import Sample
 
 @dataclass(frozen=True, slots=True)
 class TeacherView:
-    """What a teacher reads where that is not what the student read, such as a prompt with a hint."""
+    """A teacher's input where it differs from the student's, such as a prompt with a hint."""
 
     token_ids: list[int]
     loss_mask: list[bool]
-    """True at the tokens that the student sampled: the same ones in the same order as in the sample itself."""
+    """True at the sampled tokens, which are those of the sample in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredSample(Sample):
     """A sampled trajectory, scored. Lists are aligned with `token_ids` and hold 0.0 where the mask is False.
 
-    `advantages` is that part of the advantage which is fixed before training: the normalised reward, and the KL of
-    later tokens where it counts for earlier ones. `sampling_logprobs` are always there.
+    `advantages` holds the part of the advantage that is fixed before training: the normalised reward, and KL of later
+    tokens. `sampling_logprobs` is always set.
     """
 
     teacher: str | None = None
-    """Name of the teacher that scores it; None for nobody, and then it has no KL."""
+    """Name of its teacher; None if it has none, and no KL."""
     kl_coef: float = 0.0
     """Factor of its teacher's KL."""
     teacher_logprobs: list[float] | None = None
-    """Of the sampled tokens; None without a teacher, or where the teacher's whole distribution is compared instead."""
+    """Of the sampled tokens; None without a teacher, or if the teacher's full distribution is compared instead."""
     teacher_view: TeacherView | None = None
-    """What the teacher reads; None for `token_ids`."""
+    """The teacher's input; None for `token_ids`."""
     old_logprobs: list[float] | None = None
-    """The student's own before the first update on its batch, where `Objective.needs_old_logprobs`."""
+    """The student's before the first update on its batch, if `Objective.needs_old_logprobs`."""
     route: str | None = None
-    """What its prompt is routed by, as its KL is reported by it (`TeacherRouter.label`); None for none."""
+    """Label of its prompt's route, by which the KL is reported (`TeacherRouter.label`); None for none."""
     weight: float = 1.0
-    """Factor of its losses, of which the sum over the batch is divided by the batch's number of loss positions."""
+    """Factor of its losses; their sum over the batch is divided by the batch's number of loss positions."""
     policy_version: int = 0
-    """Optimiser updates of the weights that sampled it."""
+    """Optimiser updates before the weights that sampled it."""
 
     @property
     def sampled_kl(self) -> list[float] | None:
-        """Log p_student - log p_teacher of each token as it was sampled; None where no teacher gave a probability."""
+        """Log p_student - log p_teacher of each token under the sampling weights; None without teacher scores."""
         if self.teacher_logprobs is None:
             return None
         assert self.sampling_logprobs is not None

@@ -1,4 +1,4 @@
-"""`SampledTrajectory`: what scoring, rewards and the loss are made from."""
+"""`SampledTrajectory`: a trajectory of the student with its tokens."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,13 @@ class SampledTrajectory(Trajectory):
     loss_mask: list[bool]
     """True exactly where the student sampled."""
     sampling_logprobs: list[float]
-    """Of the distribution that was sampled from; 0.0 where the mask is False."""
+    """Under the sampling distribution; 0.0 where the mask is False."""
     num_tool_calls: int = 0
     """Calls that were run."""
     num_invalid_tool_calls: int = 0
-    """Calls that named no tool, or whose arguments could not be read or broke the tool's schema."""
+    """Calls of unknown tools, or with arguments that cannot be parsed or break the tool's schema."""
     num_drifted_turns: int = 0
-    """Turns whose text has other token ids than were sampled when it is tokenised again. Training is always on the
-    sampled ids: the others would teach tokens that the student never chose."""
+    """Turns whose text tokenises to other ids than were sampled. Training always uses the sampled ids."""
     policy_version: int = 0
     """Optimiser updates of the weights that sampled the first completion."""
 

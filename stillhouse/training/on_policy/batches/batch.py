@@ -25,9 +25,9 @@ class RolloutBatch:
     policy_version: int
     """Optimiser updates of the weights that sampled it."""
     parts: Sequence[Sequence[ScoredSample]]
-    """What each of its substeps trains on: the groups of some of the prompts."""
+    """The samples of each substep: the groups of some of the prompts."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Facts of the whole batch, by bare name."""
+    """Metrics of the batch, without prefix."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -36,9 +36,7 @@ class RolloutBatch:
 
 
 def write_batch(path: Path, batch: RolloutBatch) -> None:
-    """Writes the batch as Parquet, a row for each trajectory; a reader finds all of it or nothing.
-
-    Numbers are stored as they are, so that what is read trains to the same bits.
+    """Writes the batch atomically as Parquet, one row per trajectory; numbers are stored exactly.
 
     Raises:
         StoreError: no space or no permission.

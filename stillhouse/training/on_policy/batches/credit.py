@@ -1,4 +1,4 @@
-"""From scored samples to what one optimiser step trains on: the advantages of their tokens, and their weights."""
+"""Advantages of tokens and weights of samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ from stillhouse.training.on_policy.scored import ScoredSample
 def with_advantages(
     samples: Sequence[ScoredSample], rewards: Sequence[float | None], algorithm: Algorithm
 ) -> list[ScoredSample]:
-    """The samples with the `advantages` that are known before training, if the algorithm makes any.
+    """The samples with the `advantages` that are known before training, if the algorithm has any.
 
     Args:
         samples: of whole groups; those of one prompt are a group.
-        rewards: of each; None where nobody could say. With a reward_coef of 0 they are not even looked at.
-        algorithm: makes the advantages of a group.
+        rewards: of each; None if unknown. Ignored if reward_coef is 0.
+        algorithm: computes the advantages of a group.
     """
     if not algorithm.has_advantages:
         return list(samples)

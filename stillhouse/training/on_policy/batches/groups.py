@@ -32,7 +32,7 @@ class FinishedGroups:
         return cls(folder / f"groups-{index:08d}")
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
-        """Stores the trajectories of a prompt, all of them finished.
+        """Stores the finished trajectories of one prompt.
 
         Raises:
             StoreError: no space or no permission.

@@ -1,11 +1,11 @@
-"""Log-probabilities of a teacher with tokens of its own, by the bytes that tokens stand for.
+"""Aligns the log-probabilities of a teacher of another vocabulary with the student's tokens, by their bytes.
 
-Within a turn student and teacher write the same bytes. The turn falls into the smallest spans at whose ends both have
-a token that ends there. In a span the sums of log-probabilities of both are those of one event, its bytes after all
-before it, and can be compared (GOLD, https://huggingface.co/spaces/HuggingFaceH4/on-policy-distillation). What the
-teacher gives a span is shared out over the student's tokens in it by their bytes: so each span's sum is the teacher's
-own, and a student token that is a span by itself has the exact value. rllm (rllm/trainer/distill/alignment.py) shares
-each teacher token out evenly over the student tokens that it touches, which has the same sums.
+Within a turn student and teacher write the same bytes. The turn is split at every byte where a token of both ends. The
+log-probability of such a span is that of one event, its bytes given all bytes before it, and can be compared (GOLD,
+https://huggingface.co/spaces/HuggingFaceH4/on-policy-distillation). The teacher's log-probability of a span is divided
+among the student's tokens in it in proportion to their bytes: each span keeps its sum, and a student token that is a
+span by itself has the exact value. rllm (rllm/trainer/distill/alignment.py) divides each teacher token evenly among the
+student tokens that it overlaps, with the same sums.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -21,12 +21,12 @@ from stillhouse.training.on_policy.scored import TeacherView
 
 @dataclass(frozen=True, slots=True)
 class ByteAlignment:
-    """From the teacher's tokens to the student's.
+    """Maps log-probabilities of the teacher's tokens to the student's.
 
     Args:
         student_sizes: bytes of each of the student's tokens.
         teacher_sizes: bytes of each of the teacher's tokens.
-        ends: the student's tokens that end a turn; each is compared with the one that ends the teacher's turn.
+        ends: the student's end-of-turn tokens; each is compared with the teacher's end of turn.
     """
 
     student_sizes: Sequence[int]
@@ -45,11 +45,11 @@ class ByteAlignment:
 
         Args:
             student: the student's tokens, and which of them it sampled.
-            teacher: the same turns in the teacher's tokens, and which of them stand for sampled ones.
-            logprobs: of the latter, in order.
+            teacher: the same turns in the teacher's tokens.
+            logprobs: of the teacher's tokens in sampled turns, in order.
 
         Raises:
-            ValueError: the two have another number of turns.
+            ValueError: the numbers of turns differ.
         """
         remaining = iter(logprobs)
         aligned: list[float] = []
@@ -72,10 +72,9 @@ class ByteAlignment:
 
 
 def shared_ends(sizes: Sequence[int], others: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ends of the smallest spans with the same bytes in both, as numbers of tokens up to them; the last is all of both.
+    """Ends of the smallest spans that hold the same bytes in both, as token counts; the last covers everything.
 
-    Where the sizes do not add up to the same (a tokenizer that changes its text, half a character), everything behind
-    the last shared end is one span.
+    If the total sizes differ (a tokenizer that normalises text, part of a character), the turn is one span.
     """
     ends = {end: place for place, end in enumerate(accumulate(sizes), start=1)}
     other_ends = {end: place for place, end in enumerate(accumulate(others), start=1)}
@@ -88,7 +87,7 @@ def shared_ends(sizes: Sequence[int], others: Sequence[int]) -> Iterator[tuple[i
 
 
 def text_sizes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Bytes that each token writes when it is sampled as text; special tokens write their names."""
+    """Bytes of each token's text; for special tokens, of their names."""
     sizes = token_bytes(tokenizer)
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token_id < len(sizes):
@@ -96,11 +95,11 @@ def text_sizes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sizes
 
 
-def _sizes(known: Sequence[int], tokens: Sequence[int]) -> list[int]:
-    # Rows of an embedding beyond the vocabulary can be sampled, and write nothing.
-    return [known[token] if token < len(known) else 0 for token in tokens]
+def _sizes(all_sizes: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    # Embedding rows beyond the vocabulary can be sampled and have no text.
+    return [all_sizes[token] if token < len(all_sizes) else 0 for token in tokens]
 
 
 def _shares(total: float, sizes: Sequence[int]) -> list[float]:
-    whole = sum(sizes)
-    return [total * (size / whole) if whole else total / len(sizes) for size in sizes]
+    num_bytes = sum(sizes)
+    return [total * (size / num_bytes) if num_bytes else total / len(sizes) for size in sizes]

@@ -1,4 +1,4 @@
-"""What one teacher alone reads before the question: a solution, a demonstration, a rubric.
+"""Text that one teacher reads before the question: a solution, a demonstration, a rubric.
 
 A student that learns from itself with a hint in its prompt learns to do without the hint (context distillation,
 arXiv 2112.00861; on-policy self-distillation, arXiv 2601.18734).
@@ -21,8 +21,8 @@ class Hint:
     """A teacher's hint.
 
     Args:
-        template: Jinja; sees `expected_answer`, `tag` and every key of the prompt's metadata that is there.
-        teacher: whose hint it is, for errors.
+        template: Jinja; may use `expected_answer`, `tag` and the keys of the prompt's metadata.
+        teacher: name of the teacher, for errors.
 
     Raises:
         ConfigError: the template cannot be parsed.
@@ -36,39 +36,39 @@ class Hint:
             raise ConfigError(f"hint of teacher {teacher!r} is no Jinja template: {error}; saw {template!r}") from error
 
     def text(self, prompt_id: str, metadata: PromptMetadata | None) -> str:
-        """The hint for a prompt, with what separates it from the question.
+        """The hint for a prompt, with the separator from the question.
 
         Raises:
-            ConfigError: the template reaches for Python's internals, which the sandbox refuses.
-            InputError: the template asks for something that the prompt does not have.
+            ConfigError: Jinja's sandbox refuses the template.
+            InputError: the prompt lacks a variable of the template.
         """
-        known = {}
+        variables = {}
         if metadata is not None:
-            known = {**metadata.metadata, "expected_answer": metadata.expected_answer, "tag": metadata.tag}
-        known = {name: value for name, value in known.items() if value is not None}
+            variables = {**metadata.metadata, "expected_answer": metadata.expected_answer, "tag": metadata.tag}
+        variables = {name: value for name, value in variables.items() if value is not None}
         try:
-            return self._template.render(known) + _SEPARATOR
+            return self._template.render(variables) + _SEPARATOR
         except SecurityError as error:
             raise ConfigError(
                 f"hint of teacher {self._teacher!r} is refused by Jinja's sandbox: {error}. A hint may use the "
-                f"prompt's {sorted(known)} and Jinja's filters, and nothing of Python behind them"
+                f"prompt's {sorted(variables)} and Jinja's filters, and nothing of Python behind them"
             ) from error
-        except Exception as error:  # the user's template may compute anything
+        except Exception as error:  # a user's template may raise anything
             raise InputError(
                 f"hint of teacher {self._teacher!r}: prompt {prompt_id} does not have what it asks for: "
-                f"{type(error).__name__}: {error}; the prompt has {sorted(known)}. Give every prompt what the hint "
+                f"{type(error).__name__}: {error}; the prompt has {sorted(variables)}. Give every prompt what the hint "
                 "needs, or ask for it with `{% if NAME is defined %}`"
             ) from error
 
-    def into(self, messages: Sequence[Message], text: str, prompt_id: str) -> list[Message]:
-        """The prompt's messages with `text` before that of the last user message.
+    def insert(self, messages: Sequence[Message], text: str, prompt_id: str) -> list[Message]:
+        """The prompt's messages with `text` put before the last user message's content.
 
         Raises:
-            InputError: no user message is there.
+            InputError: there is no user message.
         """
         for place in range(len(messages) - 1, -1, -1):
             message = messages[place]
             if message["role"] == "user":
                 hinted: Message = {**message, "content": text + (message.get("content") or "")}
                 return [*messages[:place], hinted, *messages[place + 1 :]]
-        raise InputError(f"hint of teacher {self._teacher!r}: prompt {prompt_id} has no user message to stand in")
+        raise InputError(f"hint of teacher {self._teacher!r}: prompt {prompt_id} has no user message to insert it into")

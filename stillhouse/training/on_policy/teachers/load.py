@@ -1,4 +1,4 @@
-"""The teachers of a config, each tried before anything is sampled."""
+"""Loads the teachers of a config and checks each before sampling starts."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -46,21 +46,21 @@ def load_teachers(
     runtime: RuntimeConfig | None = None,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
 ) -> TeacherRouter:
-    """The teachers of `config`; none where nothing is scored.
+    """The teachers of `config`; none if nothing is scored.
 
     Args:
-        config: lists them.
-        student: whose tokens they score.
-        default_ref: the model that scores where the config names none; None if there is none.
-        work_dir: holds the journal of what servers answered.
+        config: lists the teachers.
+        student: samples the tokens that they score.
+        default_ref: model used if the config names none; None if there is none.
+        work_dir: holds the journal of scores.
         averaged: context in which the student has its EMA weights.
-        runtime: hedging, and the store that keeps rate limits learnt; None hedges and keeps none.
-        budget: what teachers behind servers may spend.
+        runtime: hedging, and the store that keeps learnt rate limits; None hedges and keeps none.
+        budget: limits the spending of served teachers.
 
     Raises:
-        ConfigError: a teacher cannot be loaded, or the config asks of it what it cannot do.
-        TrainingError: a teacher means other tokens by the same ids.
-        EndpointError: a teacher's server does not answer, or not with log-probabilities.
+        ConfigError: a teacher cannot be loaded or does not support a setting.
+        TrainingError: a teacher does not share the student's vocabulary.
+        EndpointError: a teacher's server does not answer, or without log-probabilities.
     """
     if not config.needs_teacher:
         return TeacherRouter(())
@@ -90,7 +90,7 @@ def _only_teacher(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyTe
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """What every teacher is built from."""
+    """Loads one teacher after another."""
 
     config: OnPolicyConfig
     student: Student
@@ -104,7 +104,7 @@ class _Loading:
         teacher: Teacher
         match settings.kind:
             case "base" | "ema":
-                teacher = self._own(settings, kl_coef)
+                teacher = self._self_teacher(settings, kl_coef)
             case "local":
                 assert settings.model is not None
                 teacher = self._local(settings, settings.model, kl_coef, tokenizer)
@@ -127,9 +127,9 @@ class _Loading:
         return Route(settings.name, teacher, settings.routes, self._views(settings, tokenizer))
 
     def _tokenizer(self, settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
-        """The teacher's own tokenizer where it is needed or at hand."""
+        """The teacher's tokenizer if it is needed or can be read locally."""
         is_other = settings.alignment == "bytes"
-        if settings.model is None or (settings.kind != "local" and not is_other and not _is_here(settings.model)):
+        if settings.model is None or (settings.kind != "local" and not is_other and not _is_local(settings.model)):
             return None
         tokenizer = load_tokenizer(settings.model)
         if not is_other:
@@ -160,15 +160,15 @@ class _Loading:
     def _ends(self) -> frozenset[int]:
         return stop_token_ids(self.student.tokenizer)
 
-    def _own(self, settings: OnPolicyTeacher, kl_coef: float) -> Teacher:
+    def _self_teacher(self, settings: OnPolicyTeacher, kl_coef: float) -> Teacher:
         student = self.student
         if settings.alignment == "bytes":
             raise ConfigError(
-                f"teacher {settings.name!r} of kind {settings.kind!r} has the student's own tokens; drop `alignment`"
+                f"teacher {settings.name!r} of kind {settings.kind!r} has the student's tokens; drop `alignment`"
             )
         has_adapter = student.model is not student.causal_lm
         if settings.kind == "base" and not has_adapter:
-            # Its weights change with training, so that the base is kept as a model of its own.
+            # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, None)
         return SelfTeacher(
             settings.name,
@@ -203,7 +203,7 @@ class _Loading:
             device,
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=self._alignment(settings, tokenizer),
-            # Layers of 4 bits compile in pieces.
+            # 4-bit layers break the graph at every layer.
             compiled=not settings.quantised and pays_to_compile(self.config, self.config.num_steps, device),
         )
 
@@ -229,6 +229,6 @@ def _probe_local(teacher: LocalTeacher, tokenizer: PreTrainedTokenizerBase) -> N
     probe(teacher.name, score, tokenizer)
 
 
-def _is_here(ref: str) -> bool:
-    """Whether a served model's tokenizer can be read without asking anybody."""
+def _is_local(ref: str) -> bool:
+    """Whether the tokenizer of a served model can be read without a download."""
     return ref.startswith("embedded:") or Path(ref).expanduser().is_dir()

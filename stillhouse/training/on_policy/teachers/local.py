@@ -1,4 +1,4 @@
-"""A teacher in this process: a frozen model of its own, whose whole distribution is at hand."""
+"""A teacher in this process: a frozen model, which also gives its full distribution."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -27,26 +27,26 @@ from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finishe
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What a local teacher is told of itself."""
+    """Name and sizes of a local teacher."""
 
     name: str
     kl_coef: float
     temperature: float
     batch_tokens: int
     vocabulary: int
-    """Ids below it are the student's too."""
+    """Ids below it are shared with the student."""
 
 
 class LocalTeacher:
-    """Scores in packed rows, in the type of its weights, whatever the student computes in.
+    """Scores packed rows in the dtype of its weights, independent of the student's precision.
 
     Args:
         settings: its name, sizes and the sampling temperature.
         model: frozen, in evaluation mode.
         device: where it computes.
-        weights: brings its weights to `device`, where they are elsewhere; None where they are there.
-        alignment: for a teacher with tokens of its own; None compares ids.
-        compiled: compile its blocks, which takes as long as that of a student's.
+        weights: brings offloaded weights to `device`; None if they are there.
+        alignment: for a teacher of another vocabulary; None compares ids.
+        compiled: compile its blocks.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LocalTeacher:
         return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling)
 
     def close(self) -> None:
-        """Nothing is under way, and its memory goes with it."""
+        """Does nothing: no request is in progress between calls."""
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -100,12 +100,12 @@ class LocalTeacher:
 
 
 class HostWeights:
-    """The weights of a model's layers, in the memory of the host but for the time they are needed.
+    """Layers of a model whose weights are in host memory except while they are used.
 
-    Embedding and output layer stay on the device: a loss against the whole distribution reads them later.
+    Embedding and output layer stay on the device: a loss over the full distribution reads them later.
 
     Args:
-        model: frozen and on the host; all but its layers goes to `device`.
+        model: frozen and on the host; everything but its layers is moved to `device`.
         device: where the model computes.
     """
 
@@ -117,19 +117,19 @@ class HostWeights:
         for tensor in (*model.parameters(), *model.buffers()):
             if id(tensor) not in inside:
                 tensor.data = tensor.data.to(device)
-        self._away()
+        self._offload()
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """The layers are on the device while the context lasts; nothing is copied back, as nothing changes."""
+        """Has the layers on the device inside the block; frozen weights need not be copied back."""
         for tensor, host in zip(self._tensors, self._host, strict=True):
             tensor.data = host.to(self._device, non_blocking=True)
         try:
             yield
         finally:
-            self._away()
+            self._offload()
 
-    def _away(self) -> None:
+    def _offload(self) -> None:
         for tensor, host in zip(self._tensors, self._host, strict=True):
             tensor.data = host
 
@@ -138,11 +138,11 @@ def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, 
     """The model of a local teacher, frozen and in evaluation mode: on `device`, or on the host where it is offloaded.
 
     Raises:
-        ConfigError: it cannot be loaded, or not in 4 bits as it is asked for.
+        ConfigError: it cannot be loaded, or not in 4 bits.
     """
     name = str(dtype).removeprefix("torch.")
     if not settings.quantised:
-        # On the host first: a device's own name, such as `cuda:1`, is not known there.
+        # `load_model` takes no device with an index, such as `cuda:1`.
         model = load_model(ref, device="cpu", dtype=name)  # type: ignore[arg-type]
         return model if settings.offload else model.to(device)
     setting = f"teacher {settings.name!r} with quantised: true"

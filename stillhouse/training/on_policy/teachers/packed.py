@@ -1,4 +1,4 @@
-"""A causal language model that reads packed rows and is not trained by what it reads.
+"""Forward passes of a frozen causal language model over packed rows.
 
 Dimensions: N scored tokens, C those of a chunk, R hidden size, V vocabulary.
 """
@@ -20,22 +20,22 @@ from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26
-"""Most logits held at once: 256 MiB in float32."""
+"""Logits held at once: 256 MiB in float32."""
 
 
 class PackedModel:
-    """Scores tokens in rows without padding, where the model allows them. Call it in its precision, without gradient.
+    """Scores tokens in packed rows if the model supports them. Call it in its precision and without gradients.
 
     Args:
         causal_lm: the model.
         device: where it computes.
-        packing: whether it keeps the sequences of a row apart.
-        name: of the teacher that it is, for errors.
+        packing: whether attention keeps the sequences of a row apart.
+        name: of the teacher, for errors.
     """
 
     def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str) -> None:
         self.max_context: int | None = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
-        """Most tokens it reads at once; None where nothing bounds them."""
+        """Longest input in tokens; None if unbounded."""
         self._name = name
         self._backbone = causal_lm.base_model
         self._device = device
@@ -45,14 +45,14 @@ class PackedModel:
 
     @property
     def num_rows(self) -> int:
-        """Tokens that it has a logit for."""
+        """Rows of the output layer."""
         return len(self.head.weight)
 
     def hidden_states(self, views: Sequence[TeacherView]) -> tuple[Tensor, Tensor]:
-        """Last hidden states [N, R] before the scored tokens, one view after the other, and those tokens [N].
+        """Last hidden states [N, R] that predict the scored tokens, views concatenated, and those tokens [N].
 
         Raises:
-            TrainingError: a view is longer than the model can read, or has a token id that is none of the model's.
+            TrainingError: a view exceeds the model's context, or has a token id outside its vocabulary.
         """
         self._check(views)
         return self._hidden_states([_sample(view) for view in views])
@@ -61,12 +61,12 @@ class PackedModel:
         """Log-probabilities of the scored tokens of each view under softmax(logits / temperature).
 
         Args:
-            views: what to read.
+            views: the input.
             temperature: divides the logits.
-            max_tokens: most tokens of one forward pass; a longer view has one to itself.
+            max_tokens: limit of one forward pass; a longer view gets its own.
 
         Raises:
-            TrainingError: as `hidden_states` has it.
+            TrainingError: as for `hidden_states`.
         """
         self._check(views)
         answers: list[list[float]] = [[] for _ in views]
@@ -97,13 +97,13 @@ class PackedModel:
         longest = max((len(view.token_ids) for view in views), default=0)
         if self.max_context is not None and longest > self.max_context:
             raise TrainingError(
-                f"teacher {self._name!r} is to read {longest} tokens, but has positions for {self.max_context}; lower "
+                f"teacher {self._name!r} has {longest} tokens to read and positions for {self.max_context}; lower "
                 "on_policy.max_tokens or max_turns, or shorten its hint"
             )
         largest = max((max(view.token_ids) for view in views), default=0)
         if largest >= self.num_rows:
             raise TrainingError(
-                f"token id {largest} is to be scored, but teacher {self._name!r} knows {self.num_rows}: the student's "
+                f"teacher {self._name!r} has {self.num_rows} tokens and cannot score token id {largest}: the student's "
                 "embedding has more rows than its tokenizer has tokens, and one of them was sampled. Use a teacher "
                 "of as many rows, or train the student by SFT first, which makes such tokens improbable"
             )

@@ -1,4 +1,4 @@
-"""A teacher scores a few tokens before the training begins, so that what it cannot do is known then."""
+"""Scores a few tokens before training starts, so that an unusable teacher is found early."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,21 +15,21 @@ _TEXT: Final = "The answer to the question is 42."
 _NUM_TOKENS: Final = 5
 _NUM_SPELT: Final = 64
 _SELF_KL: Final = 0.05
-"""Nats a token by which a server that computes in half precision may differ from itself in another batch."""
+"""Allowed difference in nats per token: half-precision servers round differently in another batch."""
 
 
 def probe(
     name: str, score: Callable[[Sequence[TeacherView]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Five tokens are scored alone and behind a longer sequence: all finite, at most 0, and the same both times.
+    """Checks that scores are finite, at most 0, and the same alone and batched with a longer sequence.
 
     Args:
         name: of the teacher.
         score: log-probabilities of the scored tokens of each view.
-        tokenizer: of the tokens that the teacher reads.
+        tokenizer: of the teacher's input.
 
     Raises:
-        EndpointError: the answers are of no use.
+        EndpointError: the scores cannot be used.
     """
     view = probe_view(tokenizer)
     [alone] = score([view])
@@ -49,12 +49,12 @@ def probe(
 
 
 def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> None:
-    """`probe`, and whether the server spells tokens as they are meant and tempers as it is asked.
+    """`probe`, and checks of the server's vocabulary and temperature.
 
     Raises:
         TrainingError: it has another vocabulary.
-        ConfigError: it leaves the temperature out of log-probabilities, as vLLM does, and another one than 1 is asked.
-        EndpointError: its answers are of no use.
+        ConfigError: the temperature is not 1, and its log-probabilities ignore it, as those of vLLM do.
+        EndpointError: the scores cannot be used.
     """
     ids = spelling_sample(tokenizer, _NUM_SPELT)
     check_spellings(teacher.name, ids, teacher.spellings(_all_but_first(ids)), tokenizer)
@@ -72,7 +72,7 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
 
 
 def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:
-    """Five tokens of a text, of which all but the first are scored."""
+    """A short text; all tokens but the first are scored."""
     return _all_but_first(tokenizer(_TEXT, add_special_tokens=False)["input_ids"][:_NUM_TOKENS])
 
 

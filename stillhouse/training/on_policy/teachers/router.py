@@ -1,4 +1,4 @@
-"""Which teacher scores which prompt."""
+"""Assigns each prompt its teacher."""
 
 import logging
 import re
@@ -17,33 +17,33 @@ from stillhouse.types import Prompt, PromptMetadata
 logger = logging.getLogger(__name__)
 
 _SHOWN_VALUES: Final = 10
-_MOST_LABELS: Final = 32
-"""More of them would be a wall of charts."""
+_MAX_LABELS: Final = 32
+"""Routes that metrics are reported for; more would be too many charts to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A teacher with the prompts it is for."""
+    """A teacher and its prompts."""
 
     name: str
     teacher: Teacher | None
-    """None where its coefficient is 0: its prompts have no KL, and nobody scores them."""
+    """None if its coefficient is 0: its prompts are not scored and have no KL."""
     values: tuple[str, ...] = ()
-    """Of what the config routes by; none stands for every prompt that no other teacher is for."""
+    """Values of `route_by`; empty for all prompts that no other route takes."""
     views: ViewBuilder | None = None
-    """What the teacher reads, where there is a teacher."""
+    """Builds the teacher's input; None without a teacher."""
 
 
 class TeacherRouter:
-    """All teachers of a training; closed as one.
+    """The teachers of a training.
 
     Args:
-        routes: the teachers; none for a training on rewards alone.
+        routes: empty for a training on rewards alone.
         route_by: `tag`, or a key of a prompt's metadata.
-        unrouted: what becomes of a prompt that no teacher is for.
+        unrouted: `no_kl` trains prompts without a teacher on rewards alone; `error` refuses them.
 
     Raises:
-        ConfigError: two teachers are for the same prompts.
+        ConfigError: two teachers have the same route.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TeacherRouter:
             for value in route.values or (None,):
                 other = self._by_value.setdefault(value, route)
                 if other is not route:
-                    what = "prompts without a teacher of their own" if value is None else f"{route_by} {value!r}"
+                    what = "prompts that no other teacher takes" if value is None else f"{route_by} {value!r}"
                     raise ConfigError(
                         f"teachers {other.name!r} and {route.name!r} are both for {what}; a prompt has one teacher. "
                         "Give them `routes` that differ"
@@ -65,47 +65,47 @@ class TeacherRouter:
         self.by_name: Mapping[str, Teacher] = {
             route.name: route.teacher for route in routes if route.teacher is not None
         }
-        self._num_added: dict[str, int] = {}
+        self._hint_tokens: dict[str, int] = {}
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens of a trajectory that every teacher can read, with its longest hint once `check` has seen them."""
-        known = [
-            teacher.max_context - self._num_added.get(name, 0)
+        """Longest trajectory that all teachers can read; less the longest hint once `check` has measured the hints."""
+        lengths = [
+            teacher.max_context - self._hint_tokens.get(name, 0)
             for name, teacher in self.by_name.items()
             if teacher.max_context is not None
         ]
-        return min(known, default=None)
+        return min(lengths, default=None)
 
     def route(self, metadata: PromptMetadata | None) -> str | None:
-        """The value of a prompt that decides on its teacher; None where it has none."""
+        """The prompt's value of `route_by`; None if it has none."""
         if metadata is None:
             return None
         value = metadata.tag if self._route_by == "tag" else metadata.metadata.get(self._route_by)
         return None if value is None else str(value)
 
     def label(self, metadata: PromptMetadata | None) -> str | None:
-        """The route as part of a metric's name, where MLflow takes letters, digits and a few signs."""
+        """The route in the characters that MLflow allows in a metric's name."""
         route = self.route(metadata)
         return None if route is None else re.sub(r"[^\w. -]", "_", route)
 
     def labels(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> list[str]:
-        """What figures are reported by; nothing where it does not tell prompts apart, or does too well."""
-        found = {self.label(metadata.get(prompt.id)) for prompt in prompts}
-        labels = sorted(label for label in found if label is not None)
-        return labels if len(found) > 1 and len(labels) <= _MOST_LABELS else []
+        """Labels that metrics are reported by; none if all prompts share one or there are too many."""
+        distinct = {self.label(metadata.get(prompt.id)) for prompt in prompts}
+        labels = sorted(label for label in distinct if label is not None)
+        return labels if len(distinct) > 1 and len(labels) <= _MAX_LABELS else []
 
     def select(self, metadata: PromptMetadata | None) -> Teacher | None:
-        """Who scores a prompt; None for nobody."""
+        """The prompt's teacher, if any."""
         route = self._find(metadata)
         return None if route is None else route.teacher
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """What its teacher reads of a trajectory; None for its own tokens, or where there is nobody or nothing to read.
+        """The teacher's input; None for the trajectory's own tokens, and without a teacher or sampled tokens.
 
         Raises:
-            InputError: the prompt does not have what the teacher's hint asks for.
-            TrainingError: a teacher with tokens of its own cannot render the conversation.
+            InputError: the prompt lacks metadata that the teacher's hint uses.
+            TrainingError: a teacher of another vocabulary cannot render the conversation.
         """
         route = self._find(metadata)
         if route is None or route.views is None or not any(trajectory.loss_mask):
@@ -113,22 +113,22 @@ class TeacherRouter:
         return route.views.view(trajectory, metadata)
 
     def check(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> None:
-        """Every prompt has a teacher, and what the teacher's hint asks for. Warns of routes that no prompt has.
+        """Checks that every prompt has a teacher and the metadata that its hint uses; warns of routes without prompts.
 
         Raises:
-            InputError: one has not, unless the config trains such prompts on rewards alone; or none has.
+            InputError: a prompt has no teacher and `unrouted` is `error`, no prompt has one, or metadata is missing.
         """
         seen: Counter[str | None] = Counter()
         for prompt in prompts:
-            about = metadata.get(prompt.id)
-            seen[self.route(about)] += 1
-            route = self._find(about)
+            prompt_metadata = metadata.get(prompt.id)
+            seen[self.route(prompt_metadata)] += 1
+            route = self._find(prompt_metadata)
             if route is None:
                 if self._routes and self._unrouted == "error":
-                    raise InputError(self._nobody_for(prompt, about))
+                    raise InputError(self._no_teacher(prompt, prompt_metadata))
             elif route.views is not None:
-                added = route.views.num_added(prompt.id, about)
-                self._num_added[route.name] = max(added, self._num_added.get(route.name, 0))
+                tokens = route.views.hint_tokens(prompt.id, prompt_metadata)
+                self._hint_tokens[route.name] = max(tokens, self._hint_tokens.get(route.name, 0))
         self._check_routes(seen)
 
     def close(self) -> None:
@@ -141,28 +141,28 @@ class TeacherRouter:
         if self._routes and seen and None not in self._by_value and not seen.keys() & self._by_value.keys():
             raise InputError(
                 f"none of the {seen.total()} prompts has a teacher: their {self._route_by} is {shown}, and teachers "
-                f"are for these: {self._known()}. Mend `routes` or on_policy.route_by, or set kl_coef to 0"
+                f"are for these: {self._routes_text()}. Mend `routes` or on_policy.route_by, or set kl_coef to 0"
             )
         for value, route in self._by_value.items():
             if value is not None and value not in seen:
                 logger.warning(
-                    "no prompt has the %s %r, which teacher %r is for; prompts have %s",
+                    "no prompt has the %s %r of teacher %r; prompts have %s",
                     self._route_by,
                     value,
                     route.name,
                     shown,
                 )
 
-    def _known(self) -> str:
+    def _routes_text(self) -> str:
         return ", ".join(f"{route.name!r}: {', '.join(route.values)}" for route in self._routes)
 
     def _find(self, metadata: PromptMetadata | None) -> Route | None:
         value = self.route(metadata)
         return self._by_value.get(value) or self._by_value.get(None)
 
-    def _nobody_for(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
+    def _no_teacher(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
         return (
             f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(metadata)!r}, and teachers are "
-            f"for these: {self._known()}. Give one of them that value in `routes`, leave out the routes of one for all "
-            "others, or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
+            f"for these: {self._routes_text()}. Give one of them that value in `routes`, leave out the routes of one "
+            "for all others, or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
         )

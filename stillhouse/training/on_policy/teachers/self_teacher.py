@@ -1,8 +1,7 @@
-"""TeacherRouter that are the student itself: before training (`base`), or the running mean of its weights (`ema`).
+"""Teachers that are the student with other weights: its base (`base`) or the running mean of its weights (`ema`).
 
-They hold no weights of their own, and so cannot score while the student samples. An adapter is left out while the base
-reads; the mean changes places with the weights while it reads. Both compute as the student does, in its precision, and
-without dropout.
+They share the student's modules and so cannot score while it samples. The base is the model with its adapter disabled;
+the running mean is swapped in. Both compute in the student's precision, without dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,13 @@ from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finishe
 
 
 class SelfTeacher:
-    """Scores by the student's model with other weights.
+    """Scores with the student's model under other weights.
 
     Args:
         name: of the teacher.
         kl_coef: factor of its KL.
         student: the model.
-        weights: within the block the model has the teacher's weights.
+        weights: context in which the model has the teacher's weights.
         temperature: divides the logits of sampled tokens' scores.
         batch_tokens: most tokens of one forward pass.
     """
@@ -62,16 +61,16 @@ class SelfTeacher:
         return finished(placed(requests, logprobs, None))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
-        """See `ExactTeacher`. The next call makes it invalid where the output layer is trained."""
+        """See `ExactTeacher`. If the output layer is trained, the next call overwrites the reference's copy of it."""
         with self._reading():
             hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
             return Reference(hidden_NR, self._head(), self._packed.num_rows, self._packed.scaling)
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Does nothing: no request is in progress between calls."""
 
     def _head(self) -> nn.Linear:
-        """The output layer with the teacher's weights, also after the student has its own again."""
+        """The output layer with the teacher's weights; a copy if the student trains it."""
         head = self._packed.head
         if not head.weight.requires_grad:
             return head
@@ -84,13 +83,13 @@ class SelfTeacher:
                 device=head.weight.device,
                 dtype=head.weight.dtype,
             ).requires_grad_(False)
-        for kept, seen in zip(self._head_copy.parameters(), head.parameters(), strict=True):
-            kept.copy_(seen)
+        for copied, trained in zip(self._head_copy.parameters(), head.parameters(), strict=True):
+            copied.copy_(trained)
         return self._head_copy
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        # While the student samples, copies of its weights may stand in their places.
+        # While the student samples, its modules may hold converted copies of the weights.
         assert all(module.weight is weight for module, weight in self._linears), f"{self.name}: the student samples"
         model = self._student.model
         was_training = model.training

@@ -1,4 +1,4 @@
-"""What a teacher is to on-policy distillation, and what it is asked."""
+"""`Teacher`: scores the tokens that the student sampled."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A trajectory to be scored. Both lists are aligned; the mask is True where the student sampled, never first."""
+    """A trajectory to score. The lists are aligned; the mask is True at sampled tokens, never at the first token."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     prompt_id: str
     view: TeacherView | None = None
-    """What the teacher reads; None for `token_ids`."""
+    """The teacher's input; None for `token_ids`."""
 
     @property
     def read(self) -> TeacherView:
-        """The tokens that the teacher reads, and which of them it scores."""
+        """The teacher's input tokens and which of them it scores."""
         return self.view or TeacherView(self.token_ids, self.loss_mask)
 
 
@@ -34,7 +34,7 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """What its metrics are filed under."""
+        """Part of the names of its metrics."""
 
     @property
     def kl_coef(self) -> float:
@@ -42,55 +42,54 @@ class Teacher(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens it reads at once; None where that is not known."""
+        """Longest input in tokens; None if unknown."""
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
-        """Begins to score; a teacher in this process has finished when this returns.
+        """Starts to score; a teacher in this process has finished when this returns.
 
         Returns:
             For each request its log-probabilities at the sampling temperature, aligned with `token_ids`, 0.0 where the
-            mask is False. Asking for the result raises what went wrong, a `StillhouseError`.
+            mask is False. `result()` raises a `StillhouseError` if scoring failed.
         """
 
     def close(self) -> None:
-        """Ends what is under way and frees what it holds."""
+        """Waits for requests in progress and frees resources."""
 
 
 @runtime_checkable
 class ExactTeacher(Teacher, Protocol):
-    """A teacher whose whole distribution is at hand."""
+    """A teacher that gives its full distribution."""
 
     def reference(self, samples: Sequence[ScoredSample]) -> "Reference":
-        """Its last hidden states at the loss positions of `samples`, one after the other, and its output layer.
+        """Last hidden states at the loss positions of `samples`, concatenated, and the output layer.
 
-        Call it before the student's forward pass: a teacher that is the student itself with other weights exchanges
-        them for as long as it reads.
+        Call it before the student's forward pass: a `SelfTeacher` swaps the student's weights while it computes.
         """
 
 
 def view_of(sample: ScoredSample) -> TeacherView:
-    """What the teacher of `sample` reads."""
+    """The input of the sample's teacher."""
     return sample.teacher_view or TeacherView(sample.token_ids, sample.loss_mask)
 
 
 def placed(
     requests: Sequence[ScoreRequest], logprobs: Sequence[Sequence[float]], alignment: "ByteAlignment | None"
 ) -> list[list[float]]:
-    """The answer to `requests`.
+    """Log-probabilities of scored tokens, aligned with the token ids of their requests.
 
     Args:
-        requests: what was asked.
-        logprobs: for each of them those of the scored tokens of what the teacher read, in order.
-        alignment: from the teacher's tokens to the student's; None where they are the same.
+        requests: the requests.
+        logprobs: for each request those of the tokens that the teacher scored, in order.
+        alignment: from the teacher's tokens to the student's; None if they share a vocabulary.
 
     Raises:
-        ValueError: the scored tokens of what the teacher read are not those of a request.
+        ValueError: a request has another number of sampled tokens.
     """
     answers = []
     for request, scored in zip(requests, logprobs, strict=True):
         if alignment is not None and request.view is not None:
-            own = TeacherView(request.token_ids, request.loss_mask)
-            scored = alignment.align(own, request.view, scored)
+            student = TeacherView(request.token_ids, request.loss_mask)
+            scored = alignment.align(student, request.view, scored)
         answers.append(at_sampled_tokens(scored, request.loss_mask))
     return answers
 

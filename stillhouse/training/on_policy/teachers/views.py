@@ -1,8 +1,8 @@
-"""What a teacher reads of a trajectory, where that is not the student's own tokens.
+"""Token sequences that teachers score, where they differ from the student's.
 
-The student's tokens are never written anew for a teacher of its vocabulary: a hint changes the prompt, and everything
-from the first sampled token on is what the student sampled and was told. A teacher with other tokens reads the prompt
-as its own template writes it, then each turn's text in its own tokens, and in between what its template writes there.
+For a teacher of the student's vocabulary a hint changes the prompt; from the first sampled token on the tokens are the
+student's. For another vocabulary the prompt is rendered by the teacher's template, each sampled turn is encoded by its
+tokenizer, and its template fills in what stands between turns.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from stillhouse.types import Message, PromptMetadata
 
 
 class ViewBuilder(Protocol):
-    """Makes the views of one teacher."""
+    """Builds the token sequences that one teacher scores."""
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """What the teacher reads of a trajectory with sampled tokens; None for the trajectory's own tokens."""
+        """The teacher's tokens for a trajectory with sampled tokens; None if they are the student's."""
 
-    def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
-        """Tokens that it reads beyond the student's, about."""
+    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
+        """Approximate length of the hint in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SameVocabulary:
 
     Args:
         tokenizer: the student's.
-        hint: what it reads in the prompt; None for nothing more.
+        hint: inserted into the prompt; None inserts nothing.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,7 +48,7 @@ class SameVocabulary:
         """See `ViewBuilder`.
 
         Raises:
-            InputError: the prompt does not have what the hint asks for.
+            InputError: the prompt lacks metadata that the hint uses.
         """
         if self.hint is None:
             return None
@@ -57,7 +57,7 @@ class SameVocabulary:
         first = trajectory.loss_mask.index(True)
         return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
 
-    def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
+    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
         """See `ViewBuilder`."""
         return 0 if self.hint is None else len(encode(self.tokenizer, self.hint.text(prompt_id, metadata)))
 
@@ -70,7 +70,7 @@ class OtherVocabulary:
         student: the student's tokenizer.
         teacher: the teacher's, with its chat template.
         ends: the student's tokens that end a turn.
-        hint: what it reads in the prompt; None for nothing more.
+        hint: inserted into the prompt; None inserts nothing.
     """
 
     student: PreTrainedTokenizerBase
@@ -82,7 +82,7 @@ class OtherVocabulary:
         """See `ViewBuilder`.
 
         Raises:
-            InputError: the prompt does not have what the hint asks for.
+            InputError: the prompt lacks metadata that the hint uses.
             TrainingError: the teacher's template refuses the conversation.
         """
         try:
@@ -93,7 +93,7 @@ class OtherVocabulary:
                 f"{error}. Use a teacher of the student's vocabulary, or another template"
             ) from error
 
-    def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
+    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
         """See `ViewBuilder`."""
         return 0 if self.hint is None else len(encode(self.teacher, self.hint.text(prompt_id, metadata)))
 
@@ -101,46 +101,45 @@ class OtherVocabulary:
         runs = sampled_runs(trajectory)
         schemas = trajectory.tools
         prompt = _prompt(trajectory.messages, len(runs))
-        said = trajectory.messages[len(prompt) :]
-        shown = prompt if self.hint is None else _hinted(self.hint, trajectory, metadata)
-        ids = render(self.teacher, shown, schemas, add_generation_prompt=True)
+        replies = trajectory.messages[len(prompt) :]
+        messages = prompt if self.hint is None else _hinted(self.hint, trajectory, metadata)
+        ids = render(self.teacher, messages, schemas, add_generation_prompt=True)
         mask = [False] * len(ids)
         end = _end_of_turn(self.teacher)
         for number, run in enumerate(runs):
             is_ended = run[-1] in self.ends
             turn = encode(self.teacher, self.student.decode(run[:-1] if is_ended else run)) + [end] * is_ended
             between: list[int] = []
-            message, *rest = _turn(said, number)
-            shown = [*shown, message]
+            message, *rest = _turn(replies, number)
+            messages = [*messages, message]
             if number + 1 < len(runs):
-                between = next_turn_ids(self.teacher, turn, shown, rest, schemas)
-                shown += rest
+                between = next_turn_ids(self.teacher, turn, messages, rest, schemas)
+                messages += rest
             ids += turn + between
             mask += [True] * len(turn) + [False] * len(between)
         return TeacherView(ids, mask)
 
 
 def _prompt(messages: Sequence[Message], num_turns: int) -> list[Message]:
-    """What stands before the first of the sampled messages, the last `num_turns` of the assistant's."""
+    """The messages before the sampled ones, which are the last `num_turns` of the assistant."""
     places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     return list(messages[: places[-num_turns]])
 
 
-def _turn(said: Sequence[Message], number: int) -> list[Message]:
-    """A sampled message and what answers it."""
-    places = [place for place, message in enumerate(said) if message["role"] == "assistant"]
-    places.append(len(said))
-    return list(said[places[number] : places[number + 1]])
+def _turn(replies: Sequence[Message], number: int) -> list[Message]:
+    """A sampled message and the tool results or user messages that follow it."""
+    places = [place for place, message in enumerate(replies) if message["role"] == "assistant"]
+    places.append(len(replies))
+    return list(replies[places[number] : places[number + 1]])
 
 
 def _hinted(hint: Hint, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> list[Message]:
-    num_turns = len(sampled_runs(trajectory))
-    prompt = _prompt(trajectory.messages, num_turns)
-    return hint.into(prompt, hint.text(trajectory.prompt_id, metadata), trajectory.prompt_id)
+    prompt = _prompt(trajectory.messages, len(sampled_runs(trajectory)))
+    return hint.insert(prompt, hint.text(trajectory.prompt_id, metadata), trajectory.prompt_id)
 
 
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token by which the tokenizer's template closes an assistant's turn."""
+    """The token with which the chat template closes an assistant's turn."""
     messages: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     ids = render(tokenizer, messages, None, add_generation_prompt=False)
     return ids[end_of_turn(ids, special_ids(tokenizer), 1)]

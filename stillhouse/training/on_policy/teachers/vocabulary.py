@@ -16,10 +16,10 @@ _REMEDY: Final = (
 
 
 def check_vocabularies(teacher_ref: str, teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
-    """Every token has the same id for teacher and student; how many rows their embeddings have does not matter.
+    """Checks that every token has the same id for both; the numbers of embedding rows may differ.
 
     Raises:
-        TrainingError: some differ; it shows examples.
+        TrainingError: some differ; the message shows examples.
     """
     teacher_ids, student_ids = teacher.get_vocab(), student.get_vocab()
     differing = sorted(
@@ -37,7 +37,7 @@ def check_vocabularies(teacher_ref: str, teacher: PreTrainedTokenizerBase, stude
 
 
 def spelling_sample(student: PreTrainedTokenizerBase, count: int) -> list[int]:
-    """Up to `count` ids from all over the vocabulary, to see how a server spells them."""
+    """Up to `count` ids spread over the vocabulary."""
     ids = sorted(student.get_vocab().values())
     return ids[:: max(1, len(ids) // count)][:count]
 
@@ -45,18 +45,18 @@ def spelling_sample(student: PreTrainedTokenizerBase, count: int) -> list[int]:
 def check_spellings(
     teacher: str, ids: Sequence[int], spellings: Sequence[str | None], student: PreTrainedTokenizerBase
 ) -> None:
-    """A server writes tokens as the student does; for servers whose tokenizer is not at hand.
+    """Checks that a server's tokens have the student's texts, where the server's tokenizer is not available.
 
-    Compared are tokens of plain characters, without the spaces around them, which not all servers write.
+    Only ASCII tokens are compared, without surrounding spaces, which not all servers return.
 
     Raises:
-        TrainingError: some differ; it shows examples.
+        TrainingError: some differ; the message shows examples.
     """
     differing = []
-    for token_id, seen in zip(ids, spellings, strict=True):
+    for token_id, spelling in zip(ids, spellings, strict=True):
         expected = student.decode([token_id])
-        if seen and expected.strip().isascii() and seen.isascii() and seen.strip() != expected.strip():
-            differing.append(f"{token_id} is {expected!r} for the student and {seen!r} for the teacher")
+        if spelling and expected.strip().isascii() and spelling.isascii() and spelling.strip() != expected.strip():
+            differing.append(f"{token_id} is {expected!r} for the student and {spelling!r} for the teacher")
     if differing:
         raise TrainingError(
             f"teacher {teacher!r} does not share the student's vocabulary: of {len(ids)} tokens tried {len(differing)} "
@@ -72,17 +72,17 @@ def stop_token_warning(
     *,
     teacher_name: str,
 ) -> str | None:
-    """A warning for a base student with an instruction-tuned teacher; None where their stop tokens agree.
+    """A warning for a base student with an instruction-tuned teacher; None if their stop tokens agree.
 
-    A base model ends a text with the end of a document, its instructed sibling a turn with the end of a turn (of Qwen3:
-    151643 and 151645), though both have the latter's template. The teacher gives the student's end next to no
-    probability and the student has never written the teacher's, so it learns not to end at all.
+    A base model ends with the end-of-document token, its instruct variant with the end-of-turn token (Qwen3: 151643 and
+    151645), though both have the same template. The teacher gives the student's end token almost no probability and the
+    student never samples the teacher's, so it learns not to end.
 
     Args:
         student: tokenizer of the student.
         teacher: tokenizer of the teacher, with the same vocabulary.
-        student_generation: generation config of the student; None where it is not known.
-        teacher_generation: generation config of the teacher; None where it is not known.
+        student_generation: generation config of the student; None if unknown.
+        teacher_generation: generation config of the teacher; None if unknown.
         teacher_name: names the teacher in the warning.
 
     Raises:
@@ -94,11 +94,11 @@ def stop_token_warning(
     if ours & ((theirs & closing) or theirs):
         return None
     return (
-        f"student and teacher {teacher_name!r} end differently: the student was made to stop at "
+        f"student and teacher {teacher_name!r} have different stop tokens: the student stops at "
         f"{_named(student, ours)}, the teacher at {_named(teacher, theirs)}, and the teacher's template closes a turn "
-        f"with {_named(teacher, closing)}. A student that never wrote the teacher's token is told not to end at all, "
-        "and its trajectories grow until they are cut off. Train it with SFT on the teacher's rollouts first, or begin "
-        "with its instructed sibling; if it has been fine-tuned to end like the teacher, nothing is wrong"
+        f"with {_named(teacher, closing)}. A student that never samples the teacher's token learns not to stop, "
+        "and its trajectories grow until they are cut off. Train it with SFT on the teacher's rollouts first, or start "
+        "from its instruct variant; if it has been fine-tuned to end like the teacher, ignore this"
     )
 
 

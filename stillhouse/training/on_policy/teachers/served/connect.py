@@ -1,4 +1,4 @@
-"""A teacher behind a server from the config, tried before it is used."""
+"""Connects to a served teacher of the config and checks it before use."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,24 +31,23 @@ def connect(
     runtime: RuntimeConfig | None = None,
     budget: Budget | None = None,
 ) -> ServedTeacher:
-    """The teacher of `settings`, whose server has answered as it should.
+    """The served teacher of `settings`, checked by `probe_server`.
 
     Args:
-        settings: of a kind that is served.
+        settings: of kind `vllm`, `sglang` or `echo`.
         kl_coef: factor of its KL.
-        temperature: that of sampling.
-        tokenizer: of the tokens that it reads.
-        alignment: from its tokens to the student's; None where they are the same.
+        temperature: of sampling.
+        tokenizer: of the teacher's input.
+        alignment: from its tokens to the student's; None if they share a vocabulary.
         work_dir: holds the journal.
-        runtime: says whether requests are hedged, and which store keeps the rate limits learnt; None hedges and keeps
-            nothing.
-        budget: what it may spend; None sets no limit.
+        runtime: hedging, and the store that keeps learnt rate limits; None hedges and keeps none.
+        budget: limits its spending; None sets no limit.
 
     Raises:
         AuthenticationError: the key is missing or refused.
         EndpointError: the server does not answer, does not know the model, or gives no log-probabilities.
         TrainingError: it has another vocabulary than `tokenizer`.
-        ConfigError: it cannot take the temperature.
+        ConfigError: its log-probabilities ignore the temperature.
         StoreError: the journal cannot be opened.
     """
     assert settings.base_url is not None
@@ -83,7 +82,7 @@ def connect(
             budget=budget,
             hedge=runtime is None or runtime.hedge,
         )
-        # One token is generated behind those that are scored.
+        # The scoring request also generates one token.
         max_context = None if length is None else length - 1
         teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, journal, alignment)
         probe_server(teacher, temperature, tokenizer)
@@ -101,17 +100,17 @@ def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTo
     try:
         server.post(with_ids.path, with_ids.body([probe_view(tokenizer)], 1.0))
     except RequestFailed:
-        # What else may be wrong with it, the form without ids meets too.
+        # Any other fault shows in the form without ids as well.
         return EchoApi(settings.model, with_ids=False)
     return with_ids
 
 
 def _context_length(server: ModelServer, model: str) -> int | None:
-    """Most tokens of a request by `/v1/models`; None where the server does not say.
+    """Context length according to `/v1/models`; None if the server does not report it.
 
     Raises:
         AuthenticationError: the key is refused.
-        EndpointError: nobody answers there, or no server of models, or it has no model of this name.
+        EndpointError: no server answers, it is not an OpenAI server, or it does not serve the model.
     """
     url = f"{server.root}/v1/models"
     try:

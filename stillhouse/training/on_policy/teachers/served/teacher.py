@@ -1,4 +1,4 @@
-"""A teacher behind a server."""
+"""A teacher behind a scoring server."""
 
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-_WAY_OUT: Final = (
-    "A server that gives no log-probabilities of given tokens can be learnt from by its text alone: sample rollouts "
-    "from it and train by SFT"
+_REMEDY: Final = (
+    "A server that returns no log-probabilities of given tokens can only be distilled by SFT: sample rollouts from it "
+    "and train on its text"
 )
 
 
@@ -28,13 +28,13 @@ class ServedTeacher:
     """Scores through a server.
 
     Args:
-        name: what its metrics are filed under.
+        name: part of the names of its metrics.
         kl_coef: factor of its KL.
-        max_context: most tokens that it reads at once; None where that is not known.
-        scorer: asks the server.
+        max_context: longest input in tokens; None if unknown.
+        scorer: sends the requests.
         server: closed with the teacher.
         journal: of the scorer; closed with the teacher.
-        alignment: for a teacher with tokens of its own; None compares ids.
+        alignment: for a teacher of another vocabulary; None compares ids.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class ServedTeacher:
         return self._server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
-        """Log-probabilities of the views' scored tokens, past the journal and in one request.
+        """Log-probabilities of the views' scored tokens in one request that bypasses the journal.
 
         Raises:
-            EndpointError: the server does not give them.
+            EndpointError: the server does not return them.
         """
         return self._server.start(self._explained(self._scorer.score_now(views, temperature))).result()
 
     def spellings(self, view: TeacherView) -> list[str | None]:
-        """How the server writes the view's tokens; None where it does not say.
+        """The server's text of each token; None where it returns none.
 
         Raises:
             EndpointError: the server does not answer.
@@ -76,7 +76,7 @@ class ServedTeacher:
         return self._server.start(self._explained(self._scorer.spellings(view))).result()
 
     def close(self) -> None:
-        """Waits for the requests under way, and asks nothing more."""
+        """Waits for the requests in progress and closes the connection."""
         self._server.start(self._scorer.aclose()).result()
         self._server.close()
         self._journal.close()
@@ -90,7 +90,7 @@ class ServedTeacher:
         try:
             return await work
         except WrongAnswer as error:
-            raise EndpointError(f"{where}: the answer cannot be used: {error}. {_WAY_OUT}") from error
+            raise EndpointError(f"{where}: the answer cannot be used: {error}. {_REMEDY}") from error
         except RequestFailed as error:
             raise _final_error(where, error.failure) from error
 
@@ -106,9 +106,9 @@ def _final_error(where: str, failure: Failure) -> StillhouseError:
             "one generated token more), or lower on_policy.max_tokens or max_turns"
         )
     if failure.status in (404, 405):
-        return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_WAY_OUT}")
+        return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_REMEDY}")
     return EndpointError(
-        f"{where}: {failure.message}. What was answered is kept: mend the server (out of memory: lower its "
+        f"{where}: {failure.message}. Scores received so far are kept: fix the server (out of memory: lower its "
         "--max-num-batched-tokens and the teacher's batch_tokens; late: raise the teacher's request_timeout_s) and run "
         "the same command again"
     )

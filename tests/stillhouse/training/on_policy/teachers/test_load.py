@@ -217,7 +217,7 @@ def test_a_device_that_is_not_there_is_named(student: Student, tmp_path: Path, d
 
 def test_the_student_itself_has_no_other_tokens(student: Student, tmp_path: Path) -> None:
     settings = {"name": "self", "kind": "base", "alignment": "bytes"}
-    refused = pytest.raises(ConfigError, match="'self' of kind 'base' has the student's own tokens")
+    refused = pytest.raises(ConfigError, match="'self' of kind 'base' has the student's tokens")
     with refused, loaded(student, tmp_path, teachers=[settings]):
         pass
 
@@ -235,7 +235,7 @@ def test_a_teacher_that_ends_another_way_is_told_of_before_training(
     tokenizer.save_pretrained(folder)
     with caplog.at_level(logging.WARNING), loaded(student, tmp_path, teacher=str(folder)):
         pass
-    assert "student and teacher 'teacher' end differently" in caplog.text
+    assert "student and teacher 'teacher' have different stop tokens" in caplog.text
 
 
 def test_a_longer_view_is_scored_at_the_students_places(

@@ -134,7 +134,7 @@ def test_the_logits_of_a_batch_never_exist() -> None:
 
 def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTrainedModel) -> None:
     rows = len(model.get_output_embeddings().weight)
-    with pytest.raises(TrainingError, match=f"token id {rows} is to be scored, but teacher 'near' knows {rows}:"):
+    with pytest.raises(TrainingError, match=f"teacher 'near' has {rows} tokens and cannot score token id {rows}:"):
         local(model).start([ScoreRequest([1, rows], [False, True], "p")])
 
 
@@ -264,7 +264,7 @@ def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedMode
     for name, teacher in {"near": local(model), "own": own(student, nothing)}.items():
         places = teacher.max_context or 0
         view = TeacherView([5] * (places + 1), [False] * places + [True])
-        told = f"teacher '{name}' is to read {places + 1} tokens, but has positions for {places}"
+        told = f"teacher '{name}' has {places + 1} tokens to read and positions for {places}"
         with pytest.raises(TrainingError, match=told):
             teacher.start([ScoreRequest([5, 5], [False, True], "p", view)])
         with pytest.raises(TrainingError, match=told):

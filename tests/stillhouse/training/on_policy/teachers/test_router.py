@@ -29,7 +29,7 @@ class Longer:
     def view(self, trajectory: object, metadata: object) -> None:
         return None
 
-    def num_added(self, prompt_id: str, metadata: object) -> int:
+    def hint_tokens(self, prompt_id: str, metadata: object) -> int:
         return 7 if prompt_id == "long" else 3
 
 
@@ -91,9 +91,7 @@ def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
 def test_routes_that_no_prompt_has_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     routes = [Route("maths", MATHS, ("sums", "algebre")), Route("rest", REST)]
     TeacherRouter(routes).check([Prompt("a", []), Prompt("b", [])], {"a": about("sums"), "b": about("algebra")})
-    assert (
-        "no prompt has the tag 'algebre', which teacher 'maths' is for; prompts have 'sums', 'algebra'" in caplog.text
-    )
+    assert "no prompt has the tag 'algebre' of teacher 'maths'; prompts have 'sums', 'algebra'" in caplog.text
 
 
 def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
@@ -114,7 +112,7 @@ def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
 def test_two_teachers_for_the_same_prompts_are_refused() -> None:
     with pytest.raises(ConfigError, match="'maths' and 'code' are both for tag 'sums'"):
         TeacherRouter([Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "sums"))])
-    with pytest.raises(ConfigError, match="'maths' and 'code' are both for prompts without a teacher of their own"):
+    with pytest.raises(ConfigError, match="'maths' and 'code' are both for prompts that no other teacher takes"):
         TeacherRouter([Route("maths", MATHS), Route("code", CODE)])
 
 

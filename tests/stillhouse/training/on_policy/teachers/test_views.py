@@ -80,7 +80,7 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
     assert view.loss_mask[len(prompt) :] == trajectory.loss_mask[first:]
     assert sampled(view) == sampled(trajectory)
     added = len(view.token_ids) - len(trajectory.token_ids)
-    assert abs(added - views.num_added("p", ABOUT)) <= 1
+    assert abs(added - views.hint_tokens("p", ABOUT)) <= 1
 
 
 @pytest.mark.parametrize("template", ["{{ proof }}", "{{ empty }}"])
@@ -100,7 +100,7 @@ def test_a_hint_is_a_template_and_needs_a_question() -> None:
     with pytest.raises(ConfigError, match="hint of teacher 't' is no Jinja template"):
         Hint("{{ solution", "t")
     with pytest.raises(InputError, match="prompt p has no user message"):
-        Hint("x", "t").into([{"role": "system", "content": "s"}], "x", "p")
+        Hint("x", "t").insert([{"role": "system", "content": "s"}], "x", "p")
 
 
 def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(

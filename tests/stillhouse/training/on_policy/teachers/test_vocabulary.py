@@ -81,7 +81,7 @@ def test_the_warning_names_the_tokens_and_the_way_out() -> None:
     warning = stop_token_warning(BASE[0], INSTRUCTED[0], BASE[1], INSTRUCTED[1], teacher_name="maths")
     assert warning is not None
     assert (
-        "teacher 'maths' end differently: the student was made to stop at <|endoftext|> (0), the teacher at" in warning
+        "teacher 'maths' have different stop tokens: the student stops at <|endoftext|> (0), the teacher at" in warning
     )
     assert "<|im_end|> (2)" in warning
     assert "SFT" in warning
