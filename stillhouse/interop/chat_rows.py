@@ -16,12 +16,22 @@ from stillhouse.types import JsonObject, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
 _KEPT: Final = "kept in the prompt's metadata; nothing here acts on it"
-_VERIFIERS: Final = {"math": "math", "code": "python", "llm_judge": "judge"}
-"""Verifiers by prefix of ROLL's tags and names of reward workers."""
+_NO_SANDBOX: Final = "a container for each prompt is not started here: give the model tools that reach one"
+_VERIFIERS: Final = {
+    "math": "math",
+    "code": "python",
+    "llm_judge": "judge",
+    "crossthinkqa": "choice",
+    "general_val": "choice",
+}
+"""Verifiers by prefix of ROLL's domains, tags and names of reward workers."""
+_ROLL_KEYS: Final = frozenset({"tag", "domain", "ground_truth", "test_cases", "difficulty", "sandbox_image"})
 
 
 def is_rnow_row(row: JsonObject) -> bool:
     """Whether a row has keys or values that only rnow writes."""
+    if row.keys() == {"text"}:
+        return True
     tools = row.get("tools")
     names_tools = isinstance(tools, list) and bool(tools) and all(isinstance(name, str) for name in tools)
     return isinstance(row.get("messages"), list) and (
@@ -32,7 +42,7 @@ def is_rnow_row(row: JsonObject) -> bool:
 def is_roll_row(row: JsonObject) -> bool:
     """Whether a row is one of ROLL's: messages or prompt as text, and its keys for domains and answers."""
     has_prompt = isinstance(row.get("messages", row.get("prompt")), str)
-    return has_prompt and bool(row.keys() & {"tag", "ground_truth", "test_cases", "difficulty"})
+    return has_prompt and bool(row.keys() & _ROLL_KEYS)
 
 
 def has_messages(row: JsonObject) -> bool:
@@ -55,10 +65,15 @@ def read_rnow_row(row: JsonObject) -> SourceRecord:
 
 
 def read_roll_row(row: JsonObject) -> SourceRecord:
-    """Reads a line of ROLL's data, whose tag selects the verifier; see `ReadRow`."""
-    row = dict(row)
+    """Reads a line of ROLL's data, whose domain or tag selects the verifier; see `ReadRow`.
+
+    ROLL writes an empty string where a row has no value of a column.
+    """
+    row = {key: value for key, value in row.items() if value != ""}
     text = row.pop("prompt", None)
     unmapped = []
+    if image := row.get("sandbox_image"):
+        unmapped.append(Unmapped(_NO_SANDBOX, "sandbox_image", image))
     if row.get("messages") is None:
         row["messages"] = [{"role": "user", "content": text}]
     elif text is not None and all(message.get("content") != text for message in read_messages(row["messages"])):
@@ -69,7 +84,10 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
             row["test_cases"] = orjson.loads(cases)
         except orjson.JSONDecodeError as error:
             raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
-    verifier = "python" if row.get("test_cases") else verifier_of(str(row.get("tag") or ""))
+    domain = str(row.get("domain") or row.get("tag") or "")
+    verifier = "python" if row.get("test_cases") else verifier_of(domain)
+    if verifier is None and "domain" in row:
+        unmapped.append(Unmapped(f"no verifier for the domain {domain}: write it as @reward", "domain", domain))
     if verifier is not None:
         row["metadata"] = {"verifier": verifier, **_object(row, "metadata")}
     return _read(row, unmapped)

@@ -11,6 +11,7 @@ from stillhouse.types import JsonObject
 PROMPTS: Final = "prompts.jsonl"
 TRAJECTORIES: Final = "trajectories.jsonl"
 CONFIG: Final = "config.yaml"
+KEYS: Final = "conversion.md"
 UNMAPPED: Final = "unmapped.jsonl"
 _EXAMPLES: Final = 3
 _SHOWN_REASONS: Final = 12
@@ -54,6 +55,8 @@ class ConversionReport:
     failed: int = 0
     """Failed rollouts: left out, or among `trajectories` on request."""
     has_config: bool = False
+    key_counts: str = ""
+    """Counts of the keys of a config by what became of them."""
     unmapped: dict[str, UnmappedReason] = field(default_factory=dict)
     """By reason, in order of appearance."""
 
@@ -72,7 +75,7 @@ class ConversionReport:
     def as_json(self) -> JsonObject:
         """The counts, for the marker file."""
         counts = asdict(self) | {"unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}}
-        del counts["has_config"]
+        del counts["has_config"], counts["key_counts"]
         return counts
 
 
@@ -108,6 +111,7 @@ def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
         yield TRAJECTORIES, counted(report.trajectories, "trajectory", "trajectories")
     if report.has_config:
         yield CONFIG, "loads as it is"
+        yield KEYS, report.key_counts
     if report.num_unmapped:
         yield UNMAPPED, "what has no place in them"
 
@@ -121,7 +125,8 @@ def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[st
         count = f"  {entry.count:>{digits}}  "
         yield from textwrap.wrap(reason, max(width, 40), initial_indent=count, subsequent_indent=" " * len(count))
         for example in entry.examples:
-            yield from _example(example, " " * (digits + 6), width)
+            place = "" if report.has_config and example.place == report.source else example.place
+            yield from _example(example._replace(place=place), " " * (digits + 6), width)
     if len(by_count) > _SHOWN_REASONS:
         yield f"  and {counted(len(by_count) - _SHOWN_REASONS, 'reason')} more, in {output / UNMAPPED}"
 

@@ -11,6 +11,7 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.interop.conversion_report import ConversionReport
 from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
+from stillhouse.interop.key_report import key_counts, key_report
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
@@ -176,7 +177,9 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
     form = out.report.form
     mapper = ConfigMapper()
     body = config_body(source)
-    data_files = map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper)
+    data_files = (
+        map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper, source.parent)
+    )
     existing = {name: path for name in data_files if (path := _find(name, source.parent)) is not None}
     if existing:
         rows.read_files(_ROWS[form], list(existing.values()))
@@ -192,6 +195,7 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
     config = yaml.safe_dump(mapper.body(), sort_keys=False)
     rest = "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
     out.write_config(f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}")
+    out.write_keys(key_report(str(source), mapper.mapped, mapper.unmapped), key_counts(mapper.mapped, mapper.unmapped))
     for unmapped in mapper.unmapped:
         out.write_unmapped(str(source), unmapped)
 

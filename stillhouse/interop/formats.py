@@ -22,6 +22,17 @@ from stillhouse.interop.sources import READERS, files_of, first_row
 from stillhouse.types import JsonObject
 
 FormatName = Literal["rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai"]
+_ROLL_CONFIG: Final = frozenset(
+    {
+        "actor_train",
+        "kd_objective",
+        "rollout_batch_size",
+        "sft_train",
+        "student_pretrain",
+        "student_train",
+        "train_env_manager",
+    }
+)
 _TABLES: Final = (".jsonl", ".parquet", ".arrow")
 
 
@@ -76,7 +87,7 @@ def is_rnow_config(body: JsonObject) -> bool:
 
 def is_roll_config(body: JsonObject) -> bool:
     """Whether a YAML file configures a pipeline of ROLL."""
-    return bool(body.keys() & {"student_train", "actor_train", "rollout_batch_size"})
+    return bool(body.keys() & _ROLL_CONFIG)
 
 
 def config_body(path: Path) -> JsonObject:
@@ -89,6 +100,8 @@ def config_body(path: Path) -> JsonObject:
         body = yaml.safe_load(path.read_bytes())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as YAML: {error}") from error
+    if body is None:
+        raise InputError(f"{path}: holds no key; expected some such as dataset_type or student_train")
     if not isinstance(body, dict):
         raise InputError(
             f"{path}: expected keys such as dataset_type or student_train, saw {type(body).__name__} {body!r:.60}"

@@ -1,9 +1,9 @@
 """The keys of a foreign config: where each value goes, or why it is not mapped. Secrets are never copied."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -65,8 +65,27 @@ class Target:
     convert: Callable[[Any], Any] = lambda value: value
 
 
+class Approximated(str):
+    """A reason that describes what happens in place of what the key says."""
+
+    __slots__ = ()
+
+
 Table = Mapping[str, Target | str]
 """By dotted key: its target, or the reason why it and the keys below it that are not in the table are unmapped."""
+
+Default = tuple[str, str, Any]
+"""Target, the foreign key, and the value that the foreign program takes where the key is absent."""
+
+
+class MappedKey(NamedTuple):
+    """A foreign key and the key of our config that has its value."""
+
+    key: str
+    target: str
+    value: Any
+    is_default: bool
+    """Whether the foreign file leaves the key out, and the value is the other program's default."""
 
 
 def to(*targets: str) -> Target:
@@ -81,6 +100,16 @@ class ConfigMapper:
         self.unmapped: list[Unmapped] = []
         self._values: dict[str, Any] = {}
         self._origins: dict[str, tuple[str, Any]] = {}
+        self._defaults: set[str] = set()
+
+    @property
+    def mapped(self) -> list[MappedKey]:
+        """Every key that was mapped, in the order of mapping; those without a foreign key are left out."""
+        return [
+            MappedKey(key, target, self._values[target], target in self._defaults)
+            for target, (key, _) in self._origins.items()
+            if key
+        ]
 
     def apply(self, body: Mapping[str, Any], table: Table, prefix: str = "", reason: str = NO_COUNTERPART) -> None:
         """Maps every key of `body` by the table; other keys are unmapped for `reason`, and null values are ignored."""
@@ -98,7 +127,8 @@ class ConfigMapper:
 
     def skip(self, reason: str, key: str, value: Any) -> None:
         """Records an unmapped key, without secrets in its value."""
-        self.unmapped.append(Unmapped(reason, key, without_secrets(key, value)))
+        shown = without_secrets(key, value)
+        self.unmapped.append(Unmapped(str(reason), key, shown, isinstance(reason, Approximated)))
 
     def set(self, target: str, value: Any, key: str = "", origin: Any = None) -> None:
         """Sets a value of our config, given the foreign `key` and its value `origin`."""
@@ -108,6 +138,18 @@ class ConfigMapper:
             return
         self._values[target] = value
         self._origins[target] = (key, origin)
+
+    def fill(self, defaults: Iterable[Default]) -> None:
+        """Writes out the other program's defaults where they differ from ours and no key sets them."""
+        for target, key, value in defaults:
+            if target not in self._values:
+                self.set(target, value, key, value)
+                self._defaults.add(target)
+
+    def replace(self, target: str, value: Any) -> None:
+        """Sets a value of our config in place of the one that a foreign key gave it."""
+        self._values[target] = value
+        self._origins[target] = ("", None)
 
     def get(self, target: str) -> Any:
         """The value set at `target`, or None."""
@@ -123,7 +165,7 @@ class ConfigMapper:
         try:
             converted = rule.convert(value)
         except ValueError as error:
-            self.skip(str(error), key, value)
+            self.skip(error.args[0], key, value)
             return
         if converted is not None:
             for target in rule.targets:
@@ -141,13 +183,24 @@ class ConfigMapper:
             except ValidationError as error:
                 wrong = {self._target(item["loc"]): str(item["msg"]) for item in error.errors(include_url=False)}
                 if None in wrong:
-                    raise ConfigError(f"the keys of this config do not go together here: {wrong[None]}") from error
+                    raise ConfigError(
+                        f"the keys of this config do not go together here: {wrong[None]}. {self._sources(wrong[None])}"
+                    ) from error
                 for target, message in wrong.items():
                     key, origin = self._origins.pop(str(target))
                     del self._values[str(target)]
                     self.skip(f"{target}: {message[:1].lower()}{message[1:]}", key, origin)
             else:
                 return config.model_dump(mode="json", exclude_unset=True)
+
+    def _sources(self, message: str) -> str:
+        """The foreign keys behind the settings that a message names."""
+        named = [
+            f"{target} is {key} = {without_secrets(key, origin)!r}"
+            for target, (key, origin) in self._origins.items()
+            if key and target.rpartition(".")[2] in message
+        ]
+        return f"In the file: {'; '.join(named)}" if named else ""
 
     def _target(self, location: tuple[int | str, ...]) -> str | None:
         parts = [str(part) for part in location]

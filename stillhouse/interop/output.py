@@ -10,6 +10,7 @@ from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.interop.conversion_report import (
     CONFIG,
+    KEYS,
     PROMPTS,
     TRAJECTORIES,
     UNMAPPED,
@@ -84,6 +85,11 @@ class OutputFolder:
         """Writes config.yaml."""
         self.report.has_config = True
         (self._folder / CONFIG).write_text(text, encoding="utf-8")
+
+    def write_keys(self, page: str, counts: str) -> None:
+        """Writes the page on the keys of a config, and keeps their counts for the summary."""
+        self.report.key_counts = counts
+        (self._folder / KEYS).write_text(page, encoding="utf-8")
 
     def write_marker(self) -> None:
         """Writes the marker, after all other files."""

@@ -1,11 +1,12 @@
 """Converts `config.yml` of rnow (rnow/models.py, and keys of its earlier versions)."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
-from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper, Table, Target, to
+from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, to
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -20,8 +21,25 @@ _UNNAMED: Final = (
     "and to compare the student with it"
 )
 _NO_CRITIC: Final = "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
-_GROUP_SIZE: Final = 4
-"""rnow's default."""
+_WINDOW: Final = Approximated(
+    "bounds prompt and answers together there; here it bounds each answer, and the model's context the conversation"
+)
+_KL_COEF: Final = 0.01
+_ROLLOUT: Final[tuple[Default, ...]] = tuple(
+    (f"{section}.{target}", f"rollout.{key}", value)
+    for target, key, value in (("max_turns", "max_turns", 1), ("max_tokens", "max_context_window", 32768))
+    for section in ("rollouts", "on_policy", "evaluation")
+)
+_DEFAULTS: Final[Mapping[str, tuple[Default, ...]]] = {
+    "rl": (
+        *_ROLLOUT,
+        ("on_policy.group_size", "data.group_size", 4),
+        ("on_policy.loss_fn", "algorithm.loss_fn", "ppo"),
+        ("on_policy.adv_estimator", "algorithm.adv_estimator", "grpo"),
+    ),
+    "distill": (*_ROLLOUT, ("on_policy.group_size", "data.group_size", 4)),
+}
+"""rnow/models.py, where they differ from ours or decide."""
 
 
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
@@ -32,8 +50,8 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     body = dict(body)
     mode = _map_mode(body, mapper)
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
-    if mode in ("distill", "rl") and mapper.get("on_policy.group_size") is None:
-        mapper.set("on_policy.group_size", _GROUP_SIZE, "data.group_size")
+    _map_lengths(body.get("rollout"), mapper)
+    mapper.fill(_DEFAULTS.get(str(mode), ()))
     rank = mapper.get("student.lora_rank") or 32
     mapper.set("student.parameters", "lora")
     if mapper.get("student.lora_alpha") is None and isinstance(rank, int):
@@ -77,11 +95,23 @@ def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
     """Trains on rewards, with the KL to the model before training."""
     mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
     algorithm = body.get("algorithm")
-    coef = algorithm.get("kl_penalty_coef") if isinstance(algorithm, dict) else None
+    coef = algorithm.get("kl_penalty_coef", _KL_COEF) if isinstance(algorithm, dict) else _KL_COEF
     if coef:
         mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
-    else:
-        mapper.set("on_policy.kl_coef", 0.0, "algorithm.kl_penalty_coef", coef)
+    mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
+
+
+def _map_lengths(rollout: Any, mapper: ConfigMapper) -> None:
+    """The window of a conversation bounds its answers, which have no limit of their own in newer configs."""
+    window = rollout.get("max_context_window") if isinstance(rollout, dict) else None
+    if window is None:
+        return
+    targets = ("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens")
+    unset = [target for target in targets if mapper.get(target) is None]
+    for target in unset:
+        mapper.set(target, window, "rollout.max_context_window", window)
+    if unset:
+        mapper.skip(_WINDOW, "rollout.max_context_window", window)
 
 
 def _model(value: Any) -> str:

@@ -2,32 +2,68 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
+from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
-from stillhouse.interop.mapping import ConfigMapper
+from stillhouse.interop.mapping import ConfigMapper, Default
+from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS
-from stillhouse.interop.roll_objective import map_objective
+from stillhouse.interop.roll_objective import map_objective, settle_group
+from stillhouse.interop.roll_sft import map_sft
 from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
+_TRAINING_DEFAULTS: Final[tuple[Default, ...]] = (
+    ("on_policy.seed", "seed", 42),
+    ("on_policy.learning_rate", "training_args.learning_rate", 5e-5),
+    ("on_policy.schedule", "training_args.lr_scheduler_type", "linear"),
+    ("on_policy.beta2", "training_args.adam_beta2", 0.999),
+    ("on_policy.checkpoint_every_steps", "save_steps", 50),
+    ("on_policy.log_every_steps", "logging_steps", 1),
+)
+"""roll/configs/{base_config,training_args}.py, where they differ from ours."""
+_ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (
+    ("on_policy.num_steps", "max_steps", 500),
+    ("on_policy.prompts_per_step", "rollout_batch_size", 128),
+    ("on_policy.temperature", "generating_args.temperature", 0.95),
+    ("on_policy.top_p", "generating_args.top_p", 0.7),
+)
+"""roll/configs/{base_config,generating_args}.py, where they differ from ours."""
+_NOT_INCLUDED: Final = "a file included by Hydra that is not there, so that what it says is not read"
 _MAX_REFERENCES: Final = 8
 """Maximum chain of references, since they may form a cycle."""
 
 
-def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
-    """Maps the keys of a config; returns the data files it names.
+def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
+    """Maps the keys of a config in `folder`; returns the data files it names.
 
     Raises:
-        ConfigError: is_pure_opd and use_opd are both set.
+        ConfigError: is_pure_opd and use_opd are both set, or the pipeline trains on preferences.
     """
-    body = resolved(body)
+    body = resolved(_with_included(body, mapper, folder))
+    if "chosen_key" in body or "rejected_key" in body:
+        raise ConfigError(
+            "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
+            "dataset.selection.pairs writes such pairs for other trainers"
+        )
+    if "sft_train" in body:
+        map_sft(body, _pop_files(body, mapper), mapper)
+        return []
     rewards = body.pop("rewards", None)
+    is_given = is_distill(body)
+    if is_given:
+        map_distill(body, mapper)
     map_objective(body, mapper)
     if mapper.get("sft.enabled") is None:
         mapper.set("sft.enabled", False)
     files = _pop_files(body, mapper)
     mapper.apply(body, KEYS)
+    mapper.fill(_TRAINING_DEFAULTS if is_given else _TRAINING_DEFAULTS + _ROLLOUT_DEFAULTS)
+    settle_group(mapper)
     if mapper.get("student.lora_rank") is None:
         mapper.set("student.parameters", "full")
     if isinstance(rewards, dict):
@@ -35,6 +71,22 @@ def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     elif rewards is not None:
         mapper.skip("expected reward workers by name", "rewards", rewards)
     return files
+
+
+def _with_included(body: JsonObject, mapper: ConfigMapper, folder: Path) -> JsonObject:
+    """The body over the files that Hydra's `defaults` include beside it; files that are not there are unmapped."""
+    body = dict(body)
+    included: JsonObject = {}
+    names = body.pop("defaults", None)
+    for name in names if isinstance(names, list) else []:
+        path = folder / f"{str(name).partition('@')[0]}.yaml"
+        if name == "_self_":
+            continue
+        if path.is_file() and isinstance(content := yaml.safe_load(path.read_bytes()), dict):
+            included |= content
+        else:
+            mapper.skip(_NOT_INCLUDED, "defaults", name)
+    return {**included, **body}
 
 
 def resolved(body: JsonObject) -> JsonObject:
@@ -65,7 +117,7 @@ def resolved(body: JsonObject) -> JsonObject:
 
 def _pop_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     files: list[str] = []
-    for name in ("student_train", "actor_train"):
+    for name in ("student_train", "actor_train", "sft_train"):
         worker = body.get(name)
         data = worker.get("data_args") if isinstance(worker, dict) else None
         named = data.pop("file_name", None) if isinstance(data, dict) else None

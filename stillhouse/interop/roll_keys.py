@@ -3,27 +3,29 @@
 import math
 from typing import Any, Final
 
-from stillhouse.interop.mapping import Table, Target, to
+from stillhouse.interop.mapping import Approximated, Table, Target, to
 
-_CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
+CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
-_BATCHES: Final = "steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory"
+_BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
 _ENGINE: Final = "the student is sampled in the training process; on_policy.engine and engine_url name a server of vLLM"
-_SAMPLING: Final = "the student is sampled from its own distribution, which its log-probabilities are of"
-_REWARDS: Final = "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
-_PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
+_SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
+_REWARDS: Final = Approximated(
+    "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
+)
+PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
 
 
-def _dtype(value: Any) -> str:
+def dtype(value: Any) -> str:
     names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
     if value not in names:
         raise ValueError("student.dtype is float32 or bfloat16")
     return names[value]
 
 
-def _lora_rank(value: Any) -> Any:
+def lora_rank(value: Any) -> Any:
     return value or None
 
 
@@ -47,7 +49,7 @@ def _off(reason: str) -> Target:
 
 def _no_top_k(value: Any) -> None:
     if isinstance(value, int) and value > 0:
-        raise ValueError("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p")
+        raise ValueError(Approximated("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p"))
 
 
 TEACHER: Final[Table] = {
@@ -58,30 +60,50 @@ TEACHER: Final[Table] = {
     "model_args": "chosen by the trainer",
     "data_args": "prompts are read by their own form; see prompts",
     "tag_to_template": "the student's own chat template is used",
-    "use_sequence_packing": _PACKING,
-    "sequence_packing_args": _PACKING,
-    "strategy_args": _CLUSTER,
-    "device_mapping": _CLUSTER,
-    "infer_batch_size": _CLUSTER,
+    "use_sequence_packing": PACKING,
+    "sequence_packing_args": PACKING,
+    "strategy_args": CLUSTER,
+    "device_mapping": CLUSTER,
+    "infer_batch_size": CLUSTER,
 }
 
-_KEYS: Final[Table] = {
+SHARED: Final[Table] = {
     "exp_name": to("tracking.experiment"),
-    "seed": to("on_policy.seed"),
     "pretrain": to("student.model"),
+    "sequence_length": to("student.max_length"),
+    "validation": Approximated("students are evaluated on the prompts that prompts.held_out_fraction holds out"),
+    "num_nodes": CLUSTER,
+    "num_gpus_per_node": CLUSTER,
+    "track_with": "MLflow, under tracking",
+    "tracker_kwargs": "MLflow, under tracking",
+    "hydra": "configs are whole files here",
+    "global_template": "the student's own chat template is used",
+    "output_dir": _FILES,
+    "logging_dir": _FILES,
+    "rollout_dump_dir": _FILES,
+    "checkpoint_config": _FILES,
+    "resume_from_checkpoint": "training resumes by itself",
+    "system_envs": "environment variables are the shell's; their values are never copied",
+    "rpc_timeout": CLUSTER,
+    "model_name": "students are called by their runs",
+}
+"""Keys that mean the same in every pipeline."""
+
+_KEYS: Final[Table] = {
+    **SHARED,
+    "seed": to("on_policy.seed"),
     "save_steps": to("on_policy.checkpoint_every_steps"),
     "logging_steps": to("on_policy.log_every_steps"),
     "rollout_batch_size": to("on_policy.prompts_per_step"),
     "num_return_sequences_in_group": to("on_policy.group_size"),
     "response_length": to("on_policy.max_tokens", "evaluation.max_tokens"),
-    "sequence_length": to("student.max_length"),
     "opd_kl_coef": to("on_policy.kl_coef"),
     "advantage_clip": to("on_policy.adv_clip"),
     "max_grad_norm": to("on_policy.max_grad_norm"),
-    "prompt_length": "bounded together with the answer: student.max_length",
+    "prompt_length": Approximated("bounded together with the answer: student.max_length"),
     "actor_train.model_args.model_name_or_path": to("student.model"),
-    "actor_train.model_args.dtype": Target(("student.dtype",), _dtype),
-    "actor_train.model_args.lora_rank": Target(("student.lora_rank",), _lora_rank),
+    "actor_train.model_args.dtype": Target(("student.dtype",), dtype),
+    "actor_train.model_args.lora_rank": Target(("student.lora_rank",), lora_rank),
     "actor_train.model_args.lora_alpha": to("student.lora_alpha"),
     "actor_train.model_args.lora_dropout": to("student.lora_dropout"),
     "actor_train.model_args.lora_target": "every linear layer is adapted",
@@ -95,10 +117,10 @@ _KEYS: Final[Table] = {
     "actor_train.training_args.gradient_accumulation_steps": _BATCHES,
     "actor_train.training_args.num_train_epochs": "on-policy training counts steps: on_policy.num_steps",
     "actor_train.data_args": "prompts are read by their own form; see prompts",
-    "actor_train.use_sequence_packing": _PACKING,
-    "actor_train.sequence_packing_args": _PACKING,
-    "actor_train.strategy_args": _CLUSTER,
-    "actor_train.device_mapping": _CLUSTER,
+    "actor_train.use_sequence_packing": PACKING,
+    "actor_train.sequence_packing_args": PACKING,
+    "actor_train.strategy_args": CLUSTER,
+    "actor_train.device_mapping": CLUSTER,
     "actor_train.infer_batch_size": _BATCHES,
     "actor_infer.generating_args.temperature": to("on_policy.temperature"),
     "actor_infer.generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
@@ -110,13 +132,12 @@ _KEYS: Final[Table] = {
     "actor_infer.model_args": "chosen by the trainer",
     "actor_infer.data_args": "prompts are read by their own form; see prompts",
     "actor_infer.strategy_args.strategy_name": _ENGINE,
-    "actor_infer.strategy_args": _CLUSTER,
-    "actor_infer.device_mapping": _CLUSTER,
-    "actor_infer.num_gpus_per_worker": _CLUSTER,
-    "actor_infer.infer_batch_size": _CLUSTER,
+    "actor_infer.strategy_args": CLUSTER,
+    "actor_infer.device_mapping": CLUSTER,
+    "actor_infer.num_gpus_per_worker": CLUSTER,
+    "actor_infer.infer_batch_size": CLUSTER,
     "reference": "read as the teacher where a pipeline distils and names none; otherwise: " + _BASE,
     "critic": "the advantage needs no critic",
-    "validation": "students are evaluated on the prompts that prompts.held_out_fraction holds out",
     "ppo_epochs": to("on_policy.num_passes"),
     "async_generation_ratio": Target(("on_policy.max_staleness",), _batches_ahead),
     "pg_clip": _FORM,
@@ -143,20 +164,7 @@ _KEYS: Final[Table] = {
     "use_reward_scaling": _off(_REWARDS),
     "whiten_advantages": _off("advantages are used as they are, clipped by on_policy.adv_clip"),
     "entropy_loss_coef": _off("there is no bonus on the entropy; it is reported and watched"),
-    "eval_steps": "students are evaluated when their training has ended",
-    "num_nodes": _CLUSTER,
-    "num_gpus_per_node": _CLUSTER,
-    "track_with": "MLflow, under tracking",
-    "tracker_kwargs": "MLflow, under tracking",
-    "hydra": "configs are whole files here",
-    "defaults": "configs are whole files here: what others of ROLL's say is not read",
-    "global_template": "the student's own chat template is used",
-    "output_dir": _FILES,
-    "logging_dir": _FILES,
-    "rollout_dump_dir": _FILES,
-    "checkpoint_config": _FILES,
-    "resume_from_checkpoint": "training resumes by itself",
-    "system_envs": "environment variables are the shell's; their values are never copied",
+    "eval_steps": Approximated("students are evaluated when their training has ended"),
 }
 
 KEYS: Final[Table] = dict(_KEYS) | {

@@ -8,14 +8,20 @@ from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.errors import ConfigError
-from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper
+from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper
+from stillhouse.interop.roll_agentic import is_agentic, map_agentic, reward_norms
 from stillhouse.interop.roll_keys import TEACHER
 from stillhouse.types import JsonObject
 
 _NOT_READ: Final = "read with is_pure_opd or use_opd only: without either, rewards alone are trained on"
 _NO_REWARDS: Final = "rewards do not enter the advantage of pure distillation"
-_ESTIMATORS: Final = "rewards are compared within their group here: grpo, mean, rloo, or reinforce for none of it"
-_CORRECTED: Final = (
+_ESTIMATORS: Final = Approximated(
+    "rewards are compared within their group here: grpo, mean, rloo, or reinforce for none of it"
+)
+_ALONE: Final = Approximated(
+    "a trajectory alone in its group has nothing to be compared with: adv_estimator reinforce takes rewards as they are"
+)
+_CORRECTED: Final = Approximated(
     "each token is corrected by itself here, by a cap on its ratio or by bounds outside of which it is left out"
 )
 _LOSSES: Final = {"vanilla": "reinforce", "ppo": "ppo", "tis": "cispo", "cispo": "cispo"}
@@ -45,7 +51,8 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
         )
     # The script of pure distillation sets is_pure_opd itself, and nothing else reads student_train.
     is_pure = not is_mixed and (is_pure or bool(body.get("opsd_mode")) or "student_train" in body)
-    is_agentic = _map_pipeline(body.pop("pure_opd_pipeline_type", None), mapper)
+    has_turns = _map_pipeline(body, mapper)
+    norms = reward_norms(body) if has_turns else (body.pop("norm_mean_type", None), body.pop("norm_std_type", None))
     teacher = body.pop("teacher", None)
     if is_pure or is_mixed:
         map_teachers(body.pop("reference", None) if teacher is None else teacher, body, mapper)
@@ -57,15 +64,19 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
     if not is_pure:
         mapper.set("on_policy.reward_coef", 1.0, "use_opd", is_mixed)
     _map_steps(body, mapper)
-    _map_estimator(body, mapper, is_pure=is_pure)
-    _map_form(body, mapper, is_agentic=is_agentic)
+    _map_estimator(body.pop("adv_estimator", None), norms, mapper, is_pure=is_pure, is_agentic=has_turns)
+    _map_form(body, mapper, is_agentic=has_turns)
     aggregation = str(body.pop("loss_agg_mode", "seq-mean-token-mean"))
     mapper.set("on_policy.aggregation", _AGGREGATIONS.get(aggregation, aggregation), "loss_agg_mode", aggregation)
     _map_correction(body.pop("train_infer_correction", None), mapper)
 
 
-def _map_pipeline(pipeline: Any, mapper: ConfigMapper) -> bool:
+def _map_pipeline(body: JsonObject, mapper: ConfigMapper) -> bool:
     """Whether trajectories have several turns."""
+    pipeline = body.pop("pure_opd_pipeline_type", None)
+    if is_agentic(body):
+        map_agentic(body, mapper)
+        return True
     if pipeline == "agentic":
         mapper.set("on_policy.agentic", "on", "pure_opd_pipeline_type", pipeline)
         mapper.skip("write tools in place of environments, in tools.file", "pure_opd_pipeline_type", pipeline)
@@ -84,21 +95,34 @@ def _map_steps(body: JsonObject, mapper: ConfigMapper) -> None:
         mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
 
 
-def _map_estimator(body: JsonObject, mapper: ConfigMapper, *, is_pure: bool) -> None:
-    named = {name: body.pop(name, None) for name in ("adv_estimator", "norm_mean_type", "norm_std_type")}
-    estimator, mean, std = named.values()
-    adv_estimator = None
-    if not is_pure and estimator in (None, "grpo", "reinforce"):
+def _map_estimator(
+    estimator: Any, norms: tuple[Any, Any], mapper: ConfigMapper, *, is_pure: bool, is_agentic: bool
+) -> None:
+    """How rewards become advantages; the norms of rewards are `group`, `batch` or None for mean and deviation."""
+    mean, std = norms
+    named = {"adv_estimator": estimator, "norm_mean_type": mean, "norm_std_type": std}
+    chosen = None
+    if not is_pure and (is_agentic or estimator in (None, "grpo", "reinforce")):
         if mean == "group" and std in ("group", None):
-            adv_estimator = "grpo" if std == "group" else "mean"
+            chosen = "grpo" if std == "group" else "mean"
         elif mean is None and std is None:
-            adv_estimator = estimator
-    if adv_estimator is not None:
-        mapper.set("on_policy.adv_estimator", adv_estimator, "adv_estimator", named)
+            chosen = "reinforce" if is_agentic else estimator
+    if chosen is not None:
+        mapper.set("on_policy.adv_estimator", chosen, "adv_estimator", named)
+        if is_agentic and estimator not in (None, "grpo", "reinforce"):
+            mapper.skip(_ESTIMATORS, "adv_estimator", estimator)
         return
     for name, value in named.items():
         if value is not None:
             mapper.skip(_NO_REWARDS if is_pure else _ESTIMATORS, name, value)
+
+
+def settle_group(mapper: ConfigMapper) -> None:
+    """Takes rewards as they are where trajectories have no group to be compared with."""
+    is_alone = mapper.get("on_policy.group_size") in (None, 1) and mapper.get("on_policy.reward_coef")
+    if is_alone and mapper.get("on_policy.adv_estimator") != "reinforce":
+        mapper.skip(_ALONE, "adv_estimator", mapper.get("on_policy.adv_estimator"))
+        mapper.replace("on_policy.adv_estimator", "reinforce")
 
 
 def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> None:

@@ -19,6 +19,8 @@ class Unmapped(NamedTuple):
     """Its key in the row or file; None for a whole row."""
     value: Any = None
     """As read; never a secret."""
+    is_approximated: bool = False
+    """Whether the config does something similar instead, which `reason` describes."""
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(rnow: Conv
     assert (config.on_policy.loss_fn, config.on_policy.adv_estimator) == ("importance_sampling", "reinforce")
     assert [(one.kind, config.on_policy.kl_coef) for one in config.on_policy.teachers] == [("base", 0.01)]
     assert "names no teacher" in unmapped["teacher"]["reason"]
-    no_kl = {"adv_estimator": "gae"}
+    no_kl = {"adv_estimator": "gae", "kl_penalty_coef": 0}
     data = {"train_file": "t.jsonl", "batch_size": 4}
     config, unmapped = rnow(dataset_type="rl", teacher=None, algorithm=no_kl, data=data)
     assert (config.on_policy.kl_coef, config.on_policy.teachers, config.on_policy.group_size) == (0.0, (), 4)
@@ -112,3 +112,13 @@ def test_secrets_are_neither_copied_nor_listed(tmp_path: Path, rnow_body: JsonOb
     assert unmapped["docker_env"]["value"] == {"TOKEN": "(not shown)"}
     assert unmapped["nested"]["value"] == {"list": [{"password": "(not shown)"}]}
     assert "never copied" in unmapped["rollout.mcp_url"]["reason"]
+
+
+def test_defaults_of_rnow_that_differ_are_written_out(rnow: Convert) -> None:
+    config, unmapped = rnow(dataset_type="rl", teacher=None, algorithm=None, rollout=None, data={"batch_size": 4})
+    trained = config.on_policy
+    assert (trained.loss_fn, trained.kl_coef, trained.adv_estimator, trained.group_size) == ("ppo", 0.01, "grpo", 4)
+    assert (trained.max_turns, trained.max_tokens, config.evaluation.max_turns) == (1, 32768, 1)
+    config, unmapped = rnow(rollout={"max_turns": 3, "max_context_window": 16000})
+    assert (config.on_policy.max_tokens, config.evaluation.max_tokens, config.on_policy.max_turns) == (16000, 16000, 3)
+    assert unmapped["rollout.max_context_window"]["is_approximated"]

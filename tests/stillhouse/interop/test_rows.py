@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import PromptsConfig
+from stillhouse.errors import InputError
 from stillhouse.interop import ConversionReport, ConvertOptions, convert
 from stillhouse.prompts import parse_prompts
 from stillhouse.prompts.parse import ParsedPrompts
@@ -114,6 +115,39 @@ def test_rows_of_roll_keep_answers_and_say_how_they_are_verified(tmp_path: Path,
     (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
     assert told["place"].endswith("roll.jsonl, line 4")
     assert "expected messages to be a list" in told["value"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "verifier"),
+    [
+        ({"domain": "math_rule", "tag": "aime2024"}, "math"),
+        ({"domain": "code_sandbox", "tag": "KodCode"}, "python"),
+        ({"domain": "llm_judge", "tag": "RLVR"}, "judge"),
+        ({"domain": "crossthinkqa", "tag": "crossthinkqa"}, "choice"),
+        ({"tag": "deepmath_103k"}, "normalised"),
+    ],
+)
+def test_the_domain_of_a_roll_row_names_its_verifier_and_empty_columns_are_left_out(
+    tmp_path: Path, write: Write, columns: dict[str, str], verifier: str
+) -> None:
+    empty = {"case_type": "", "test_case_function": "", "test_cases": ""}
+    row = {"id": "1", "prompt": "1 + 1?", "messages": '[{"role": "user", "content": "1 + 1?"}]', "ground_truth": "2"}
+    result = Result(write(tmp_path / "roll.jsonl", {**row, **empty, **columns}))
+    (metadata,) = result.loaded.metadata.values()
+    assert (metadata.expected_answer, metadata.verifier) == ("2", verifier)
+    assert not metadata.metadata.keys() & empty.keys()
+
+
+def test_what_a_roll_row_needs_and_nothing_here_gives_is_listed(tmp_path: Path, write: Write) -> None:
+    row = {"prompt": "Mend it", "task_name": "sympy", "sandbox_image": "swebench:sympy", "domain": "swe"}
+    result = Result(write(tmp_path / "swe.jsonl", row))
+    assert result.listed("sandbox_image") == ["swebench:sympy"]
+    assert result.listed("domain") == ["swe"]
+
+
+def test_rows_of_text_alone_are_refused_by_their_column(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(InputError, match="text for continued pretraining"):
+        Result(write(tmp_path / "train.jsonl", {"text": "Once upon a time"}))
 
 
 def test_rows_of_openai_bring_their_schemas(tmp_path: Path, write: Write) -> None:

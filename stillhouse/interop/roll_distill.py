@@ -1,0 +1,67 @@
+"""Converts distillation on given answers (roll/pipeline/distill/distill_config.py) into on-policy distillation."""
+
+from typing import Any, Final
+
+from stillhouse.interop.mapping import Approximated, ConfigMapper
+from stillhouse.types import JsonObject
+
+_GIVEN: Final = Approximated(
+    "ROLL compares both models on the answers of its data; here the student samples and the same divergence is taken "
+    "on its own tokens"
+)
+_LABELS: Final = Approximated(
+    "the share of the loss on the data's own answers is left out: set sft.enabled to learn them"
+)
+_COLUMNS: Final = "rows are read from `prompt` or `messages`: rename the column"
+_KINDS: Final = {
+    "forward_kl": "forward_kl",
+    "reverse_kl": "reverse_kl",
+    "skewed_forward_kl": "skewed_forward_kl",
+    "skewed_reverse_kl": "skewed_reverse_kl",
+    "js_divergence": "jsd",
+}
+_HAS_TOP_K: Final = frozenset({"forward_kl", "reverse_kl"})
+_TOP_K: Final = 64
+
+
+def is_distill(body: JsonObject) -> bool:
+    """Whether a pipeline distils on given answers."""
+    return bool(body.keys() & {"student_pretrain", "kd_objective", "distill_loss_weight"})
+
+
+def map_distill(body: JsonObject, mapper: ConfigMapper) -> None:
+    """Maps the divergence, and renames the sections in `body` to those of on-policy distillation."""
+    objective = str(body.pop("kd_objective", "forward_kl"))
+    top_k = body.pop("logits_topk", _TOP_K)
+    kind = _KINDS.get(objective)
+    mapper.skip(_GIVEN, "kd_objective", objective)
+    if kind is None:
+        mapper.skip(Approximated("a forward KL in place of a mixture that adapts"), "kd_objective", objective)
+        kind = "forward_kl"
+    term: JsonObject = {"kind": kind}
+    if kind in _HAS_TOP_K and top_k:
+        term["top_k"] = top_k
+    if kind.startswith("skewed") and (skew := body.pop("skew_lambda", None)) is not None:
+        term["skew"] = skew
+    mapper.set("on_policy.divergence", [term], "kd_objective", objective)
+    for key, reason in (
+        ("distill_loss_weight", _LABELS),
+        ("distill_on_prompt", "prompts are read and never learnt"),
+        ("logits_transfer_backend", "teacher and student are in one process"),
+        ("question_key", _COLUMNS),
+        ("answer_key", _COLUMNS),
+    ):
+        if (value := body.pop(key, None)) not in (None, False):
+            mapper.skip(reason, key, value)
+    student = _section(body.pop("student", None), body.pop("student_pretrain", None))
+    teacher = _section(body.pop("teacher", None), body.pop("teacher_pretrain", None))
+    body |= {"is_pure_opd": True, "student_train": student, "teacher": teacher}
+
+
+def _section(worker: Any, model: Any) -> JsonObject:
+    worker = dict(worker) if isinstance(worker, dict) else {}
+    arguments = worker.get("model_args")
+    arguments = dict(arguments) if isinstance(arguments, dict) else {}
+    if arguments.get("model_name_or_path") is None:
+        arguments["model_name_or_path"] = model
+    return {**worker, "model_args": arguments}
