@@ -159,7 +159,7 @@ def _write_rows(folder: Path, output: Path) -> int:
     from stillhouse.store.records import write_jsonl
 
     if output.suffix == ".parquet":
-        return export_dataset(folder, output, "parquet")
+        return export_dataset(folder, output, "parquet").num_rows
     rows = (row for split in ("train", "validation") for row in read_rows(folder, split))
     with replaced_atomically(output) as work:
         return write_jsonl(work, ({**openai_line(row), "metadata": rnow_line(row)["metadata"]} for row in rows))

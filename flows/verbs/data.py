@@ -100,7 +100,7 @@ def export(
     if output is not None:
         from stillhouse.interop.export import export_dataset
 
-        typer.echo(f"{output}: {export_dataset(folder, output, form)} rows")
+        typer.echo(f"{output}: {export_dataset(folder, output, form)}")
     if push is not None:
         from stillhouse.interop.export import push_to_hub
 

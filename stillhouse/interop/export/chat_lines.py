@@ -5,6 +5,7 @@ is left out; the Parquet forms keep it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -35,11 +36,15 @@ def openai_line(row: JsonObject) -> JsonObject:
 
 
 def rnow_line(row: JsonObject) -> JsonObject:
-    """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name."""
+    """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name.
+
+    Its row model (rnow/models.py) wants text in every message, an empty one beside calls.
+    """
     facts = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
     teacher = {"teacher": row["teacher"], "turns": row["turns"]}
     # The teacher's facts come last, so that they win over keys of the prompt.
-    line = {"messages": _openai_messages(row), "metadata": {**row["metadata"], **facts, **teacher}}
+    messages = [{**message, "content": message.get("content") or ""} for message in _openai_messages(row)]
+    line: JsonObject = {"messages": messages, "metadata": {**row["metadata"], **facts, **teacher}}
     if row["tools"]:
         line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
     return line
@@ -59,6 +64,17 @@ def sharegpt_line(row: JsonObject) -> JsonObject:
     if row["tools"]:
         line["tools"] = json.dumps([tool["function"] for tool in row["tools"]], ensure_ascii=False)
     return line
+
+
+def losses(row: JsonObject, form: str) -> Counter[str]:
+    """What of a row a form has no place for: the number of messages by what they lose."""
+    lost: Counter[str] = Counter()
+    for message in row["messages"]:
+        lost["reasoning"] += bool(message.get("reasoning_content"))
+        if form == "sharegpt":
+            lost["text beside calls"] += bool(message.get("tool_calls") and text_of(message).strip())
+            lost["names of speakers"] += bool(message.get("name") and message["role"] != "tool")
+    return +lost
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[JsonObject]:

@@ -1,9 +1,10 @@
 """A dataset as one file, or as a folder in the layout of the Hugging Face Hub."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import orjson
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop.export.chat_lines import openai_line, rnow_line, sharegpt_line
+from stillhouse.interop.export.chat_lines import losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import write_hub_folder
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
@@ -27,10 +28,24 @@ _LINES: Final[dict[str, Callable[[JsonObject], JsonObject]]] = {
 }
 
 
+class Exported(NamedTuple):
+    """A finished export."""
+
+    num_rows: int
+    lost: Counter[str]
+    """Messages that the form does not hold whole, by what it has no place for."""
+
+    def __str__(self) -> str:
+        left_out = ", ".join(f"{what} in {count:,}" for what, count in self.lost.items())
+        return f"{self.num_rows} rows" + (
+            f"; the form has no place for these, of messages: {left_out}" if left_out else ""
+        )
+
+
 def export_dataset(
     folder: Path, output: Path, form: Form, *, splits: Sequence[SplitName] = ("train", "validation")
-) -> int:
-    """Writes rows of a dataset to `output`, in the order of `splits`; the number of rows.
+) -> Exported:
+    """Writes rows of a dataset to `output`, in the order of `splits`.
 
     An existing file is replaced atomically. A folder of the form `hf` must not exist.
 
@@ -46,20 +61,24 @@ def export_dataset(
         StoreError: no space or no permission.
     """
     if form == "hf":
-        return write_hub_folder(folder, output, splits)
+        return Exported(write_hub_folder(folder, output, splits), Counter())
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder; the form {form} is one file: name that")
     with replaced_atomically(output) as work:
-        return _write_table(folder, work, splits) if form == "parquet" else _write_lines(folder, work, splits, form)
+        if form == "parquet":
+            return Exported(_write_table(folder, work, splits), Counter())
+        return _write_lines(folder, work, splits, form)
 
 
-def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Form) -> int:
+def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Form) -> Exported:
     line_of = _LINES[form]
     num_rows = 0
+    lost: Counter[str] = Counter()
     with path.open("wb") as file:
         for row in chain.from_iterable(read_rows(folder, split) for split in splits):
             try:
                 line = line_of(row)
+                lost += losses(row, form)
             except (AttributeError, KeyError, TypeError) as error:
                 raise InputError(
                     f"{folder}: row {row['id']} does not fit the form {form}: {type(error).__name__}: {error}; "
@@ -67,7 +86,7 @@ def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Fo
                 ) from error
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             num_rows += 1
-    return num_rows
+    return Exported(num_rows, lost)
 
 
 def _write_table(folder: Path, path: Path, splits: Sequence[SplitName]) -> int:

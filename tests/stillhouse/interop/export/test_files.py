@@ -20,7 +20,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_openai_lines_have_only_the_keys_that_openai_names_and_arguments_as_the_model_spelt_them(
     dataset: Path, tmp_path: Path
 ) -> None:
-    assert export_dataset(dataset, tmp_path / "out.jsonl", "openai") == 4
+    assert export_dataset(dataset, tmp_path / "out.jsonl", "openai").num_rows == 4
     plain, line, *_ = lines(tmp_path / "out.jsonl")
     assert plain == {"messages": [{"role": "user", "content": "2 + 3, 4 + 5?"}, {"role": "assistant", "content": "14"}]}
     assert line["tools"] == [CALCULATOR_SCHEMA]
@@ -44,6 +44,25 @@ def test_rnow_lines_name_their_tools_and_a_prompt_cannot_pass_for_the_teacher(da
         "level": 3, "teacher": "teacher-1", "turns": 2, "expected_answer": "5, 9", "tag": "sums", "verified": True,
     }  # fmt: skip
     assert line["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"expression":"2+3"}'
+
+
+def test_rnow_lines_are_rows_of_its_own_model(dataset: Path, tmp_path: Path) -> None:
+    export_dataset(dataset, tmp_path / "out.jsonl", "rnow")
+    rows = lines(tmp_path / "out.jsonl")
+    assert all(isinstance(message["content"], str) for row in rows for message in row["messages"])
+    models = pytest.importorskip("rnow.models", reason="pip install --no-deps rnow tries it against rnow itself")
+    for row in rows:
+        models.TrainEntry.model_validate(row)
+
+
+def test_what_a_form_has_no_place_for_is_counted(dataset: Path, tmp_path: Path) -> None:
+    assert export_dataset(dataset, tmp_path / "a.jsonl", "openai").lost == {"reasoning": 3}
+    exported = export_dataset(dataset, tmp_path / "b.jsonl", "sharegpt")
+    assert exported.lost == {"reasoning": 3, "text beside calls": 3}
+    assert str(exported) == (
+        "4 rows; the form has no place for these, of messages: reasoning in 3, text beside calls in 3"
+    )
+    assert export_dataset(dataset, tmp_path / "c.parquet", "parquet").lost == {}
 
 
 def test_sharegpt_speakers_alternate_and_calls_are_json(dataset: Path, tmp_path: Path) -> None:
@@ -83,7 +102,7 @@ def test_a_call_that_an_endpoint_wrote_otherwise_is_exported_with_what_it_says(
 
 
 def test_parquet_holds_the_rows_of_all_splits_with_all_columns(dataset: Path, tmp_path: Path) -> None:
-    assert export_dataset(dataset, tmp_path / "out.parquet", "parquet", splits=["validation", "train"]) == 4
+    assert export_dataset(dataset, tmp_path / "out.parquet", "parquet", splits=["validation", "train"]).num_rows == 4
     assert pq.read_schema(tmp_path / "out.parquet").equals(pq.read_schema(dataset / "train.parquet"))
     expected = [*read_rows(dataset, "validation"), *read_rows(dataset, "train")]
     assert list(read_file(tmp_path / "out.parquet")) == expected

@@ -38,7 +38,7 @@ class Hub:
 
 
 def test_the_folder_loads_by_its_name_alone_with_splits_and_pairs(dataset: Path, tmp_path: Path) -> None:
-    assert export_dataset(dataset, tmp_path / "hub", "hf") == 4
+    assert export_dataset(dataset, tmp_path / "hub", "hf").num_rows == 4
     loaded = datasets.load_dataset(str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 3, "validation": 1}
     expected = [row["messages"] for row in read_rows(dataset, "train")]
@@ -50,7 +50,7 @@ def test_the_folder_loads_by_its_name_alone_with_splits_and_pairs(dataset: Path,
 def test_a_split_without_rows_is_left_out_since_nobody_could_load_it(dataset: Path, tmp_path: Path) -> None:
     with TableWriter(dataset / "validation.parquet", COLUMNS):
         pass
-    assert export_dataset(dataset, tmp_path / "hub", "hf") == 3
+    assert export_dataset(dataset, tmp_path / "hub", "hf").num_rows == 3
     loaded = datasets.load_dataset(str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 3}
     with pytest.raises(InputError, match="there are no rows in validation; expected some to export"):
