@@ -61,7 +61,7 @@ def read_rnow_row(row: JsonObject) -> SourceRecord:
         [Unmapped(_VARIABLES, "docker_env", sorted(variables))] if isinstance(variables, dict) and variables else []
     )
     unmapped += [Unmapped(_KEPT, key, row[key]) for key in ("docker", "rewards", "variables") if row.get(key)]
-    return _read(row, unmapped)
+    return read_conversation(row, unmapped)
 
 
 def read_roll_row(row: JsonObject) -> SourceRecord:
@@ -90,7 +90,7 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
         unmapped.append(Unmapped(f"no verifier for the domain {domain}: write it as @reward", "domain", domain))
     if verifier is not None:
         row["metadata"] = {"verifier": verifier, **_object(row, "metadata")}
-    return _read(row, unmapped)
+    return read_conversation(row, unmapped)
 
 
 def read_openai_row(row: JsonObject) -> SourceRecord:
@@ -100,7 +100,7 @@ def read_openai_row(row: JsonObject) -> SourceRecord:
     """
     row = dict(row)
     unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
-    return _read(row, unmapped)
+    return read_conversation(row, unmapped)
 
 
 def verifier_of(name: str) -> str | None:
@@ -108,7 +108,8 @@ def verifier_of(name: str) -> str | None:
     return next((verifier for prefix, verifier in _VERIFIERS.items() if name.lower().startswith(prefix)), None)
 
 
-def _read(row: JsonObject, unmapped: list[Unmapped]) -> SourceRecord:
+def read_conversation(row: JsonObject, unmapped: list[Unmapped]) -> SourceRecord:
+    """The conversation in `messages` with the row's tools; all other keys become metadata."""
     messages = read_messages(row.pop("messages", None))
     excluded = _pop_weights(messages)
     names, schemas = _pop_tools(row)
@@ -152,9 +153,11 @@ def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | No
     if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
         return tools, None
     try:
-        names = [tool["function"]["name"] for tool in tools]
-        return names, [{"type": "function", "function": tool["function"]} for tool in tools]
-    except (TypeError, KeyError):
+        # ShareGPT's form has the functions alone.
+        functions = [tool.get("function", tool) for tool in tools]
+        names = [function["name"] for function in functions]
+        return names, [{"type": "function", "function": function} for function in functions]
+    except (AttributeError, TypeError, KeyError):
         raise RowProblem(
             f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}"
         ) from None

@@ -16,12 +16,25 @@ from stillhouse.interop.chat_rows import (
     read_roll_row,
 )
 from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
+from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import READERS, files_of, first_row
+from stillhouse.interop.text_rows import (
+    is_alpaca_row,
+    is_completion_row,
+    is_sharegpt_row,
+    read_alpaca_row,
+    read_completion_row,
+    read_sharegpt_row,
+)
+from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
 from stillhouse.types import JsonObject
 
-FormatName = Literal["rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai"]
+FormatName = Literal[
+    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "sharegpt",
+    "alpaca", "completion", "inspect", "verifiers",
+]  # fmt: skip
 _ROLL_CONFIG: Final = frozenset(
     {
         "actor_train",
@@ -34,6 +47,7 @@ _ROLL_CONFIG: Final = frozenset(
     }
 )
 _TABLES: Final = (".jsonl", ".parquet", ".arrow")
+_DATA: Final = (*_TABLES, ".json")
 
 
 class Format(NamedTuple):
@@ -76,6 +90,11 @@ ROW_FORMATS: Final = (
         lambda row: has_messages(row) or "text" in row,
         read_rnow_row,
     ),
+    Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
+    Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
+    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
+    Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
+    Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
     Format("openai", _TABLES, "messages", has_messages, has_messages, read_openai_row),
 )
 

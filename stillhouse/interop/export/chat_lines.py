@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from stillhouse.chat.content import Call, calls_of, text_of
 from stillhouse.dataset.read import original_messages
+from stillhouse.interop.text_rows import NEXT_RESULT
 from stillhouse.types import JsonObject, Message
 
 _KEYS: Final = {
@@ -20,7 +21,6 @@ _KEYS: Final = {
     "tool": ("role", "content", "tool_call_id"),
 }
 _FUNCTION_KEYS: Final = ("name", "description", "parameters", "strict")
-_NEXT_RESULT: Final = "\n</tool_response>\n<tool_response>\n"
 
 
 def openai_line(row: JsonObject) -> JsonObject:
@@ -84,11 +84,11 @@ def _turns(messages: Sequence[Message]) -> Iterator[JsonObject]:
             results.append(text_of(message))
             continue
         if results:
-            yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
+            yield {"from": "observation", "value": NEXT_RESULT.join(results)}
             results = []
         yield _turn(message)
     if results:
-        yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
+        yield {"from": "observation", "value": NEXT_RESULT.join(results)}
 
 
 def _turn(message: Message) -> JsonObject:

@@ -313,7 +313,7 @@ def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) 
 
 def test_every_row_is_written_or_listed(tmp_path: Path, write: Write) -> None:
     rows: list[Any] = [{"messages": [USER, FOUR]}, {"messages": []}, {"messages": [{"role": "user"}]}, {"tools": [1]}]
-    rows += [{"messages": [USER], "metadata": 3}, {"messages": [USER], "tools": [{"name": "x"}]}, {"messages": [[]]}]
+    rows += [{"messages": [USER], "metadata": 3}, {"messages": [USER], "tools": [{"title": "x"}]}, {"messages": [[]]}]
     rows += [{"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": 1}}]}]}]
     result = Result(write(tmp_path / "chat.jsonl", *rows), "openai")
     assert (result.report.rows, result.report.rows_left_out) == (len(rows), len(rows) - 1)

@@ -1,0 +1,99 @@
+"""Logs of inspect_ai (`inspect log convert --to json`), one trajectory for each sample of the file."""
+
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.interop.messages import first_answer, read_messages
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped
+from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
+
+_NO_SAMPLES: Final = "a log without samples: write it with them (--log-samples)"
+_SCORES: Final = "what the log's scorers say: kept in the prompt's metadata under `inspect_scores`"
+
+
+def is_inspect_log(row: JsonObject) -> bool:
+    """Whether a JSON file is a log of inspect_ai."""
+    return isinstance(row.get("eval"), dict) and "version" in row and "status" in row
+
+
+def read_inspect_log(row: JsonObject) -> SourceRecord:
+    """The conversations of a log, in the order of its samples; see `ReadRow`."""
+    samples = row.get("samples") or []
+    if not samples:
+        return SourceRecord(unmapped=[Unmapped(_NO_SAMPLES, "samples")])
+    conversations = [_conversation(sample, row["eval"]) for sample in samples]
+    scored = sum(bool(sample.get("scores")) for sample in samples)
+    return SourceRecord(conversations, [Unmapped(_SCORES, "scores", scored)] if scored else [])
+
+
+def _conversation(sample: JsonObject, evaluation: JsonObject) -> SourceConversation:
+    messages = read_messages([_message(message) for message in sample.get("messages") or []], "samples.messages")
+    output = sample.get("output") or {}
+    target = sample.get("target")
+    metadata = {
+        **(sample.get("metadata") or {}),
+        "tag": evaluation.get("task"),
+        "expected_answer": target if isinstance(target, str) else None,
+        "inspect_id": sample.get("id"),
+        "inspect_scores": {name: score.get("value") for name, score in (sample.get("scores") or {}).items()},
+    }
+    error = sample.get("error")
+    failure: ErrorRecord | None = (
+        None if error is None else {"kind": "inspect", "message": str(error.get("message", error))}
+    )
+    choices = output.get("choices") or [{}]
+    schemas = _schemas(sample.get("events") or [])
+    return SourceConversation(
+        messages,
+        first_answer(messages),
+        metadata={key: value for key, value in metadata.items() if value not in (None, "", {})},
+        tools=[schema["function"]["name"] for schema in schemas] or None,
+        schemas=schemas or None,
+        model=output.get("model") or evaluation.get("model"),
+        usage=_usage(output.get("usage") or {}),
+        is_truncated=choices[0].get("stop_reason") == "max_tokens",
+        failure=failure,
+    )
+
+
+def _schemas(events: list[JsonObject]) -> list[Any]:
+    """The tools offered to the first call of the model."""
+    tools = next((event.get("tools") for event in events if event.get("event") == "model"), None) or []
+    return [
+        {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
+        for tool in tools
+    ]
+
+
+def _message(message: JsonObject) -> JsonObject:
+    kept: JsonObject = {"role": message.get("role"), "content": _content(message.get("content"))}
+    if calls := message.get("tool_calls"):
+        kept["tool_calls"] = [
+            {
+                "id": call.get("id"),
+                "type": "function",
+                "function": {
+                    "name": call.get("function"),
+                    "arguments": orjson.dumps(call.get("arguments") or {}).decode(),
+                },
+            }
+            for call in calls
+        ]
+    if message.get("tool_call_id"):
+        kept["tool_call_id"] = message["tool_call_id"]
+    return kept
+
+
+def _content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "thinking", "thinking": part["reasoning"]} if part.get("type") == "reasoning" else part
+        for part in content
+    ]
+
+
+def _usage(usage: JsonObject) -> TokenUsage:
+    counts = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}  # type: ignore[return-value]

@@ -1,0 +1,173 @@
+"""Data files and logs of other trainers, in the forms that their own code writes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.errors import InputError
+from stillhouse.interop import convert
+from stillhouse.store.records import read_jsonl, read_trajectories
+from stillhouse.types import JsonObject, Trajectory
+
+Write = Callable[..., Path]
+USER = {"role": "user", "content": "2 + 2?"}
+FOUR = {"role": "assistant", "content": "4"}
+CALL = {"name": "add", "arguments": '{"a":2,"b":2}'}
+SCHEMA = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+
+
+def read(source: Path, form: str = "auto") -> tuple[str, list[Trajectory], list[JsonObject]]:
+    """Format, trajectories and prompt rows of a conversion."""
+    folder = source.parent / "out"
+    report = convert(source, folder, form)
+    return (
+        report.form,
+        list(read_trajectories(folder / "trajectories.jsonl")),
+        list(read_jsonl(folder / "prompts.jsonl")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "messages"),
+    [
+        ({"instruction": "Add.", "input": "2 2", "output": "4"}, "alpaca", [("user", "Add.\n2 2"), ("assistant", "4")]),
+        (
+            {"instruction": "And 3?", "input": "", "output": "5", "system": "Brief.", "history": [["2 + 2?", "4"]]},
+            "alpaca",
+            [("system", "Brief."), ("user", "2 + 2?"), ("assistant", "4"), ("user", "And 3?"), ("assistant", "5")],
+        ),
+        ({"prompt": "2 + 2?", "completion": "4"}, "completion", [("user", "2 + 2?"), ("assistant", "4")]),
+        ({"prompt": [USER], "completion": [FOUR]}, "completion", [("user", "2 + 2?"), ("assistant", "4")]),
+        (
+            {
+                "conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}],
+                "system": "Brief.",
+            },
+            "sharegpt",
+            [("system", "Brief."), ("user", "2 + 2?"), ("assistant", "4")],
+        ),
+    ],
+)
+def test_conversations_are_read_from_other_trainers_rows(
+    tmp_path: Path, write: Write, row: JsonObject, form: str, messages: list[tuple[str, str]]
+) -> None:
+    seen, (trajectory,), (prompt,) = read(write(tmp_path / "rows.jsonl", row))
+    assert seen == form
+    assert [(message["role"], message["content"]) for message in trajectory.messages] == messages
+    assert len(prompt["messages"]) == len(messages) - 1
+
+
+def test_a_list_in_one_json_file_is_as_good_as_lines(tmp_path: Path) -> None:
+    path = tmp_path / "alpaca.json"
+    path.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}]))
+    form, trajectories, _ = read(path)
+    assert (form, len(trajectories)) == ("alpaca", 2)
+
+
+def test_calls_of_sharegpt_and_their_joined_results_are_told_apart_again(tmp_path: Path, write: Write) -> None:
+    calls = [{"name": "add", "arguments": {"a": number, "b": number}} for number in (2, 3)]
+    row = {
+        "conversations": [
+            {"from": "human", "value": "2 + 2, 3 + 3?"},
+            {"from": "function_call", "value": json.dumps(calls)},
+            {"from": "observation", "value": "4\n</tool_response>\n<tool_response>\n6"},
+            {"from": "gpt", "value": "4 and 6"},
+        ],
+        "tools": json.dumps([SCHEMA]),
+    }  # fmt: skip
+    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", row))
+    assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    written = trajectory.messages[1]["tool_calls"]
+    assert [call["function"]["arguments"] for call in written] == ['{"a":2,"b":2}', '{"a":3,"b":3}']
+    assert [message["tool_call_id"] for message in trajectory.messages[2:4]] == [call["id"] for call in written]
+    assert trajectory.tools == [{"type": "function", "function": SCHEMA}]
+
+
+def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Write) -> None:
+    from stillhouse.interop.export.chat_lines import sharegpt_line
+
+    messages: list[Any] = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": CALL}]},
+        {"role": "tool", "tool_call_id": "c", "content": "4"},
+        FOUR,
+    ]
+    line = sharegpt_line({"messages": messages, "tools": [{"type": "function", "function": SCHEMA}]})
+    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", line))
+    assert [message["content"] for message in trajectory.messages] == ["2 + 2?", None, "4", "4"]
+    assert json.loads(trajectory.messages[1]["tool_calls"][0]["function"]["arguments"]) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"conversations": [{"from": "bard", "value": "x"}]}, r"conversations\[0\] to have `from`"),
+        (
+            {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "{"}]},
+            "function_call",
+        ),
+        ({"instruction": "a", "output": "b", "history": ["x"]}, "history to be pairs"),
+        ({"prompt": 3, "completion": "x"}, "prompt to be a text or a list of messages"),
+    ],
+)
+def test_a_row_of_such_a_form_that_cannot_be_read_says_why(
+    tmp_path: Path, write: Write, row: JsonObject, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        read(write(tmp_path / "rows.jsonl", row))
+
+
+def test_samples_of_an_inspect_log_are_trajectories_with_answers_and_scores(tmp_path: Path) -> None:
+    call = {"id": "c", "function": "add", "arguments": {"a": 2, "b": 2}, "type": "function"}
+    thought = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "4"}]
+    sample = {
+        "id": "a", "epoch": 1, "input": "2 + 2?", "target": "4", "metadata": {"level": 1},
+        "messages": [
+            {"id": "1", "role": "user", "content": "2 + 2?", "source": "input"},
+            {"id": "2", "role": "assistant", "content": "", "tool_calls": [call], "model": "m"},
+            {"id": "3", "role": "tool", "content": "4", "tool_call_id": "c", "function": "add"},
+            {"id": "4", "role": "assistant", "content": thought, "model": "m"},
+        ],
+        "output": {"model": "m", "choices": [{"stop_reason": "stop"}], "usage": {"input_tokens": 9}},
+        "scores": {"match": {"value": "C"}},
+        "events": [{"event": "model", "tools": [SCHEMA]}],
+    }  # fmt: skip
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"version": 2, "status": "success", "eval": {"task": "sums"}, "samples": [sample]}))
+    form, (trajectory,), (prompt,) = read(path)
+    assert (form, trajectory.model) == ("inspect", "m")
+    assert trajectory.tools == [{"type": "function", "function": SCHEMA}]
+    assert (trajectory.messages[-1]["content"], trajectory.messages[-1]["reasoning_content"]) == ("4", "hm")
+    assert prompt["metadata"] == {
+        "level": 1, "tag": "sums", "expected_answer": "4", "inspect_id": "a", "inspect_scores": {"match": "C"},
+    }  # fmt: skip
+
+
+def test_a_trace_of_verifiers_is_read_along_its_last_branch(tmp_path: Path, write: Write) -> None:
+    call = {"id": "c", "name": "add", "arguments": '{"a":2,"b":2}'}
+    nodes = [
+        {"parent": None, "message": USER, "tools": [{"type": "function", **SCHEMA}]},
+        {"parent": 0, "message": {"role": "assistant", "content": "5"}, "sampled": True, "token_ids": [1]},
+        {"parent": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}, "sampled": True},
+        {"parent": 2, "message": {"role": "tool", "tool_call_id": "c", "content": "4"}},
+        {"parent": 3, "message": FOUR, "sampled": True},
+    ]
+    trace = {
+        "version": 1,
+        "task": {"type": "Sums", "data": {"id": "s1", "prompt": "2 + 2?", "answer": "4"}},
+        "nodes": nodes,
+        "calls": [{"model": "m", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}],
+        "rewards": {"right": {"score": 1.0}},
+        "is_completed": True,
+        "ok": True,
+    }
+    form, (trajectory,), (prompt,) = read(write(tmp_path / "traces.jsonl", trace))
+    assert (form, trajectory.model) == ("verifiers", "m")
+    assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
+    assert prompt["metadata"] == {"tag": "Sums", "verifiers_rewards": {"right": 1.0}, "id": "s1", "answer": "4"}
+    unmapped = {row["key"]: row["value"] for row in read_jsonl(tmp_path / "out" / "unmapped.jsonl")}
+    assert unmapped["nodes"] == 1
+    assert "nodes.token_ids" in unmapped
