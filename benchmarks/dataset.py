@@ -147,7 +147,6 @@ def pandas_script(folder: Path, output: Path) -> dict[str, float]:
     import pandas as pd
 
     from stillhouse.dataset.select.filters import passes
-    from stillhouse.dataset.select.labels import labels_of_rows
 
     seconds = {}
     started = time.perf_counter()
@@ -156,8 +155,8 @@ def pandas_script(folder: Path, output: Path) -> dict[str, float]:
         rows += _labelled(list(read_trajectories(source / "trajectories.jsonl")), source)
     frame = pd.DataFrame(rows)
     seconds["label"], started = time.perf_counter() - started, time.perf_counter()
-    kept = passes(labels_of_rows(rows), _CONFIG, None)
-    frame[kept.to_numpy()].drop_duplicates("id").to_parquet(output / "train.parquet", compression="zstd")
+    kept = passes(rows, _CONFIG, None)
+    frame[kept].drop_duplicates("id").to_parquet(output / "train.parquet", compression="zstd")
     seconds["dataset"] = time.perf_counter() - started
     return seconds
 
@@ -167,14 +166,13 @@ def datasets_map(folder: Path, output: Path) -> dict[str, float]:
     from datasets import Dataset, disable_progress_bars
 
     from stillhouse.dataset.select.filters import passes
-    from stillhouse.dataset.select.labels import labels_of_rows
 
     disable_progress_bars()
 
     def label(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         rows = [row for name in batch["folder"] for row in _labelled_file(Path(name))]
-        kept = passes(labels_of_rows(rows), _CONFIG, None)
-        return {**{name: [row[name] for row in rows] for name in rows[0]}, "kept": list(kept)}
+        kept = passes(rows, _CONFIG, None)
+        return {**{name: [row[name] for row in rows] for name in rows[0]}, "kept": kept}
 
     seconds = {}
     started = time.perf_counter()

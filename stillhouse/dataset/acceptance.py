@@ -46,9 +46,7 @@ class TrajectoryFilter:
     def _filter(self, trajectories: Sequence[Trajectory]) -> list[bool]:
         # Imports pandas, which sampling without a row target does not need.
         from stillhouse.dataset.select.filters import passes
-        from stillhouse.dataset.select.labels import labels_of_rows
 
         acceptance = self._acceptance
         inputs = [LabelInput.of(trajectory, self._metadata.get(trajectory.prompt_id)) for trajectory in trajectories]
-        labels = labels_of_rows(labelled_rows(inputs, acceptance.labelling))
-        return [bool(passed) for passed in passes(labels, acceptance.dataset, acceptance.max_tokens)]
+        return passes(labelled_rows(inputs, acceptance.labelling), acceptance.dataset, acceptance.max_tokens)

@@ -1,6 +1,8 @@
-"""Reads a dataset's Parquet files by row, with JSON columns parsed, or by column, with those as text."""
+"""Reads Parquet files of a dataset and its shards: by row, JSON columns parsed, or by column, JSON as text."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -8,7 +10,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.schema import JSON_COLUMNS, JSON_LIST_COLUMNS
+from stillhouse.dataset.schema import (
+    CANDIDATE_COLUMNS,
+    DIFFICULTY_COLUMNS,
+    DUPLICATE_COLUMNS,
+    JSON_COLUMNS,
+    JSON_LIST_COLUMNS,
+    JUDGE_COLUMNS,
+    CandidateShard,
+)
 from stillhouse.errors import InputError
 from stillhouse.types import JsonObject, Message
 
@@ -36,7 +46,12 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json
     """
     for batch in iter_columns(path, columns, batch_rows=_BATCH_ROWS):
         for row in batch.to_pylist():
-            yield {name: _decoded(name, value) for name, value in row.items()}
+            yield parsed(row)
+
+
+def parsed(row: JsonObject) -> JsonObject:
+    """A row with its JSON columns parsed."""
+    return {name: _parsed_value(name, value) for name, value in row.items()}
 
 
 def iter_columns(
@@ -58,6 +73,57 @@ def iter_columns(
         raise InputError(
             f"dataset file {path} cannot be read: {error}; expected a file that the dataset stage wrote"
         ) from error
+
+
+def rows_at(path: Path, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[JsonObject]:
+    """The rows of a file with these ascending numbers, JSON as text; row groups without any are skipped."""
+    with pq.ParquetFile(path) as file:
+        start = 0
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            first, last = bisect_left(numbers, start), bisect_left(numbers, end)
+            if first < last:
+                table = file.read_row_group(group, columns)
+                yield from table.take([number - start for number in numbers[first:last]]).to_pylist()
+            start = end
+
+
+def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int) -> Iterator[pa.Table]:
+    """The columns `names` of a shard, from all of its files, batch by batch; null for what was not measured.
+
+    Raises:
+        InputError: a file lacks a column, or has more or fewer rows than the candidates.
+    """
+    files = (
+        (shard.candidates, CANDIDATE_COLUMNS),
+        (shard.judge, JUDGE_COLUMNS),
+        (shard.difficulty, DIFFICULTY_COLUMNS),
+        (shard.duplicates, DUPLICATE_COLUMNS),
+    )
+    num_rows = pq.read_metadata(shard.candidates).num_rows
+    streams = []
+    with ExitStack() as stack:
+        for path, columns in files:
+            wanted = [column.name for column in columns if column.name in names]
+            if path is None or not wanted:
+                continue
+            file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
+            if missing := sorted(set(wanted) - set(file.schema_arrow.names)):
+                raise InputError(
+                    f"{path}: has no column {', '.join(missing)}: another version wrote it. Label the shard again"
+                )
+            if file.metadata.num_rows != num_rows:
+                raise InputError(
+                    f"{path}: has {file.metadata.num_rows} rows, expected {num_rows} as {shard.candidates} has. "
+                    "Measure the shard again"
+                )
+            streams.append(file.iter_batches(batch_rows, columns=wanted))
+        types = {column.name: column.kind.arrow_type for _, columns in files for column in columns}
+        for batches in zip(*streams, strict=True):
+            table = pa.table({name: batch.column(name) for batch in batches for name in batch.schema.names})
+            for name in sorted(set(names).difference(table.column_names)):
+                table = table.append_column(name, pa.nulls(len(table), types[name]))
+            yield table
 
 
 def original_messages(row: JsonObject) -> list[Message]:
@@ -86,7 +152,7 @@ def _plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def _decoded(name: str, value: Any) -> Any:
+def _parsed_value(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in JSON_LIST_COLUMNS:

@@ -8,36 +8,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.preferences import write_preferences
-from stillhouse.dataset.schema import (
-    CANDIDATE_COLUMNS,
-    COLUMNS,
-    DIFFICULTY_COLUMNS,
-    DUPLICATE_COLUMNS,
-    JUDGE_COLUMNS,
-    CandidateShard,
-    Column,
-)
+from stillhouse.dataset.read import rows_at, shard_tables
+from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, SELECTION_COLUMNS, CandidateShard
 from stillhouse.dataset.select.select import Selection
 from stillhouse.dataset.table import TableWriter, gathered
+from stillhouse.dataset.totals import num_given
 from stillhouse.errors import InputError
+from stillhouse.types import JsonObject
 
 SPLITS: Final = ("train", "validation")
 REJECTED: Final = "rejected"
 PREFERENCES: Final = "preferences"
-_MIN_ROWS: Final = 4096
+_BATCH_ROWS: Final = 4096
+_MEASURED: Final = [column.name for column in COLUMNS if column not in SELECTION_COLUMNS]
+_PAIRED: Final = ["id", "prompt_id", "tag", "messages", "tools", "turns", "scores"]
 
 
 def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
     """Fills `folder` with train.parquet, validation.parquet and rejected.parquet, and preferences.parquet for pairs.
 
-    Rows keep the order of the shards. Memory holds a row group of each file, and the side files of one shard.
+    Rows keep the order of the shards. Memory holds a row group of each file.
 
     Returns:
         Number of rows by file name without suffix.
@@ -51,7 +49,8 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
             name: stack.enter_context(TableWriter(folder / f"{name}.parquet", COLUMNS)) for name in (*SPLITS, REJECTED)
         }
         first = 0
-        for table in gathered(chain.from_iterable(map(_tables, shards)), _MIN_ROWS):
+        tables = chain.from_iterable(shard_tables(shard, _MEASURED, _BATCH_ROWS) for shard in shards)
+        for table in gathered(tables, _BATCH_ROWS):
             rows = slice(first, first + table.num_rows)
             decided = _with_decisions(table, selection, rows)
             splits = np.where(selection.repeated[rows], np.int8(-2), selection.splits[rows])
@@ -75,43 +74,6 @@ def _check_length(shards: Sequence[CandidateShard], selection: Selection) -> Non
         )
 
 
-def _tables(shard: CandidateShard) -> Iterator[pa.Table]:
-    """The row groups of a shard's candidates, with the columns of its other files."""
-    with pq.ParquetFile(shard.candidates) as file:
-        num_rows = file.metadata.num_rows
-        sides = [
-            *_side(shard.judge, JUDGE_COLUMNS, shard.candidates, num_rows),
-            *_side(shard.difficulty, DIFFICULTY_COLUMNS, shard.candidates, num_rows),
-            *_side(shard.duplicates, DUPLICATE_COLUMNS, shard.candidates, num_rows),
-        ]
-        first = 0
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group, [column.name for column in CANDIDATE_COLUMNS])
-            for name, values in sides:
-                table = table.append_column(name, values.slice(first, table.num_rows))
-            first += table.num_rows
-            yield table
-
-
-def _side(
-    path: Path | None, columns: Sequence[Column], candidates: Path, num_rows: int
-) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """The columns of a file by name; nulls without the file."""
-    if path is None:
-        for column in columns:
-            yield column.name, pa.chunked_array([pa.nulls(num_rows, column.kind.storage_type)])
-        return
-    with pq.ParquetFile(path) as file:
-        table = file.read([column.name for column in columns])
-    if table.num_rows != num_rows:
-        raise InputError(
-            f"{path}: {table.num_rows} rows, expected {num_rows}, one for each row of {candidates}. Refresh the stage "
-            "`dataset`"
-        )
-    for column in columns:
-        yield column.name, table[column.name].cast(column.kind.storage_type)
-
-
 def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Table:
     verified = selection.verified[rows]
     splits = selection.splits[rows]
@@ -129,3 +91,68 @@ def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Ta
     for name, values in columns.items():
         table = table.append_column(name, values)
     return table
+
+
+def write_preferences(candidates: Sequence[Path], pairs: Sequence[tuple[int, int]], path: Path) -> int:
+    """Writes a row for each pair in the form that preference trainers (TRL's `DPOTrainer`) read; the number of rows.
+
+    `pairs` are row numbers over all shards, chosen before rejected; they are written in the order in which the shards
+    complete them. A pair whose prompts or tools differ (another system prompt, for instance) is left out, since a
+    trainer shows both answers after one prompt. Memory holds rows whose partner is still to come.
+    """
+    by_row = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    by_row = by_row[np.lexsort((by_row[:, 1], by_row[:, 0], by_row.max(axis=1)))]
+    rows, uses = np.unique(by_row, return_counts=True)
+    uses_left = dict(zip(rows.tolist(), uses.tolist(), strict=True))
+    waiting: dict[int, JsonObject] = {}
+    next_pair = 0
+    with TableWriter(path, PREFERENCE_COLUMNS) as writer:
+        for row, record in _paired_rows(candidates, rows):
+            waiting[row] = record
+            while next_pair < len(by_row) and by_row[next_pair].max() == row:
+                chosen, rejected = by_row[next_pair].tolist()
+                next_pair += 1
+                preference = _preference(waiting[chosen], waiting[rejected])
+                if preference is not None:
+                    writer.write(preference)
+                for used in (chosen, rejected):
+                    uses_left[used] -= 1
+                    if not uses_left[used]:
+                        del waiting[used]
+    return writer.num_rows
+
+
+def _paired_rows(candidates: Sequence[Path], numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, JsonObject]]:
+    """The rows with these sorted numbers over all shards, each with its number."""
+    start = 0
+    for path in candidates:
+        end = start + pq.read_metadata(path).num_rows
+        of_shard = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)]
+        yield from zip(of_shard.tolist(), rows_at(path, (of_shard - start).tolist(), _PAIRED), strict=True)
+        start = end
+
+
+def _preference(chosen: JsonObject, rejected: JsonObject) -> JsonObject | None:
+    prompt, chosen_messages = _parts(chosen)
+    rejected_prompt, rejected_messages = _parts(rejected)
+    if prompt != rejected_prompt or chosen["tools"] != rejected["tools"]:
+        return None
+    return {
+        "prompt": prompt,
+        "chosen": chosen_messages,
+        "rejected": rejected_messages,
+        "tools": chosen["tools"],
+        "prompt_id": chosen["prompt_id"],
+        "tag": chosen["tag"],
+        "chosen_id": chosen["id"],
+        "rejected_id": rejected["id"],
+        "chosen_scores": chosen["scores"],
+        "rejected_scores": rejected["scores"],
+    }
+
+
+def _parts(record: JsonObject) -> tuple[list[str], list[str]]:
+    """The messages of the prompt and the sampled ones, as JSON text."""
+    texts: list[Any] = record["messages"]
+    place = num_given([orjson.loads(text) for text in texts], record["turns"])
+    return texts[:place], texts[place:]

@@ -4,7 +4,6 @@ The rows with the smallest hashes of their ids are chosen, so that neither order
 among those that stay.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from stillhouse.dataset.read import iter_columns
+from stillhouse.dataset.read import iter_columns, parsed, rows_at
 from stillhouse.dataset.report.columns import hashes
 from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
-from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.types import JsonObject
 
 NUM_SAMPLES: Final = 20
@@ -120,28 +118,12 @@ def _read_ids(folder: Path, ids: set[str]) -> Mapping[str, JsonObject]:
 
 
 def _read(folder: Path, places: Iterable[_Place]) -> Mapping[_Place, JsonObject]:
-    """The rows at `places`; of each file the row groups that hold some."""
+    """The rows at `places`, JSON columns parsed."""
     by_file: defaultdict[str, list[int]] = defaultdict(list)
     for place in sorted(places):
         by_file[place.file].append(place.row)
-    rows = {}
-    for name, indices in by_file.items():
-        with pq.ParquetFile(folder / name) as file:
-            start = 0
-            for group in range(file.num_row_groups):
-                end = start + file.metadata.row_group(group).num_rows
-                wanted = [index for index in indices if start <= index < end]
-                if wanted:
-                    table = file.read_row_group(group, columns=_SHOWN_COLUMNS).take([index - start for index in wanted])
-                    for index, row in zip(wanted, table.to_pylist(), strict=True):
-                        rows[_Place(name, index)] = {key: _parsed(key, value) for key, value in row.items()}
-                start = end
-    return rows
-
-
-def _parsed(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name in JSON_LIST_COLUMNS:
-        return [json.loads(item) for item in value]
-    return json.loads(value) if name in JSON_COLUMNS else value
+    return {
+        _Place(name, number): parsed(row)
+        for name, numbers in by_file.items()
+        for number, row in zip(numbers, rows_at(folder / name, numbers, _SHOWN_COLUMNS), strict=True)
+    }

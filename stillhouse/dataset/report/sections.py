@@ -8,7 +8,7 @@ from stillhouse.dataset.report.accuracy import Accuracy
 from stillhouse.dataset.report.counts import USAGE_COLUMNS, Split, Step
 from stillhouse.dataset.report.measures import KeptAndDropped, Measure, Unit
 from stillhouse.dataset.report.summary import DatasetSummary
-from stillhouse.dataset.select.reasons import MEANINGS, DropReason
+from stillhouse.dataset.select.reasons import DropReason
 from stillhouse.report import format as formats
 from stillhouse.report.conversation import cut
 
@@ -110,7 +110,7 @@ def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
     rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
     most = max((count for _, count in rows), default=1)
     return [
-        (Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), MEANINGS[DropReason(name)])
+        (Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), DropReason(name).meaning)
         for name, count in rows
     ]
 

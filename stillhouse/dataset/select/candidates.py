@@ -19,14 +19,8 @@ from pandas.api.types import union_categoricals
 from xxhash import xxh3_64_intdigest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.schema import (
-    CANDIDATE_COLUMNS,
-    DIFFICULTY_COLUMNS,
-    DUPLICATE_COLUMNS,
-    JUDGE_COLUMNS,
-    CandidateShard,
-    Column,
-)
+from stillhouse.dataset.read import shard_tables
+from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.filters import configured_scores, drop_bits, limits_of
 from stillhouse.dataset.select.labels import PLAIN, label_frame, score_column, score_names_in, score_source
 from stillhouse.dataset.table import gathered
@@ -80,39 +74,18 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
 
 def score_names(shards: Sequence[CandidateShard]) -> list[str]:
     """Names of all scores that rows of `shards` have, sorted."""
-    tables = chain.from_iterable(_tables(shard, ("scores", "judge")) for shard in shards)
+    tables = chain.from_iterable(shard_tables(shard, ("scores", "judge"), _BATCH_ROWS) for shard in shards)
     return sorted(set().union(*(score_names_in(batch) for table in tables for batch in table.to_batches())))
 
 
 def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[pa.Table]:
     """The labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
-    files: list[tuple[Path | None, Sequence[Column]]] = [
-        (shard.candidates, CANDIDATE_COLUMNS),
-        (shard.difficulty, DIFFICULTY_COLUMNS),
-        (shard.duplicates, DUPLICATE_COLUMNS),
-    ]
-    if shard.judge is not None and ("judge" in score_sources or _has_judge_verifier(shard)):
-        files.append((shard.judge, JUDGE_COLUMNS))
-    names = {*PLAIN, "contamination", "judge", *score_sources}
-    streams = [
-        _stream(path, [column.name for column in columns if column.name in names], shard.candidates)
-        for path, columns in files
-        if path is not None
-    ]
-    for batches in zip(*streams, strict=True):
-        table = pa.table({name: batch.column(name) for batch in batches for name in batch.schema.names})
+    names = {*PLAIN, "contamination", *score_sources}
+    if shard.judge is not None and _has_judge_verifier(shard):
+        names.add("judge")
+    for table in shard_tables(shard, names, _BATCH_ROWS):
         _check_stop_reasons(table, shard.candidates)
         yield table
-
-
-def _stream(path: Path, names: Sequence[str], candidates: Path) -> Iterator[pa.RecordBatch]:
-    file = pq.ParquetFile(path)
-    if missing := sorted(set(names) - set(file.schema_arrow.names)):
-        raise InputError(f"{path}: has no column {', '.join(missing)}: another version wrote it. Label the shard again")
-    seen, expected = file.metadata.num_rows, pq.ParquetFile(candidates).metadata.num_rows
-    if seen != expected:
-        raise InputError(f"{path}: has {seen} rows, expected {expected} as {candidates} has. Measure the shard again")
-    return file.iter_batches(_BATCH_ROWS, columns=list(names))
 
 
 def _has_judge_verifier(shard: CandidateShard) -> bool:

@@ -3,11 +3,11 @@
 They look at one row at a time, so that the same filters decide while trajectories are still being sampled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import groupby
-from operator import or_
-from typing import Final, NamedTuple
+from itertools import groupby, pairwise
+from operator import ge, gt, lt, or_
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,12 @@ import pyarrow.compute as pc
 
 from stillhouse.config import DatasetConfig
 from stillhouse.config.dataset import FiltersConfig
-from stillhouse.dataset.select.labels import arrow_batch, label_frame, score_column
-from stillhouse.dataset.select.reasons import BITS, MEANINGS, DropReason
-from stillhouse.types import StopReason
+from stillhouse.dataset.select.labels import label_batch, label_frame, score_column
+from stillhouse.dataset.select.reasons import BITS, DropReason
+from stillhouse.types import JsonObject, StopReason
+
+Drops = Callable[[pd.DataFrame, FiltersConfig], "pd.Series[bool] | None"]
+"""True for rows to drop, null for rows without the label; None if the config sets no limit."""
 
 
 class Filter(NamedTuple):
@@ -28,36 +31,31 @@ class Filter(NamedTuple):
     step: str
     """Step of the funnel, named after the rows that pass; filters of one step are adjacent."""
     reason: DropReason
-    drops: "Callable[[pd.DataFrame, FiltersConfig], pd.Series[bool] | None]"
-    """True for rows to drop, null for rows without the label; None if the config sets no limit."""
+    drops: Drops
 
 
-def passes(labels: pd.DataFrame, config: DatasetConfig, max_tokens: int | None) -> "pd.Series[bool]":
-    """Whether each row passes all `FILTERS`, before choices among rows.
+def passes(rows: Sequence[JsonObject], config: DatasetConfig, max_tokens: int | None) -> list[bool]:
+    """Whether each row passes all `FILTERS`, before choices among rows; a missing column was not measured.
 
-    Args:
-        labels: columns of the schema, as `labels.labels_of_rows` gives them or as pandas reads them from a file; a
-            missing column was not measured.
-        config: the limits.
-        max_tokens: `student.max_length`, or None for the config's limit alone.
+    `max_tokens` is `student.max_length`, or None for the config's limit alone.
     """
-    frame = label_frame(arrow_batch(labels), configured_scores(config))
-    return pd.Series(drop_bits(frame, limits_of(config, max_tokens)) == 0, index=labels.index)
+    labels = label_frame(label_batch(rows), configured_scores(config))
+    return [bool(bits == 0) for bits in drop_bits(labels, limits_of(config, max_tokens))]
 
 
 def limits_of(config: DatasetConfig, max_tokens: int | None) -> FiltersConfig:
     """The filters' limits, with the lower of the config's and the student's `max_tokens`."""
-    bounds = [limit for limit in (config.filters.max_tokens, max_tokens) if limit is not None]
-    return config.filters.model_copy(update={"max_tokens": min(bounds, default=None)})
+    limits = [limit for limit in (config.filters.max_tokens, max_tokens) if limit is not None]
+    return config.filters.model_copy(update={"max_tokens": min(limits, default=None)})
 
 
 def configured_scores(config: DatasetConfig) -> list[str]:
     """Sorted names of the scores in the config."""
-    named = {*config.filters.min_scores, *config.filters.max_scores}
-    return sorted(named if config.selection.score is None else {*named, config.selection.score})
+    names = {*config.filters.min_scores, *config.filters.max_scores, config.selection.score}
+    return sorted(name for name in names if name is not None)
 
 
-def drop_bits(labels: pd.DataFrame, limits: FiltersConfig) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+def drop_bits(labels: pd.DataFrame, limits: FiltersConfig) -> npt.NDArray[np.uint64]:
     """The drop reasons of each row of a `label_frame` as a bit mask."""
     bits = np.zeros(len(labels), np.uint64)
     for rule in FILTERS:
@@ -67,34 +65,40 @@ def drop_bits(labels: pd.DataFrame, limits: FiltersConfig) -> "np.ndarray[tuple[
     return bits
 
 
-def _below(values: "pd.Series[float]", low: float | None) -> "pd.Series[bool] | None":
-    return None if low is None else values < low
+def _limit(label: str, is_beyond: Callable[[Any, Any], Any], key: str) -> Drops:
+    """Drops rows whose label `is_beyond` the limit under `key`."""
+
+    def drops(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
+        limit = getattr(limits, key)
+        return None if limit is None else is_beyond(labels[label], limit)
+
+    return drops
 
 
-def _above(values: "pd.Series[float]", high: float | None) -> "pd.Series[bool] | None":
-    return None if high is None else values > high
+def _present(label: str, key: str | None = None) -> Drops:
+    """Drops rows that have a label, if the flag `key` is on."""
+    return lambda labels, limits: labels[label].notna() if key is None or getattr(limits, key) else None
 
 
-def _at_least(values: "pd.Series[int]", low: int | None) -> "pd.Series[bool] | None":
-    return None if low is None else values >= low
+def _any(masks: "Sequence[pd.Series[bool] | None]") -> "pd.Series[bool] | None":
+    """True where any mask is, even if others are null."""
+    given: list[pd.Series[bool]] = [mask for mask in masks if mask is not None]
+    return reduce(or_, given) if given else None
 
 
-def _either(*drops: "pd.Series[bool] | None") -> "pd.Series[bool] | None":
-    """True where any of `drops` is, even if others are null."""
-    masks: list[pd.Series[bool]] = [mask for mask in drops if mask is not None]
-    return reduce(or_, masks) if masks else None
+def _either(first: Drops, second: Drops) -> Drops:
+    return lambda labels, limits: _any([first(labels, limits), second(labels, limits)])
+
+
+def _scores(is_beyond: Callable[[Any, Any], Any], key: str) -> Drops:
+    """Drops rows with a score that `is_beyond` its limit under `key`."""
+    return lambda labels, limits: _any(
+        [is_beyond(labels[score_column(name)], limit) for name, limit in getattr(limits, key).items()]
+    )
 
 
 def _ended(reason: StopReason) -> Filter:
     return Filter("finished", DropReason(reason.value), lambda labels, limits: labels["stop_reason"] == reason.value)
-
-
-def _score_low(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
-    return _either(*(_below(labels[score_column(name)], least) for name, least in limits.min_scores.items()))
-
-
-def _score_high(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
-    return _either(*(_above(labels[score_column(name)], most) for name, most in limits.max_scores.items()))
 
 
 def _private(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
@@ -111,23 +115,13 @@ def _language(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] |
     return language.notna() & ~language.isin(limits.languages) if limits.languages else None
 
 
-def _too_easy(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
-    return _either(
-        _below(labels["student_nll"], limits.min_student_nll),
-        _above(labels["student_pass_rate"], limits.max_student_pass_rate),
+def _repeats_earlier(kind: str, settings: Sequence[str]) -> Drops:
+    """Drops repeats of an earlier dataset; `duplicates.settle` decides on repeats within this one."""
+    return lambda labels, limits: (
+        labels["duplicate_source"].notna() & (labels["duplicate_kind"] == kind)
+        if limits.duplicates in settings
+        else None
     )
-
-
-def _too_hard(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] | None":
-    return _either(
-        _above(labels["student_nll"], limits.max_student_nll),
-        _below(labels["student_pass_rate"], limits.min_student_pass_rate),
-    )
-
-
-def _earlier(labels: pd.DataFrame, kind: str) -> "pd.Series[bool]":
-    """Repeats of an earlier dataset; `duplicates.settle` decides on repeats within this one."""
-    return labels["duplicate_source"].notna() & (labels["duplicate_kind"] == kind)
 
 
 FILTERS: Final = (
@@ -136,42 +130,35 @@ FILTERS: Final = (
     Filter("not wrong", DropReason.WRONG, lambda labels, limits: ~labels["verified"] if limits.drop_wrong else None),
     Filter("verified or allowed unverified", DropReason.UNVERIFIED,
            lambda labels, limits: None if limits.keep_unverified else labels["verified"].isna()),
-    Filter("few enough tool errors", DropReason.TOOL_ERRORS,
-           lambda labels, limits: _above(labels["num_tool_errors"], limits.max_tool_errors)),
-    Filter("with turns within limits", DropReason.TOO_FEW_TURNS,
-           lambda labels, limits: _below(labels["turns"], limits.min_turns)),
-    Filter("with turns within limits", DropReason.TOO_MANY_TURNS,
-           lambda labels, limits: _above(labels["turns"], limits.max_turns)),
+    Filter("few enough tool errors", DropReason.TOOL_ERRORS, _limit("num_tool_errors", gt, "max_tool_errors")),
+    Filter("with turns within limits", DropReason.TOO_FEW_TURNS, _limit("turns", lt, "min_turns")),
+    Filter("with turns within limits", DropReason.TOO_MANY_TURNS, _limit("turns", gt, "max_turns")),
     Filter("with an answer of the right length", DropReason.ANSWER_TOO_SHORT,
-           lambda labels, limits: _below(labels["answer_chars"], limits.min_answer_chars)),
+           _limit("answer_chars", lt, "min_answer_chars")),
     Filter("with an answer of the right length", DropReason.ANSWER_TOO_LONG,
-           lambda labels, limits: _above(labels["answer_chars"], limits.max_answer_chars)),
-    Filter("in the format asked for", DropReason.FORMAT,
-           lambda labels, limits: labels["format_problem"].notna() if limits.check_format else None),
-    Filter("not refused", DropReason.REFUSAL,
-           lambda labels, limits: labels["refusal"].notna() if limits.drop_refusals else None),
+           _limit("answer_chars", gt, "max_answer_chars")),
+    Filter("in the format asked for", DropReason.FORMAT, _present("format_problem", "check_format")),
+    Filter("not refused", DropReason.REFUSAL, _present("refusal", "drop_refusals")),
     Filter("in an allowed language", DropReason.LANGUAGE, _language),
-    Filter("not repeating itself", DropReason.REPETITIVE,
-           lambda labels, limits: _above(labels["repetition"], limits.max_repetition)),
-    Filter("not repeating itself", DropReason.COMPRESSIBLE,
-           lambda labels, limits: _below(labels["compression_ratio"], limits.min_compression_ratio)),
+    Filter("not repeating itself", DropReason.REPETITIVE, _limit("repetition", gt, "max_repetition")),
+    Filter("not repeating itself", DropReason.COMPRESSIBLE, _limit("compression_ratio", lt, "min_compression_ratio")),
     Filter("without private data", DropReason.PRIVATE, _private),
     Filter("without objections", DropReason.OBJECTION, lambda labels, limits: labels["objections"].list.len() > 0),
-    Filter("with scores within limits", DropReason.SCORE_LOW, _score_low),
-    Filter("with scores within limits", DropReason.SCORE_HIGH, _score_high),
-    Filter("not in an evaluation set", DropReason.CONTAMINATED,
-           lambda labels, limits: _at_least(labels["longest_overlap"], limits.contamination_ngrams)),
-    Filter("rendered by the student's template", DropReason.TEMPLATE_ERROR,
-           lambda labels, limits: labels["template_problem"].notna()),
-    Filter("short enough", DropReason.TOO_LONG, lambda labels, limits: _above(labels["num_tokens"], limits.max_tokens)),
+    Filter("with scores within limits", DropReason.SCORE_LOW, _scores(lt, "min_scores")),
+    Filter("with scores within limits", DropReason.SCORE_HIGH, _scores(gt, "max_scores")),
+    Filter("not in an evaluation set", DropReason.CONTAMINATED, _limit("longest_overlap", ge, "contamination_ngrams")),
+    Filter("rendered by the student's template", DropReason.TEMPLATE_ERROR, _present("template_problem")),
+    Filter("short enough", DropReason.TOO_LONG, _limit("num_tokens", gt, "max_tokens")),
     Filter("with something to learn", DropReason.NOTHING_SUPERVISED,
            lambda labels, limits: labels["num_supervised_tokens"] == 0),
-    Filter("as hard as asked for", DropReason.TOO_EASY, _too_easy),
-    Filter("as hard as asked for", DropReason.TOO_HARD, _too_hard),
-    Filter("not a duplicate", DropReason.DUPLICATE,
-           lambda labels, limits: None if limits.duplicates == "keep" else _earlier(labels, "exact")),
-    Filter("not a duplicate", DropReason.NEAR_DUPLICATE,
-           lambda labels, limits: _earlier(labels, "near") if limits.duplicates == "near" else None),
+    Filter("as hard as asked for", DropReason.TOO_EASY,
+           _either(_limit("student_nll", lt, "min_student_nll"),
+                   _limit("student_pass_rate", gt, "max_student_pass_rate"))),
+    Filter("as hard as asked for", DropReason.TOO_HARD,
+           _either(_limit("student_nll", gt, "max_student_nll"),
+                   _limit("student_pass_rate", lt, "min_student_pass_rate"))),
+    Filter("not a duplicate", DropReason.DUPLICATE, _repeats_earlier("exact", ("exact", "near"))),
+    Filter("not a duplicate", DropReason.NEAR_DUPLICATE, _repeats_earlier("near", ("near",))),
 )  # fmt: skip
 """In the order of the funnel."""
 
@@ -198,14 +185,13 @@ def funnel(reasons: npt.NDArray[np.uint64]) -> list[tuple[str, int]]:
 
 def explanation(reasons: npt.NDArray[np.uint64]) -> str:
     """Lines of text: the steps that lose rows, and count and meaning of each reason."""
-    passed = [len(reasons), *(num_rows for _, num_rows in funnel(reasons))]
-    steps = "\n".join(
-        f"  {after:>8}  {step}"
-        for (step, _), before, after in zip(STEPS, passed, passed[1:], strict=False)
+    steps = [
+        f"  {after:>8}  {step}\n"
+        for (_, before), (step, after) in pairwise([("", len(reasons)), *funnel(reasons)])
         if after < before
-    )
+    ]
     counts = {reason: int(np.count_nonzero(reasons & np.uint64(bit))) for reason, bit in BITS.items()}
     common = sorted((reason for reason in counts if counts[reason]), key=lambda reason: -counts[reason])
-    return f"{steps}\nReasons: {', '.join(f'{reason} {counts[reason]}' for reason in common) or 'none'}\n" + "".join(
-        f"  {reason}: {MEANINGS[reason]}\n" for reason in common
-    )
+    meanings = [f"  {reason}: {reason.meaning}\n" for reason in common]
+    totals = ", ".join(f"{reason} {counts[reason]}" for reason in common) or "none"
+    return f"{''.join(steps)}Reasons: {totals}\n{''.join(meanings)}"

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stillhouse.dataset.schema import COLUMNS, Kind
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.types import JsonObject
 
 PLAIN: Final = (
@@ -24,11 +24,7 @@ PLAIN: Final = (
 )  # fmt: skip
 """Columns of the schema that filters and selection read as they are."""
 
-JSON_LABELS: Final = ("scores", "judge", "contamination")
-"""Columns of JSON that are parsed for them."""
-
-_TEXT_OF: Final = {Kind.JSON: pa.string(), Kind.JSONS: pa.list_(pa.string())}
-_TYPES: Final = {column.name: _TEXT_OF.get(column.kind, column.kind.arrow_type) for column in COLUMNS}
+_TYPES: Final = {column.name: column.kind.storage_type for column in COLUMNS}
 
 
 def score_column(name: str) -> str:
@@ -41,17 +37,12 @@ def score_source(name: str) -> str:
     return "judge" if name.startswith("judge/") else "scores"
 
 
-def labels_of_rows(rows: Sequence[JsonObject]) -> pd.DataFrame:
+def label_batch(rows: Sequence[JsonObject]) -> pa.RecordBatch:
     """The label columns of rows as `rows.candidate_row` gives them."""
-    columns = {name: pa.array([row.get(name) for row in rows], _TYPES[name]) for name in (*PLAIN, *JSON_LABELS)}
-    return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def arrow_batch(labels: pd.DataFrame) -> pa.RecordBatch:
-    """The label columns of a frame in the types of the schema."""
-    names = [name for name in (*PLAIN, *JSON_LABELS) if name in labels.columns]
-    table = pa.table({name: pa.array(labels[name], type=_TYPES[name], from_pandas=True) for name in names})
-    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], names)
+    names = [*PLAIN, "scores", "judge", "contamination"]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row.get(name) for row in rows], _TYPES[name]) for name in names], names
+    )
 
 
 def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
@@ -68,7 +59,10 @@ def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
     columns = {name: _column(batch, name) for name in PLAIN}
     columns["verified"] = _with_verdicts(columns["verified"], columns["verifier"], batch)
     columns["longest_overlap"] = _longest_overlap(_column(batch, "contamination"))
-    columns |= _scores(batch, scores)
+    for source in ("scores", "judge"):
+        if names := [name for name in scores if score_source(name) == source]:
+            rows = list(_scores_of(batch, source))
+            columns |= {score_column(name): pa.array((row.get(name) for row in rows), pa.float64()) for name in names}
     return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
 
 
@@ -97,15 +91,6 @@ def _longest_overlap(contamination: pa.Array) -> pa.Array:
     lengths = np.array([hit["ngram"] for hit in _parsed(hits)], np.int64)
     np.maximum.at(longest, pc.list_parent_indices(contamination).to_numpy(), lengths)
     return pa.array(longest, mask=contamination.is_null().to_numpy(zero_copy_only=False))
-
-
-def _scores(batch: pa.RecordBatch, names: Collection[str]) -> dict[str, pa.Array]:
-    columns: dict[str, pa.Array] = {}
-    for column in ("scores", "judge"):
-        here = [name for name in names if score_source(name) == column]
-        rows = list(_scores_of(batch, column)) if here else []
-        columns |= {score_column(name): pa.array((row.get(name) for row in rows), pa.float64()) for name in here}
-    return columns
 
 
 def _scores_of(batch: pa.RecordBatch, column: str) -> Iterator[Mapping[str, float | None]]:

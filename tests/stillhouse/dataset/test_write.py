@@ -136,7 +136,7 @@ def test_a_side_file_of_other_length_is_refused_by_name(
     with TableWriter(tmp_path / "judge.parquet", JUDGE_COLUMNS) as writer:
         writer.write({"judge": None})
     short = CandidateShard(shards[1].candidates, shards[1].signatures, judge=tmp_path / "judge.parquet")
-    with pytest.raises(InputError, match=r"judge\.parquet: 1 rows, expected 5"):
+    with pytest.raises(InputError, match=r"judge\.parquet: has 1 rows, expected 5"):
         write_rows([shards[0], short], Decided(), folder)
 
 

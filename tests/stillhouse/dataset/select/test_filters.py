@@ -1,13 +1,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.select.filters import FILTERS, configured_scores, drop_bits, limits_of, passes
-from stillhouse.dataset.select.labels import arrow_batch, label_frame, labels_of_rows
+from stillhouse.dataset.select.labels import label_batch, label_frame
 from stillhouse.dataset.select.reasons import reasons_in
 from stillhouse.types import StopReason
 
@@ -17,7 +15,7 @@ Row = dict[str, Any]
 def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
     measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1}
     config = DatasetConfig(labels=measured, duplicates={"near": True}, filters=filters)
-    labels = label_frame(arrow_batch(labels_of_rows([row])), configured_scores(config))
+    labels = label_frame(label_batch([row]), configured_scores(config))
     return [reason.value for reason in reasons_in(int(drop_bits(labels, limits_of(config, longest))[0]))]
 
 
@@ -137,7 +135,7 @@ def test_every_filter_is_shown_to_drop() -> None:
     assert len({one.reason for one in FILTERS}) == len(FILTERS)
 
 
-def test_rows_pass_alike_however_pandas_holds_them(make_row: Callable[..., Row]) -> None:
+def test_rows_pass_that_no_filter_drops(make_row: Callable[..., Row]) -> None:
     rows = [
         make_row("a", **AT_THE_LIMITS),
         make_row("b", verified=None, scores='{"reward": 0.1}'),
@@ -145,12 +143,5 @@ def test_rows_pass_alike_however_pandas_holds_them(make_row: Callable[..., Row])
         make_row("d", objections=["no"], contamination=['{"ngram": 9}']),
     ]
     config = DatasetConfig(filters={"min_scores": {"reward": 0.5}, "contamination_ngrams": 9})
-    backed_by_arrow = labels_of_rows(rows)
-    for labels in (backed_by_arrow, pd.DataFrame(rows), pd.DataFrame(rows).convert_dtypes()):
-        assert passes(labels, config, 100).tolist() == [True, False, False, False]
-
-
-def test_passes_keeps_the_index_and_takes_no_rows(make_row: Callable[..., Row]) -> None:
-    labels = labels_of_rows([make_row("a"), make_row("b", verified=False)]).set_index(np.array([7, 3]))
-    assert passes(labels, DatasetConfig(), None).to_dict() == {7: True, 3: False}
-    assert passes(labels_of_rows([]), DatasetConfig(), None).tolist() == []
+    assert passes(rows, config, 100) == [True, False, False, False]
+    assert passes([], config, None) == []

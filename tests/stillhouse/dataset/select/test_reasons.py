@@ -3,18 +3,18 @@ import pytest
 
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.select.filters import FILTERS, STEPS, explanation, funnel
-from stillhouse.dataset.select.reasons import BITS, MEANINGS, DropReason, reasons_in
+from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
 from stillhouse.types import StopReason
 
 
 def test_every_end_but_the_regular_one_is_a_reason_and_every_reason_is_explained() -> None:
     assert {stop.value for stop in StopReason} - {"answered"} <= {reason.value for reason in DropReason}
-    assert list(MEANINGS) == list(DropReason)
+    assert all(reason.meaning for reason in DropReason)
 
 
 def test_keys_that_meanings_name_are_in_the_config() -> None:
-    for meaning in MEANINGS.values():
-        for word in meaning.replace(",", " ").replace(":", " ").split():
+    for reason in DropReason:
+        for word in reason.meaning.replace(",", " ").replace(":", " ").split():
             section = DatasetConfig()
             path = word.split(".")
             for key in path[1:] if path[0] == "dataset" else ():
