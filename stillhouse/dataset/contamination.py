@@ -7,17 +7,22 @@ shorter than the shortest n-gram are skipped: sums and short answers occur every
 A row of 360 words costs 0.25 ms against an index of 200,000 n-grams.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from stillhouse.config import ContaminationConfig
-from stillhouse.dataset.evaluation_sets import read_set
+from stillhouse.config import ContaminationConfig, PromptsConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
+from stillhouse.prompts.sources import read_csv, read_source
+from stillhouse.store.fingerprint import digest, file_sha256
 from stillhouse.types import JsonObject
 
 MAX_ROWS: Final = 10
@@ -26,18 +31,13 @@ ignores n-grams in more than ten training documents for the same reason (Brown e
 C)."""
 _MAX_HITS: Final = 5
 _SLOTS_PER_NGRAM: Final = 16
-
-
-class EvaluationRow(NamedTuple):
-    """A row of an evaluation set."""
-
-    set: str
-    row: int
-    """Its number in the file, from 0, without blank lines."""
+_ENDINGS: Final = (".txt", ".jsonl", ".ndjson", ".csv", ".parquet")
+_BATCH_ROWS: Final = 1024
 
 
 class _Hit(NamedTuple):
     row: int
+    """Index into the rows of all sets."""
     part: str
     ngram: int
     text: str
@@ -62,13 +62,13 @@ class ContaminationLabels:
             raise ConfigError(
                 f"dataset.contamination.ngrams = {list(config.ngrams)}: expected lengths of 1 and up, such as [8, 13]"
             )
-        self._rows: list[EvaluationRow] = []
+        self._rows: list[tuple[str, int]] = []
         texts: list[list[Hashes]] = []
         for name, file in config.sets.items():
             rows = _distinct_rows(name, file, lengths[-1])
-            self._rows += [EvaluationRow(name, row) for row in rows]
+            self._rows += [(name, row) for row in rows]
             texts += rows.values()
-        sets = [row.set for row in self._rows]
+        sets = [name for name, _ in self._rows]
         self._indexes = [NgramIndex(texts, sets, length) for length in lengths]
 
     def __call__(self, inputs: Sequence[LabelInput]) -> dict[str, list[list[JsonObject]]]:
@@ -79,8 +79,9 @@ class ContaminationLabels:
         hits = [hit for part, text in parts.items() for hit in self._hits_in(part, text)]
         hits.sort(key=lambda hit: (-hit.ngram, -hit.num_ngrams))
         return [
-            {**self._rows[hit.row]._asdict(), "part": hit.part, "ngram": hit.ngram, "text": hit.text}
+            {"set": name, "row": row, "part": hit.part, "ngram": hit.ngram, "text": hit.text}
             for hit in hits[:_MAX_HITS]
+            for name, row in [self._rows[hit.row]]
         ]
 
     def _hits_in(self, part: str, text: str) -> list[_Hit]:
@@ -127,8 +128,11 @@ class NgramIndex:
 
     def __init__(self, rows: Sequence[Sequence[Hashes]], sets: Sequence[str], length: int) -> None:
         self.length = length
-        ngrams = [_distinct([ngram_hashes(text, length) for text in texts]) for texts in rows]
-        hashes = np.concatenate([np.empty(0, np.uint64), *ngrams])
+        no_hashes = np.empty(0, np.uint64)
+        ngrams = [
+            np.unique(np.concatenate([no_hashes, *(ngram_hashes(text, length) for text in texts)])) for texts in rows
+        ]
+        hashes = np.concatenate([no_hashes, *ngrams])
         owners = np.repeat(np.arange(len(rows)), [len(row) for row in ngrams])
         kept = _without_templates(hashes, np.unique(np.array(sets, str), return_inverse=True)[1][owners])
         order = kept[np.argsort(hashes[kept], kind="stable")]
@@ -152,10 +156,6 @@ class NgramIndex:
                 yield start, row
 
 
-def _distinct(ngrams: Sequence[Hashes]) -> Hashes:
-    return np.unique(np.concatenate(ngrams)) if ngrams else np.empty(0, np.uint64)
-
-
 def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
     order = np.lexsort((hashes, sets))
@@ -163,3 +163,72 @@ def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArr
     opens = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)) if len(order) else np.empty(0, bool)
     sizes = np.diff(np.append(np.flatnonzero(opens), len(order)))
     return order[np.repeat(sizes <= MAX_ROWS, sizes)]
+
+
+def read_set(name: str, file: str) -> Iterator[list[str]]:
+    """All texts of each row of an evaluation set, at any depth and in order, JSON in text included.
+
+    Raises:
+        ConfigError: the file's suffix is unknown.
+        InputError: the file is missing or one of its rows cannot be read: a set that is read in part would miss
+            contamination by the rest.
+    """
+    path = _path(name, file)
+    try:
+        for row in _rows(path):
+            yield list(_texts(row))
+    except InputError as error:
+        raise InputError(f"{_key(name)}: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{_key(name)}: {path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def sets_fingerprint(config: ContaminationConfig) -> str:
+    """Hash of the bytes of all evaluation sets under their names, for a cache key.
+
+    Raises:
+        ConfigError, InputError: as `read_set` of a file that cannot be found.
+    """
+    return digest({name: file_sha256(_path(name, file)) for name, file in config.sets.items()})
+
+
+def _key(name: str) -> str:
+    return f"dataset.contamination.sets.{name}"
+
+
+def _path(name: str, file: str) -> Path:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        seen = "is a folder" if path.is_dir() else "is missing"
+        raise InputError(f"{_key(name)}: {path} {seen}; expected a file that ends in {', '.join(_ENDINGS)}")
+    if path.suffix.lower() not in _ENDINGS:
+        raise ConfigError(f"{_key(name)} = {file!r}: the ending tells no format; expected {', '.join(_ENDINGS)}")
+    return path
+
+
+def _rows(path: Path) -> Iterator[JsonObject]:
+    ending = path.suffix.lower()
+    if ending == ".parquet":
+        # `pre_buffer` would keep row groups in memory once they are read.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                yield from batch.to_pylist()
+        return
+    for row in read_csv(path, required=()) if ending == ".csv" else read_source(PromptsConfig(source=str(path))):
+        if row.problem is not None:
+            raise InputError(f"{row.place}: {row.problem}; mend or remove the line")
+        yield row.value
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return (text for item in value for text in _texts(item))
+    if not isinstance(value, str):
+        return ()
+    try:
+        parsed = orjson.loads(value) if value.lstrip().startswith(("[", "{")) else None
+    except orjson.JSONDecodeError:
+        parsed = None
+    return (value,) if parsed is None else _texts(parsed)

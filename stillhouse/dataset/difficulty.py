@@ -61,10 +61,16 @@ class StudentScorer:
     def _score(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
         from stillhouse.chat.rendering import TemplateError
         from stillhouse.chat.samples import render_samples
+        from stillhouse.chat.tokenizer import load_tokenizer
+        from stillhouse.serving.models import load_model
         from stillhouse.serving.score import score_tokens
 
         with self._lock:
-            model, tokenizer = self._loaded = self._loaded or self._load()
+            if self._loaded is None:
+                runtime = self.runtime
+                model = load_model(self.ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
+                self._loaded = model, load_tokenizer(self.ref)
+            model, tokenizer = self._loaded
             rendered = {}
             for index, trajectory in enumerate(trajectories):
                 if trajectory.stop_reason is not StopReason.ANSWERED:
@@ -81,9 +87,10 @@ class StudentScorer:
             scores = iter(score_tokens(model, flat))
         losses: list[float | None] = [None] * len(trajectories)
         for index, samples in rendered.items():
-            scored = zip(samples, islice(scores, len(samples)), strict=True)
             targets = [
-                logprob for sample, logprobs in scored for logprob in compress(logprobs[1:], sample.loss_mask[1:])
+                logprob
+                for sample, logprobs in zip(samples, islice(scores, len(samples)), strict=True)
+                for logprob in compress(logprobs[1:], sample.loss_mask[1:])
             ]
             losses[index] = -math.fsum(targets) / len(targets)
         return losses
@@ -98,14 +105,6 @@ class StudentScorer:
         # Another process may serve or train next on the same device.
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _load(self) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-        from stillhouse.chat.tokenizer import load_tokenizer
-        from stillhouse.serving.models import load_model
-
-        runtime = self.runtime
-        model = load_model(self.ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
-        return model, load_tokenizer(self.ref)
 
 
 _scorers: Final[dict[tuple[str, str], StudentScorer]] = {}

@@ -5,8 +5,9 @@ mark that is a digest of everything they enclose: text cannot contain its own di
 quotation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean as mean
 from typing import Final, NamedTuple
 
 import orjson
@@ -90,10 +91,9 @@ def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
 
 
 class Question(NamedTuple):
-    """The judge's prompt about one trajectory."""
+    """The judge's prompt about one trajectory. Its id depends on content alone: equal conversations are one prompt."""
 
     prompt: Prompt
-    """Its id depends on content alone, so equal conversations are one prompt."""
     verdict: bool
     """Whether the judge decides if the answer is right."""
 
@@ -107,10 +107,20 @@ def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config:
     if answer is None:
         return None
     expected = None if metadata is None else metadata.expected_answer
-    quoted = "\n\n".join(_sections(trajectory.messages, answer, expected))
+    conversation = "\n\n".join(_transcript(trajectory.messages))
+    sections = [
+        f"# Conversation\n\n{cut_middle(conversation, MAX_CONVERSATION)}",
+        f"# Final answer\n\n{cut_middle(answer, MAX_PART)}",
+        *([] if expected is None else [f"# Expected answer\n\n{cut_middle(expected, MAX_PART)}"]),
+    ]
+    quoted = "\n\n".join(sections)
     mark = f"quoted-{digest(quoted)[:16]}"
-    keys = "\n".join(_keys(config, verdict=verdict, expected=expected is not None))
-    task = _TASK.format(mark=mark, keys=keys)
+    keys = [
+        _EXPLANATION,
+        *(f'- "{c.name}": a whole number from 0 (worst) to {c.best} (best). {c.question}' for c in config.rubric),
+        *([_VERDICT.format(expected="" if expected is None else " by the expected answer")] if verdict else []),
+    ]
+    task = _TASK.format(mark=mark, keys="\n".join(keys))
     if config.instructions is not None:
         task = f"{task}\n\n{config.instructions}"
     messages: list[Message] = [
@@ -118,22 +128,6 @@ def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config:
         {"role": "user", "content": f"<{mark}>\n{quoted}\n</{mark}>\n\nGrade this conversation."},
     ]
     return Question(Prompt(prompt_id(messages, []), messages, tools=[]), verdict)
-
-
-def _keys(config: JudgeConfig, *, verdict: bool, expected: bool) -> Iterator[str]:
-    yield _EXPLANATION
-    for criterion in config.rubric:
-        yield f'- "{criterion.name}": a whole number from 0 (worst) to {criterion.best} (best). {criterion.question}'
-    if verdict:
-        yield _VERDICT.format(expected=" by the expected answer" if expected else "")
-
-
-def _sections(messages: Sequence[Message], answer: str, expected: str | None) -> Iterator[str]:
-    conversation = "\n\n".join(_transcript(messages))
-    yield f"# Conversation\n\n{cut_middle(conversation, MAX_CONVERSATION)}"
-    yield f"# Final answer\n\n{cut_middle(answer, MAX_PART)}"
-    if expected is not None:
-        yield f"# Expected answer\n\n{cut_middle(expected, MAX_PART)}"
 
 
 def _transcript(messages: Sequence[Message]) -> Iterator[str]:
@@ -172,15 +166,20 @@ def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject
         if more than half of `config.num_samples` say right or wrong, else None. `explanation`: of the first judgement
         that agrees with the verdict. `num_judgements`: number of successful judgements.
     """
-    answers = [answer for judgement in judgements if (answer := _answer(judgement)) is not None]
+    # The rollout engine validates answers against the schema; others end as invalid.
+    texts = [final_answer(item.messages) for item in judgements if item.stop_reason is StopReason.ANSWERED]
+    answers: list[JsonObject] = [orjson.loads(text) for text in texts if text is not None]
     if not answers:
         return None
-    verdict = _majority([answer.get(VERDICT) for answer in answers], config.num_samples)
-    agreeing = [answer for answer in answers if verdict is None or answer[VERDICT] == (RIGHT if verdict else WRONG)]
+    verdicts = [answer.get(VERDICT) for answer in answers]
+    majority = next((name for name in (RIGHT, WRONG) if 2 * verdicts.count(name) > config.num_samples), None)
     return {
-        "scores": {f"{SCORE_PREFIX}{criterion.name}": _mean(answers, criterion) for criterion in config.rubric},
-        "verdict": verdict,
-        "explanation": agreeing[0][EXPLANATION],
+        "scores": {
+            f"{SCORE_PREFIX}{criterion.name}": mean(answer[criterion.name] for answer in answers) / criterion.best
+            for criterion in config.rubric
+        },
+        "verdict": None if majority is None else majority == RIGHT,
+        "explanation": answers[0 if majority is None else verdicts.index(majority)][EXPLANATION],
         "num_judgements": len(answers),
     }
 
@@ -201,20 +200,3 @@ def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
         "judged_right": sum(row["verdict"] is True for row in judged),
         "judged_wrong": sum(row["verdict"] is False for row in judged),
     }
-
-
-def _answer(judgement: Trajectory) -> Mapping[str, object] | None:
-    # The rollout engine validates answers against the schema; others end as invalid.
-    text = final_answer(judgement.messages) if judgement.stop_reason is StopReason.ANSWERED else None
-    return None if text is None else orjson.loads(text)
-
-
-def _mean(answers: Sequence[Mapping[str, object]], criterion: Criterion) -> float:
-    grades = [grade for answer in answers if isinstance(grade := answer[criterion.name], int | float)]
-    return sum(grades) / len(grades) / criterion.best
-
-
-def _majority(verdicts: Sequence[object], num_samples: int) -> bool | None:
-    if 2 * verdicts.count(RIGHT) > num_samples:
-        return True
-    return False if 2 * verdicts.count(WRONG) > num_samples else None

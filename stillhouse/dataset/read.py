@@ -1,7 +1,7 @@
 """Reads Parquet files of a dataset and its shards: by row, JSON columns parsed, or by column, JSON as text."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -49,9 +49,9 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json
             yield parsed(row)
 
 
-def parsed(row: JsonObject) -> JsonObject:
+def parsed(row: JsonObject, loads: Callable[[str], Any] = orjson.loads) -> JsonObject:
     """A row with its JSON columns parsed."""
-    return {name: _parsed_value(name, value) for name, value in row.items()}
+    return {name: _parsed_value(name, value, loads) for name, value in row.items()}
 
 
 def iter_columns(
@@ -77,15 +77,18 @@ def iter_columns(
 
 def rows_at(path: Path, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[JsonObject]:
     """The rows of a file with these ascending numbers, JSON as text; row groups without any are skipped."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         start = 0
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
-            first, last = bisect_left(numbers, start), bisect_left(numbers, end)
-            if first < last:
-                table = file.read_row_group(group, columns)
-                yield from table.take([number - start for number in numbers[first:last]]).to_pylist()
-            start = end
+            if bisect_left(numbers, start) == bisect_left(numbers, end):
+                start = end
+                continue
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns)):
+                end = start + len(batch)
+                selected = numbers[bisect_left(numbers, start) : bisect_left(numbers, end)]
+                yield from batch.take(pa.array([number - start for number in selected], pa.int64())).to_pylist()
+                start = end
 
 
 def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int) -> Iterator[pa.Table]:
@@ -133,14 +136,16 @@ def original_messages(row: JsonObject) -> list[Message]:
     for message in row["messages"]:
         calls = message.get("tool_calls")
         if calls:
-            message = {**message, "tool_calls": [_as_written(call, next(written)) for call in calls]}
+            # None: the endpoint wrote no text, and the call was stored unchanged.
+            calls = [
+                call
+                if (text := next(written)) is None
+                else {**call, "function": {**call["function"], "arguments": text}}
+                for call in calls
+            ]
+            message = {**message, "tool_calls": calls}
         messages.append(message)
     return messages
-
-
-def _as_written(call: JsonObject, arguments: str | None) -> JsonObject:
-    # None: the endpoint wrote no text, and the call was stored unchanged.
-    return call if arguments is None else {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -152,9 +157,9 @@ def _plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def _parsed_value(name: str, value: Any) -> Any:
+def _parsed_value(name: str, value: Any, loads: Callable[[str], Any]) -> Any:
     if value is None:
         return None
     if name in JSON_LIST_COLUMNS:
-        return [orjson.loads(item) for item in value]
-    return orjson.loads(value) if name in JSON_COLUMNS else value
+        return [loads(item) for item in value]
+    return loads(value) if name in JSON_COLUMNS else value

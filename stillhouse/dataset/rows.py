@@ -62,16 +62,21 @@ def candidate_row(
         "error": trajectory.error,
         **labels,
     }
-    return {column.name: _encoded(row.get(column.name), column.name) for column in CANDIDATE_COLUMNS}
+    for name, value in row.items():
+        if value is not None and name in JSON_LIST_COLUMNS:
+            row[name] = [_json(item) for item in value]
+        elif value is not None and name in JSON_COLUMNS:
+            row[name] = _json(value)
+    return {column.name: row.get(column.name) for column in CANDIDATE_COLUMNS}
 
 
 def _with_objects(message: Message) -> JsonObject:
-    """The message with arguments of its calls parsed, if they are JSON objects."""
     calls: Any = message.get("tool_calls")
     return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else dict(message)
 
 
 def _with_object(call: JsonObject) -> JsonObject:
+    """The call with its arguments parsed, if they are a JSON object."""
     arguments = _arguments_text(call)
     if arguments is None or call["function"].get("name") == MALFORMED_CALL:
         return call
@@ -95,14 +100,6 @@ def _object(arguments: str) -> JsonObject | str:
     except (ValueError, TypeError, RecursionError):
         return arguments
     return value if is_exact else arguments
-
-
-def _encoded(value: Any, name: str) -> Any:
-    if value is None:
-        return None
-    if name in JSON_LIST_COLUMNS:
-        return [_json(item) for item in value]
-    return _json(value) if name in JSON_COLUMNS else value
 
 
 def _json(value: Any) -> str:

@@ -27,32 +27,28 @@ class Kind(Enum):
     JSONS = ("json", "list")
 
     @property
+    def is_list(self) -> bool:
+        """Whether values are lists."""
+        return len(self.value) > 1
+
+    @property
     def arrow_type(self) -> pa.DataType:
         """The type in the file."""
-        item = _ARROW_TYPES[self.value[0]]
-        return pa.list_(item) if len(self.value) > 1 else item
+        item = pa.json_(pa.string()) if self.value[0] == "json" else pa.type_for_alias(self.value[0])
+        return pa.list_(item) if self.is_list else item
 
     @property
     def storage_type(self) -> pa.DataType:
         """The type without Arrow's JSON extension, in which rows are assembled."""
-        item = pa.string() if self.value[0] == "json" else _ARROW_TYPES[self.value[0]]
-        return pa.list_(item) if len(self.value) > 1 else item
+        item = pa.type_for_alias("string" if self.value[0] == "json" else self.value[0])
+        return pa.list_(item) if self.is_list else item
 
     @property
     def feature(self) -> dict[str, object]:
         """The feature as `datasets.Features.to_dict` writes it."""
         name = self.value[0]
         item: dict[str, object] = {"_type": "Json"} if name == "json" else {"dtype": name, "_type": "Value"}
-        return {"feature": item, "_type": "List"} if len(self.value) > 1 else item
-
-
-_ARROW_TYPES: Final = {
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-    "json": pa.json_(pa.string()),
-}
+        return {"feature": item, "_type": "List"} if self.is_list else item
 
 
 class Column(NamedTuple):

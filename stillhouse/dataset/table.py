@@ -34,7 +34,6 @@ class TableWriter:
 
     def __init__(self, path: Path, columns: Sequence[Column], *, group_bytes: int = _GROUP_BYTES) -> None:
         self.num_rows = 0
-        self._columns = columns
         self._schema = arrow_schema(columns)
         self._storage = pa.schema([(column.name, column.kind.storage_type) for column in columns])
         self._group_bytes = group_bytes
@@ -43,8 +42,12 @@ class TableWriter:
             self._schema,
             compression="zstd",
             compression_level=3,
-            use_dictionary=[_path(one) for one in columns if one.name not in _UNIQUE and one.kind is not Kind.REAL],
-            write_statistics=[one.name for one in columns if one.kind in _PLAIN_KINDS],
+            use_dictionary=[
+                f"{name}.list.element" if kind.is_list else name
+                for name, kind, _ in columns
+                if name not in _UNIQUE and kind is not Kind.REAL
+            ],
+            write_statistics=[name for name, kind, _ in columns if kind in _PLAIN_KINDS],
             write_page_index=True,
         )
         self._rows: list[Mapping[str, Any]] = []
@@ -79,7 +82,7 @@ class TableWriter:
 
     def _take_rows(self) -> None:
         if self._rows:
-            columns = {one.name: [row[one.name] for row in self._rows] for one in self._columns}
+            columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
             self._rows.clear()
             self._add(pa.table(columns, schema=self._storage))
 
@@ -114,12 +117,8 @@ def gathered(tables: Iterable[pa.Table], min_rows: int) -> Iterator[pa.Table]:
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    # Missing columns become null.
+    # Missing columns become null: only some shards have their judgements read.
     return pa.concat_tables(tables, promote_options="default").combine_chunks()
-
-
-def _path(column: Column) -> str:
-    return f"{column.name}.list.element" if column.kind in (Kind.TEXTS, Kind.JSONS) else column.name
 
 
 def _num_bytes(column: pa.ChunkedArray) -> int:

@@ -43,7 +43,12 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
     Raises:
         InputError: the files of a shard, or shards and selection, differ in their number of rows.
     """
-    _check_length(shards, selection)
+    num_candidates = sum(pq.read_metadata(shard.candidates).num_rows for shard in shards)
+    if num_candidates != len(selection.splits):
+        raise InputError(
+            f"the shards hold {num_candidates} rows, but {len(selection.splits)} were decided about; expected one "
+            "decision for each row. Refresh the stage `dataset`"
+        )
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(TableWriter(folder / f"{name}.parquet", COLUMNS)) for name in (*SPLITS, REJECTED)
@@ -63,15 +68,6 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
             [shard.candidates for shard in shards], selection.pairs, folder / f"{PREFERENCES}.parquet"
         )
     return num_rows
-
-
-def _check_length(shards: Sequence[CandidateShard], selection: Selection) -> None:
-    num_rows = sum(pq.read_metadata(shard.candidates).num_rows for shard in shards)
-    if num_rows != len(selection.splits):
-        raise InputError(
-            f"the shards hold {num_rows} rows, but {len(selection.splits)} were decided about; expected one decision "
-            "for each row. Refresh the stage `dataset`"
-        )
 
 
 def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Table:

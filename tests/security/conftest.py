@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 import pytest
 
 from stillhouse.config import McpServerConfig
-from stillhouse.dataset.embeddings.client import embed_batch
+from stillhouse.dataset.embeddings.embed import embed_batch
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.budget.prices import listed_price
 from stillhouse.inference.completion import Sampling

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Places, SignatureFile
-from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, signatures_of
-from stillhouse.dataset.duplicates.texts import read_texts
+from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, read_texts, signatures_of
 from stillhouse.errors import InputError
 
 TextKind = Literal["prompt", "row"]
@@ -40,10 +39,7 @@ class CorpusFile(NamedTuple):
 
 
 class Corpus:
-    """Rows of all files, numbered consecutively.
-
-    Files of earlier datasets come first.
-    """
+    """Rows of all files, numbered consecutively; files of earlier datasets come first."""
 
     def __init__(self, files: Sequence[CorpusFile]) -> None:
         self.files = files
@@ -72,7 +68,10 @@ class Corpus:
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
         """For each row the first row in order with an equal text; itself if it has no text or is the first."""
-        hashes, present = self._hashes(f"{kind}_hash")
+        hashes = np.zeros((self.num_rows, 2), np.uint64)
+        present = np.zeros(self.num_rows, bool)
+        for rows, values in self._binary(f"{kind}_hash"):
+            hashes[rows], present[rows] = np.frombuffer(values, "<u8").reshape(-1, 2), True
         if ours_only:
             present[: self.num_earlier] = False
         rows = self.order[present[self.order]]
@@ -86,35 +85,25 @@ class Corpus:
     def fill(self, file: SignatureFile, kind: TextKind) -> npt.NDArray[np.bool_]:
         """Copies all signatures of a kind to `file`; returns whether each row has one."""
         present = np.zeros(self.num_rows, bool)
-        row = 0
-        for column in self._columns(f"{kind}_signature"):
-            present[row : row + len(column)] = column.is_valid()
-            values = np.frombuffer(b"".join(column.drop_null().to_pylist()), SIGNATURE_TYPE)
-            if len(values):
-                places = np.flatnonzero(present[row : row + len(column)])
-                signatures = np.zeros((len(column), len(values) // len(places)), SIGNATURE_TYPE)
-                signatures[places] = values.reshape(len(places), -1)
-                file.write(row, signatures)
-            row += len(column)
+        for rows, values in self._binary(f"{kind}_signature"):
+            if len(rows):
+                present[rows] = True
+                signatures = np.zeros((rows[-1] + 1 - rows[0], len(values) // len(rows) // 4), SIGNATURE_TYPE)
+                signatures[rows - rows[0]] = np.frombuffer(values, SIGNATURE_TYPE).reshape(len(rows), -1)
+                file.write(int(rows[0]), signatures)
         return present
 
-    def _hashes(self, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        hashes = np.zeros((self.num_rows, 2), np.uint64)
-        present = np.zeros(self.num_rows, bool)
-        row = 0
-        for column in self._columns(name):
-            rows = slice(row, row + len(column))
-            present[rows] = column.is_valid()
-            hashes[rows][present[rows]] = np.frombuffer(b"".join(column.drop_null().to_pylist()), "<u8").reshape(-1, 2)
-            row += len(column)
-        return hashes, present
-
-    def _columns(self, name: str) -> Iterator[pa.Array]:
+    def _binary(self, name: str) -> Iterator[tuple[Places, bytes]]:
+        """The rows that have a value in a binary column, batch by batch, and their values joined."""
+        start = 0
         for file in self.files:
             # `pre_buffer` would keep row groups in memory once they are read.
             with pq.ParquetFile(file.signatures, pre_buffer=False) as parquet:
                 for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name]):
-                    yield batch.column(0)
+                    column = batch.column(0)
+                    rows = start + np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+                    yield rows, b"".join(column.drop_null().to_pylist())
+                    start += len(column)
 
 
 def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
@@ -140,8 +129,11 @@ def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
     for source in config.earlier:
         for path in _dataset_files(source):
             file = CorpusFile(scratch / f"earlier-{len(files)}.parquet", path, source)
-            _write_signatures(file, config)
             files.append(file)
+            ids, texts = _ids(path), read_texts(path)
+            with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
+                while batch := list(islice(texts, _TEXT_BATCH_ROWS)):
+                    writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
     return files
 
 
@@ -172,13 +164,6 @@ def _check(file: Path) -> None:
         raise InputError(
             f"dataset.duplicates.earlier names {file}, whose columns are {', '.join(columns) or 'none'}; {expected}"
         )
-
-
-def _write_signatures(file: CorpusFile, config: DuplicatesConfig) -> None:
-    ids, texts = _ids(file.texts), read_texts(file.texts)
-    with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
-        while batch := list(islice(texts, _TEXT_BATCH_ROWS)):
-            writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
 
 
 def _ids(path: Path) -> Iterator[str]:

@@ -7,9 +7,10 @@ it is used, under a digest of endpoint, model and text.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +19,17 @@ from numpy.typing import NDArray
 
 from stillhouse.chat.content import text_of
 from stillhouse.config import RuntimeConfig
-from stillhouse.dataset.embeddings.client import Embedded, embed_batch
 from stillhouse.dataset.totals import prompt_part
 from stillhouse.errors import EndpointError
 from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
 from stillhouse.inference.budget import Budget
-from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.hedge import Hedging
-from stillhouse.inference.rate_limit import RequestSize
+from stillhouse.inference.rate_limit import RateLimits, RequestSize
 from stillhouse.inference.retry import Effects, Requester
+from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.store import digest
-from stillhouse.types import Trajectory
+from stillhouse.types import JsonObject, Trajectory, Turn
 
 if TYPE_CHECKING:
     from stillhouse.inference.http_client import HttpClient
@@ -48,6 +49,55 @@ _POLL_S: Final = 0.5
 
 Vector = NDArray[np.float32]
 """A unit vector."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """The answer to one request."""
+
+    turn: Turn
+    """Usage and cost."""
+    limits: RateLimits | None
+    vectors: NDArray[np.float32]
+    """One row of length 1 (Euclidean) for each text, in their order."""
+
+
+async def embed_batch(client: "HttpClient", endpoint: Endpoint, texts: Sequence[str]) -> Embedded:
+    """The vectors of `texts`, by one attempt at one request.
+
+    Raises:
+        RequestFailed: there are none, or not one for each text.
+    """
+    body = {"model": endpoint.model, "input": list(texts), "encoding_format": "float"}
+    answer = await client.post("embeddings", body)
+    content = answer.body()
+    if not isinstance(content, dict):
+        raise _unusable(f"is not a JSON object: {answer.content[:80]!r}")
+    usage = read_usage(content.get("usage"))
+    if "prompt_tokens" in usage:
+        usage["completion_tokens"] = 0
+    turn = Turn("stop", usage, answer.latency_s, endpoint.model, cost_usd=read_cost(content.get("usage")))
+    return Embedded(turn=endpoint.with_cost(turn), limits=answer.limits, vectors=_vectors(content, len(texts)))
+
+
+def _vectors(content: JsonObject, count: int) -> NDArray[np.float32]:
+    """The vectors in the order of the texts, scaled to length 1."""
+    rows: Any = content.get("data")
+    if not isinstance(rows, list):
+        raise _unusable(f"has no data in it: {str(content)[:200]}")
+    try:
+        by_index = {row["index"]: row["embedding"] for row in rows}
+        vectors = np.array([by_index[index] for index in range(count)], dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unusable(f"has not one vector of one size for each of {count} texts: {error!r}") from error
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    if vectors.ndim != 2 or not np.all(np.isfinite(lengths) & (lengths > 0)):
+        raise _unusable("has a vector that points nowhere")
+    return (vectors / lengths).astype(np.float32)
+
+
+def _unusable(reason: str) -> RequestFailed:
+    return RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer {reason}", 200))
 
 
 class Embedder:
@@ -75,11 +125,8 @@ class Embedder:
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
-        self._endpoint = endpoint
-        self._batch_size = batch_size
-        self._journal = journal
-        self._budget = budget
-        self._timeout_s = runtime.request_timeout_s
+        self._endpoint, self._batch_size, self._timeout_s = endpoint, batch_size, runtime.request_timeout_s
+        self._journal, self._budget = journal, budget
         self._requester = Requester(
             endpoint,
             controller,
@@ -170,7 +217,11 @@ class Embedder:
         except RequestFailed as failed:
             is_single, half = len(texts) == 1, len(texts) // 2
             if not failed.failure.context_overflow or (is_single and len(sent[0]) <= _FEWEST_CHARACTERS):
-                raise self._endpoint_error(failed, texts) from failed
+                raise EndpointError(
+                    f"{self._endpoint.base_url}: {len(texts)} texts could not be embedded by model "
+                    f"{self._endpoint.model!r}, the first of them {texts[0][:80]!r}: {failed.failure.message}. Check "
+                    "dataset.embeddings, then run the same command again: vectors that had come in are used again"
+                ) from failed
             if is_single:
                 await self._request(client, texts, vectors, len(sent[0]) // 2)
             else:
@@ -178,15 +229,13 @@ class Embedder:
                 await self._request(client, texts[half:], vectors, max_characters)
             return
         assert isinstance(embedded, Embedded)
-        await asyncio.gather(*map(self._store, texts, embedded.vectors))
-        vectors.update(zip(texts, embedded.vectors, strict=True))
-
-    def _endpoint_error(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
-        return EndpointError(
-            f"{self._endpoint.base_url}: {len(texts)} texts could not be embedded by model {self._endpoint.model!r}, "
-            f"the first of them {texts[0][:80]!r}: {failed.failure.message}. Check dataset.embeddings, then run the "
-            "same command again: vectors that had come in are used again"
+        # Stored before they are used, so that no vector is paid for twice.
+        keyed = (
+            (self._key(text), vector.astype("<f4").tobytes())
+            for text, vector in zip(texts, embedded.vectors, strict=True)
         )
+        await asyncio.gather(*(self._journal.put_completion(key, 0, key, vector) for key, vector in keyed))
+        vectors.update(zip(texts, embedded.vectors, strict=True))
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
@@ -204,10 +253,6 @@ class Embedder:
     def _key(self, text: str) -> str:
         return digest(["embedding", self._endpoint.identity, text])
 
-    async def _store(self, text: str, vector: Vector) -> None:
-        key = self._key(text)
-        await self._journal.put_completion(key, 0, key, vector.astype("<f4").tobytes())
-
     def _read_journal(self, texts: Sequence[str], vectors: dict[str, Vector]) -> None:
         for text in texts:
             key = self._key(text)
@@ -220,19 +265,15 @@ def prompt_text(trajectory: Trajectory) -> str | None:
 
     A system prompt that all rows share would make them similar, so it is left out.
     """
-    text = "\n".join(
-        filter(None, (text_of(message) for message in prompt_part(trajectory) if message["role"] == "user"))
-    )
-    return text if text and not text.isspace() else None
+    texts = [text_of(message) for message in prompt_part(trajectory) if message["role"] == "user"]
+    return "\n".join(filter(None, texts)) if any(text.strip() for text in texts) else None
 
 
 def write_embeddings(path: Path, texts: Sequence[str | None], vectors: Mapping[str, "Vector"]) -> int:
-    """Writes the column `embedding`, a list of float32; the number of rows.
+    """Writes the column `embedding`, one vector for each of a shard's `texts`, null for None; the number of rows.
 
-    All lists have one size, but not Arrow's fixed-size type, with which Parquet files that have nulls cannot be read
-    back (pyarrow 25: "Expected all lists to be of size").
-
-    `texts` are in the shard's order; None becomes null.
+    The type is a list of any size: Parquet files with nulls in Arrow's fixed-size lists cannot be read back (pyarrow
+    25: "Expected all lists to be of size").
 
     Raises:
         EndpointError: the vectors differ in size.

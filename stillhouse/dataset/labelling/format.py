@@ -56,15 +56,11 @@ class FormatLabels:
         for place, message in enumerate(sampled, start=len(trajectory.messages) - len(sampled)):
             if message["role"] == "assistant":
                 yield from _content_problems(f"messages[{place}]", message, offered)
-        if item.answer is not None:
-            yield from self._answer_problems(item.answer)
-
-    def _answer_problems(self, answer: str) -> Iterator[str]:
-        if self._schema is not None:
-            problem = self._schema.problem({"role": "assistant", "content": without_thoughts(answer)})
+        if item.answer is not None and self._schema is not None:
+            problem = self._schema.problem({"role": "assistant", "content": without_thoughts(item.answer)})
             if problem is not None:
                 yield problem
-        if self._pattern is not None and not _is_found(self._pattern, answer):
+        if item.answer is not None and self._pattern is not None and not _is_found(self._pattern, item.answer):
             yield f"the answer has nothing that matches {self._pattern.pattern!r}"
 
 

@@ -21,17 +21,15 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
-from stillhouse.dataset.contamination import ContaminationLabels
+from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
-from stillhouse.dataset.evaluation_sets import sets_fingerprint
 from stillhouse.dataset.label_input import LabelInput, Labeller
 from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.language import LanguageLabels
 from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
-from stillhouse.dataset.labelling.text import text_labels
+from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.dataset.table import TableWriter
@@ -73,7 +71,7 @@ class Labelling(BaseModel):
         """
         labels, duplicates = config.labels, config.duplicates
         tools = tools if labels.rewards else ToolsConfig()
-        files = [labels.file, tools.rewards_file]
+        files = [None if name is None else Path(name).expanduser() for name in (labels.file, tools.rewards_file)]
         return cls(
             labels=labels,
             duplicates=DuplicatesConfig(
@@ -86,7 +84,8 @@ class Labelling(BaseModel):
             tokenizer=student if labels.render else "",
             sampling=sampling,
             contents={
-                "files": [None if name is None else _sha256(Path(name).expanduser()) for name in files],
+                # A missing file is reported by whoever loads it.
+                "files": [file_sha256(path) if path is not None and path.is_file() else None for path in files],
                 "sets": sets_fingerprint(config.contamination),
                 "tokenizer": model_identity(student) if labels.render else None,
             },
@@ -210,8 +209,3 @@ def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[A
         "verified": [verdict.verified for verdict in verdicts],
         "verification": [verdict.note for verdict in verdicts],
     }
-
-
-def _sha256(path: Path) -> str | None:
-    """None for a missing file, which whoever loads it reports."""
-    return file_sha256(path) if path.is_file() else None

@@ -118,7 +118,9 @@ def refusal_in(answer: str) -> str | None:
         if match := pattern.match(opening):
             return _shortened(match["words"])
     for match in _IS_A_MODEL.finditer(text):
-        if not _is_quoted(text, match.start()):
+        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        is_quoted = before.count('"') % 2 == 1 or before.count("\u201c") > before.count("\u201d")
+        if not (is_quoted or before.startswith(">")):
             return _shortened(match[0])
     return None
 
@@ -131,11 +133,6 @@ def _refusal(item: LabelInput) -> str | None:
     if isinstance(refusal, str) and refusal.strip():
         return _shortened(refusal)
     return None if item.answer is None else refusal_in(item.answer)
-
-
-def _is_quoted(text: str, place: int) -> bool:
-    before = text[text.rfind("\n", 0, place) + 1 : place]
-    return before.count('"') % 2 == 1 or before.count("\u201c") > before.count("\u201d") or before.startswith(">")
 
 
 def _shortened(words: str) -> str:

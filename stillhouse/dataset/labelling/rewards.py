@@ -39,7 +39,9 @@ class RewardLabels:
         for item, rewards in zip(inputs, scored, strict=True):
             for name, problem in rewards.errors.items():
                 self._failures.add(name, item.trajectory.rollout_key, problem)
-        return {"scores": [self._scores(rewards) for rewards in scored]}
+        names = self._rewards.names
+        parts = [{f"reward/{name}": rewards.values.get(name) for name in names} for rewards in scored]
+        return {"scores": [{"reward": rewards.total, **of} for rewards, of in zip(scored, parts, strict=True)]}
 
     def close(self) -> None:
         """Ends the sandbox; a later call starts another."""
@@ -57,10 +59,6 @@ class RewardLabels:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _scores(self, rewards: RewardScores) -> dict[str, float | None]:
-        parts = {f"reward/{name}": rewards.values.get(name) for name in self._rewards.names}
-        return {"reward": rewards.total, **parts}
 
     async def _score_all(self, inputs: Sequence[LabelInput]) -> list[RewardScores]:
         slots = asyncio.Semaphore(_MAX_CONCURRENT)

@@ -24,13 +24,22 @@ _CONFIGS: Final = {
 def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     """The card in Markdown."""
     files = [(name, count(file.num_rows), code(file.sha256)) for name, file in summary.files.items()]
-    config = as_yaml(origin.config.model_dump(mode="json"))
+    splits = _splits(summary)
+    configs = [
+        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
+        for name, paths in splits.items()
+    ]
+    loading = [
+        "from datasets import load_dataset  # 4.7 or later\n\n",
+        'folder = "."  # this folder, or the name of the dataset on the hub\n',
+        *(f'{name} = load_dataset(folder, "{name}")\n' for name in splits),
+    ]
     parts = [
-        f"---\n{_front_matter(summary)}---\n",
+        f"---\n{as_yaml({'configs': configs})}---\n",
         "# Teacher trajectories\n",
         _overview(summary),
         "The same with pictures, distributions and rows to read is in `report.html`.\n",
-        fenced("python", _loading(summary)),
+        fenced("python", "".join(loading)),
         "## Funnel\n",
         table(("step", "trajectories left", "student tokens", "sampled tokens"), _funnel_rows(summary)),
         *_reasons(summary),
@@ -38,7 +47,7 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
         "## Origin\n",
         table(("what", "value"), [(plain(name), code(value)) for name, value in lineage_rows(summary, origin)]),
         "The section `dataset` of the config:\n",
-        fenced("yaml", config),
+        fenced("yaml", as_yaml(origin.config.model_dump(mode="json"))),
         "## Files\n",
         table(("file", "rows", "SHA-256"), files),
         "## Columns\n",
@@ -53,28 +62,11 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     return "\n".join(parts)
 
 
-def _front_matter(summary: DatasetSummary) -> str:
-    configs = [
-        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
-        for name, paths in _splits(summary).items()
-    ]
-    return as_yaml({"configs": configs})
-
-
 def _splits(summary: DatasetSummary) -> dict[str, dict[str, str]]:
     """Loadable splits: `datasets` refuses files without rows."""
     with_rows = {name for name, file in summary.files.items() if file.num_rows}
     splits = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
     return {name: paths for name, paths in splits.items() if paths}
-
-
-def _loading(summary: DatasetSummary) -> str:
-    lines = [
-        "from datasets import load_dataset  # 4.7 or later\n\n",
-        'folder = "."  # this folder, or the name of the dataset on the hub\n',
-        *(f'{name} = load_dataset(folder, "{name}")\n' for name in _splits(summary)),
-    ]
-    return "".join(lines)
 
 
 def _overview(summary: DatasetSummary) -> str:
@@ -109,7 +101,7 @@ def _overview(summary: DatasetSummary) -> str:
 
 def _funnel_rows(summary: DatasetSummary) -> Iterable[Sequence[str]]:
     rendered = summary.tokens is not None
-    sampled = summary.measurements.total("completion_tokens") is not None
+    sampled = summary.total("completion_tokens") is not None
     yield "rollouts", count(summary.num_rollouts), "", ""
     for step, _ in effective_steps(summary.funnel):
         tokens = count(step.student_tokens if rendered else None), count(step.completion_tokens if sampled else None)
@@ -139,9 +131,8 @@ def _accuracy(summary: DatasetSummary) -> list[str]:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    rows = [(f"`{column.name}`", _type_name(column.kind.value), column.meaning) for column in columns]
+    rows = [
+        (f"`{name}`", f"list of {kind.value[0]}" if kind.is_list else kind.value[0], meaning)
+        for name, kind, meaning in columns
+    ]
     return table(("column", "type", "meaning"), rows)
-
-
-def _type_name(kind: Sequence[str]) -> str:
-    return f"list of {kind[0]}" if len(kind) > 1 else kind[0]

@@ -44,7 +44,7 @@ def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str
 
 
 def _named(summary: DatasetSummary, column: str) -> list[tuple[str, str]]:
-    known = [(kind, split) for kind, split in summary.findings.categories[column].rows() if kind is not None]
+    known = [(kind, split) for kind, split in summary.rows_by(column) if kind is not None]
     return [(column, f"{cut(kind, 200)} ({split.total:,} rows)") for kind, split in known]
 
 

@@ -12,12 +12,10 @@ import yaml
 
 from stillhouse.dataset.report import sections
 from stillhouse.dataset.report.card import dataset_card
-from stillhouse.dataset.report.counts import Counts, Split
 from stillhouse.dataset.report.origin import Origin, lineage_rows
 from stillhouse.dataset.report.plots import funnel_figure, histogram
-from stillhouse.dataset.report.row_view import view_row
-from stillhouse.dataset.report.samples import SampleRows, draw_samples
-from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.dataset.report.samples import SampleRows, draw_samples, view_row
+from stillhouse.dataset.report.summary import DatasetSummary, Split
 from stillhouse.report.conversation import cut
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 from stillhouse.store.atomic import write_atomic
@@ -61,13 +59,13 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) ->
 
 
 def _title(summary: DatasetSummary) -> str:
-    teachers = [name for name, _ in summary.findings.categories["teacher"].rows() if name is not None]
+    teachers = [name for name, _ in summary.rows_by("teacher") if name is not None]
     source = f"{len(teachers)} teachers" if len(teachers) > 1 else cut(teachers[0], 80) if teachers else "no teacher"
     return f"{summary.num_kept:,} row{'' if summary.num_kept == 1 else 's'} from {source}"
 
 
 def _plots(summary: DatasetSummary) -> list[Plot]:
-    drawn = [(m, parts) for m, parts in summary.measurements.present() if m.is_drawn][:_MAX_PLOTS]
+    drawn = [(m, parts) for m, parts in summary.measures() if m.is_drawn][:_MAX_PLOTS]
     made = [(m, parts, histogram(m, parts, f"h{place}")) for place, (m, parts) in enumerate(drawn)]
     return [Plot(m.label, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
 
@@ -77,7 +75,7 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
     return {
         "tiles": sections.tiles(summary),
         "has_student_tokens": summary.tokens is not None,
-        "has_sampled_tokens": summary.measurements.total("completion_tokens") is not None,
+        "has_sampled_tokens": summary.total("completion_tokens") is not None,
         "funnel_plot": funnel_figure(summary),
         "steps": sections.effective_steps(summary.funnel),
         "reasons": sections.reason_bars(summary),
@@ -85,17 +83,17 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
         "tags": tags,
         "num_more_tags": num_more_tags,
         "verifiers": sections.verifier_rows(summary),
-        "duplicates": _by_name(summary.findings.duplicates),
-        "overlaps": _by_name(summary.findings.overlaps),
-        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measurements.present()],
+        "duplicates": _by_name(summary, "duplicates"),
+        "overlaps": _by_name(summary, "overlaps"),
+        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measures()],
         "categories": sections.categories(summary),
         "usage": sections.usage_rows(summary),
         "lineage": lineage_rows(summary, origin),
     }
 
 
-def _by_name(counts: Counts) -> list[tuple[Any, Split]]:
-    return sorted(counts.rows(), key=lambda row: tuple(("" if part is None else part) for part in row[0]))
+def _by_name(summary: DatasetSummary, name: str) -> list[tuple[Any, Split]]:
+    return sorted(summary.rows_by(name), key=lambda row: tuple(("" if part is None else part) for part in row[0]))
 
 
 CARD_FILE: Final = "README.md"

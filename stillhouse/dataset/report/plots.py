@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stillhouse.dataset.report.measures import KeptAndDropped, Measure
-from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.dataset.report.figures import Measure
+from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped
 from stillhouse.report.plots import funnel_plot
 from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
 

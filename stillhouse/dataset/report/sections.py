@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from stillhouse.dataset.report.accuracy import Accuracy
-from stillhouse.dataset.report.counts import USAGE_COLUMNS, Split, Step
-from stillhouse.dataset.report.measures import KeptAndDropped, Measure, Unit
-from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.dataset.report.figures import FLAWS, USAGE_COLUMNS, Accuracy, Measure, Step
+from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped, Split
 from stillhouse.dataset.select.reasons import DropReason
 from stillhouse.report import format as formats
 from stillhouse.report.conversation import cut
@@ -46,10 +44,15 @@ class Category(NamedTuple):
 
 def tiles(summary: DatasetSummary) -> list[Tile]:
     """The main figures."""
-    shown = [
-        Tile("Rows kept", formats.count(summary.num_kept), _of(summary.num_kept, summary.num_rollouts, "rollouts")),
-        _accuracy_tile(summary.verdicts.overall()),
-    ]
+    share = formats.percent(summary.num_kept / summary.num_rollouts if summary.num_rollouts else None)
+    note = f"{share} of {formats.count(summary.num_rollouts)} rollouts"
+    shown = [Tile("Rows kept", formats.count(summary.num_kept), note)]
+    accuracy = summary.verdicts.overall()
+    if accuracy is None:
+        shown.append(Tile("Teacher right", formats.DASH, "nothing verified"))
+    else:
+        note = f"{interval_of(accuracy)} of {formats.count(accuracy.right + accuracy.wrong)} verified"
+        shown.append(Tile("Teacher right", formats.percent(accuracy.share), note))
     if summary.tokens is not None:
         note = f"{compact(summary.supervised_tokens)} of them supervised"
         shown.append(Tile("Student tokens kept", compact(summary.tokens), note))
@@ -59,13 +62,6 @@ def tiles(summary: DatasetSummary) -> list[Tile]:
     note = _UNKNOWN if spent is None else f"{formats.dollars(spent)} in all"
     shown.append(Tile("Cost per kept row", formats.dollars(summary.per_kept_row("cost_usd")), note))
     return shown
-
-
-def _accuracy_tile(accuracy: Accuracy | None) -> Tile:
-    if accuracy is None:
-        return Tile("Teacher right", formats.DASH, "nothing verified")
-    verified = formats.count(accuracy.right + accuracy.wrong)
-    return Tile("Teacher right", formats.percent(accuracy.share), f"{interval_of(accuracy)} of {verified} verified")
 
 
 def interval_of(accuracy: Accuracy) -> str:
@@ -83,19 +79,13 @@ def compact(value: float | None) -> str:
     return formats.count(value)
 
 
-def in_unit(value: float | None, unit: Unit) -> str:
+def in_unit(value: float | None, unit: str) -> str:
     """A value of a measure as text."""
     if value is None:
         return formats.DASH
-    match unit:
-        case "count":
-            return formats.count(value) if value >= 100 or value == round(value) else f"{value:.1f}"
-        case "usd":
-            return formats.dollars(value)
-        case "seconds":
-            return formats.seconds(value)
-        case "number":
-            return f"{value:.3g}"
+    if unit == "count":
+        return formats.count(value) if value >= 100 or value == round(value) else f"{value:.1f}"
+    return {"usd": formats.dollars, "seconds": formats.seconds}.get(unit, "{:.3g}".format)(value)
 
 
 def effective_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
@@ -130,7 +120,7 @@ def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]],
 def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
     """Name of each verifier, and the rows that are right, wrong and unverified under it."""
     counts: dict[str, dict[bool | None, int]] = {}
-    for (verifier, verdict), split in summary.findings.verdicts.rows():
+    for (verifier, verdict), split in summary.rows_by("verdicts"):
         counts.setdefault("(none)" if verifier is None else verifier, {})[verdict] = split.total
     return [
         (name, verdicts.get(True, 0), verdicts.get(False, 0), verdicts.get(None, 0))
@@ -140,9 +130,8 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 
 def categories(summary: DatasetSummary) -> list[Category]:
     """Tables of rows by category, without empty ones."""
-    findings = summary.findings
-    flaws = [(flaw.replace("_", " "), counts.total) for flaw, counts in findings.flaws.items() if counts.total.total]
-    shown = [_category(title, findings.categories[name].rows(), missing) for title, name, missing in _CATEGORIES]
+    flaws = [(flaw.replace("_", " "), split) for flaw in FLAWS for _, split in summary.rows_by(flaw)]
+    shown = [_category(title, summary.rows_by(name), missing) for title, name, missing in _CATEGORIES]
     shown.append(_category("Flaws", sorted(flaws, key=lambda flaw: -flaw[1].total), ""))
     return [category for category in shown if category is not None]
 
@@ -189,17 +178,13 @@ def usage_rows(summary: DatasetSummary) -> list[list[str]]:
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count
-        num_unknown = summary.usage.totals[column].num_unknown
+        num_unknown = summary.usage.num_unknown[column]
         rows.append(
             [
                 column.replace("_", " ").replace("usd", "").strip().capitalize(),
-                *(form(usage[column]) for usage in (summary.usage, summary.usage_kept, summary.usage_dropped)),
+                *(form(usage[column]) for usage in (summary.usage, summary.kept.usage, summary.dropped.usage)),
                 in_unit(summary.per_kept_row(column), "usd" if column == "cost_usd" else "count"),
                 formats.count(num_unknown) if num_unknown else "",
             ]
         )
     return rows
-
-
-def _of(part: int, total: int, name: str) -> str:
-    return f"{formats.percent(part / total if total else None)} of {formats.count(total)} {name}"

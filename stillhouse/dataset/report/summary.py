@@ -4,35 +4,35 @@ Needs memory for a batch, some kilobytes for each measure, and 29 bytes a row: h
 verdict. A million rows take 7 s on one core, and 0.13 GB more than a few thousand.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import iter_columns
-from stillhouse.dataset.report.accuracy import VerifiedRows
-from stillhouse.dataset.report.columns import hashes
-from stillhouse.dataset.report.counts import (
+from stillhouse.dataset.report.figures import (
     CATEGORIES,
     FLAWS,
     LISTS,
+    MEASURES,
     USAGE_COLUMNS,
-    Findings,
+    Distribution,
+    Figures,
     FunnelCounts,
-    Split,
+    Measure,
     Step,
     Usage,
+    VerifiedRows,
+    hashes,
 )
-from stillhouse.dataset.report.measures import MEASURES, Measurements
 from stillhouse.dataset.select.filters import STEPS
+from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 REJECTED_FILE: Final = "rejected.parquet"
@@ -53,6 +53,30 @@ class FileFacts(NamedTuple):
     sha256: str
 
 
+class Split(NamedTuple):
+    """Rows of one category, kept and dropped."""
+
+    kept: int
+    dropped: int
+
+    @property
+    def total(self) -> int:
+        """Kept and dropped rows together."""
+        return self.kept + self.dropped
+
+
+class KeptAndDropped(NamedTuple):
+    """Distributions of one measure among kept and among dropped rows."""
+
+    kept: Distribution
+    dropped: Distribution
+
+    @property
+    def num_values(self) -> int:
+        """Number of rows with the measure."""
+        return self.kept.num_values + self.dropped.num_values
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
     """Figures of a dataset. Distinct trajectories are the rows of its files, kept and dropped."""
@@ -64,10 +88,8 @@ class DatasetSummary:
     """Starts with the distinct trajectories."""
     drop_reasons: dict[str, int]
     verdicts: VerifiedRows
-    measurements: Measurements
-    findings: Findings
-    usage_kept: Usage
-    usage_dropped: Usage
+    kept: Figures
+    dropped: Figures
     num_prompts: int
     num_clusters: int | None
     """Groups of near-duplicate prompts; None if they were not searched for."""
@@ -90,25 +112,38 @@ class DatasetSummary:
     @property
     def usage(self) -> Usage:
         """Usage of kept and dropped rows together, which is the price of the kept ones."""
-        return self.usage_kept + self.usage_dropped
+        return self.kept.usage + self.dropped.usage
 
-    @property
-    def verified(self) -> dict[bool | None, int]:
-        """Rows that are right, wrong and unverified."""
-        counts: Counter[bool | None] = Counter()
-        for (_, verdict), split in self.findings.verdicts.rows():
-            counts[verdict] += split.total
-        return {verdict: counts[verdict] for verdict in (True, False, None)}
+    def rows_by(self, name: str) -> list[tuple[Any, Split]]:
+        """Rows by the values that `Figures.counts` has under this name, most frequent first, ties by value."""
+        kept, dropped = self.kept.counts[name], self.dropped.counts[name]
+        rows = [(value, Split(kept[value], dropped[value])) for value in {**kept, **dropped}]
+        return sorted(rows, key=lambda row: (-row[1].total, row[0] is None, str(row[0])))
+
+    def measures(self) -> list[tuple[Measure, KeptAndDropped]]:
+        """Measures with values in the order of `MEASURES`, then scores by name."""
+        kept, dropped = self.kept, self.dropped
+        columns = [(m, KeptAndDropped(kept.measures[m.column], dropped.measures[m.column])) for m in MEASURES]
+        scores = [
+            (Measure(name, cut(name, 60), "number"), KeptAndDropped(kept.scores[name], dropped.scores[name]))
+            for name in sorted({*kept.scores, *dropped.scores})
+        ]
+        return [(measure, parts) for measure, parts in columns + scores if parts.num_values]
+
+    def total(self, column: str) -> int | None:
+        """Sum of a measured column of integers over the kept rows; None if no row has a value."""
+        kept, dropped = self.kept.measures[column], self.dropped.measures[column]
+        return round(kept.sum) if kept.num_values + dropped.num_values else None
 
     @property
     def tokens(self) -> int | None:
         """Student tokens of the kept rows; None if no row was rendered."""
-        return self.measurements.total("num_tokens")
+        return self.total("num_tokens")
 
     @property
     def supervised_tokens(self) -> int | None:
         """Student tokens that are trained on; None if no row was rendered."""
-        return self.measurements.total("num_supervised_tokens")
+        return self.total("num_supervised_tokens")
 
     def per_kept_row(self, column: str) -> float | None:
         """Usage of all rows per kept row; None if unknown or if no row is kept."""
@@ -118,9 +153,12 @@ class DatasetSummary:
     def facts(self) -> JsonObject:
         """Figures as an artifact's facts; None if not measured or unknown."""
         duplicates: Counter[Any] = Counter()
-        for (kind, _), split in self.findings.duplicates.rows():
+        for (kind, _), split in self.rows_by("duplicates"):
             duplicates[kind] += split.total
-        compared = dict(self.findings.contaminated.rows())
+        verdicts: Counter[bool | None] = Counter()
+        for (_, verdict), split in self.rows_by("verdicts"):
+            verdicts[verdict] += split.total
+        compared = dict(self.rows_by("contaminated"))
         return {
             "funnel": [["rollouts", self.num_rollouts], *([step.name, step.num_rows] for step in self.funnel)],
             "kept": self.num_kept,
@@ -132,21 +170,20 @@ class DatasetSummary:
             "prompts": self.num_prompts,
             "clusters": self.num_clusters,
             "drop_reasons": self.drop_reasons,
-            **{name: self.verified[verdict] for name, verdict in _VERDICTS.items()},
+            "right": verdicts[True],
+            "wrong": verdicts[False],
+            "unverified": verdicts[None],
             "train": self.files[KEPT_FILES[0]].num_rows,
             "validation": self.files[KEPT_FILES[1]].num_rows,
             "tokens": self.tokens,
             "supervised_tokens": self.supervised_tokens,
             # Prefixed, since the rollouts artifact reports its own cost and nothing must count it twice.
             "candidate_completion_tokens": self.usage["completion_tokens"],
-            "completion_tokens_kept": self.usage_kept["completion_tokens"],
+            "completion_tokens_kept": self.kept.usage["completion_tokens"],
             "completion_tokens_per_kept_row": self.per_kept_row("completion_tokens"),
             "candidate_cost_usd": self.usage["cost_usd"],
             "cost_usd_per_kept_row": self.per_kept_row("cost_usd"),
         }
-
-
-_VERDICTS: Final = {"right": True, "wrong": False, "unverified": None}
 
 
 def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
@@ -159,49 +196,32 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
     Raises:
         InputError: a file is missing or damaged, lacks a column, or has an unknown drop reason.
     """
-    funnel, verdicts, measurements, findings = FunnelCounts(STEPS), VerifiedRows(), Measurements(), Findings()
-    usage = {True: Usage(), False: Usage()}
-    prompts, clusters = _Distinct(), _Distinct()
+    funnel, verdicts = FunnelCounts(STEPS), VerifiedRows()
+    figures = {True: Figures(), False: Figures()}
+    distinct: defaultdict[str, list[npt.NDArray[np.uint64]]] = defaultdict(list)
     for name in (*KEPT_FILES, REJECTED_FILE):
-        kept = name != REJECTED_FILE
         for batch in iter_columns(folder / name, _COLUMNS):
             funnel.add(batch)
             verdicts.add(batch)
-            measurements.add(batch, kept)
-            findings.add(batch, kept)
-            usage[kept].add(batch)
-            prompts.add(hashes(batch.column("prompt_id")))
-            clusters.add(hashes(batch.column("prompt_cluster").drop_null()))
+            figures[name != REJECTED_FILE].add(batch)
+            for column in ("prompt_id", "prompt_cluster"):
+                distinct[column].append(np.unique(hashes(batch.column(column).drop_null())))
+    # Among millions of rows the chance that two hashes collide is about a millionth.
+    num_prompts, num_clusters = (
+        len(np.unique(np.concatenate(distinct[column]))) if distinct else 0
+        for column in ("prompt_id", "prompt_cluster")
+    )
+    names = [*KEPT_FILES, REJECTED_FILE]
+    if (folder / PREFERENCES_FILE).exists():
+        names.append(PREFERENCES_FILE)
     return DatasetSummary(
-        files=_files(folder),
+        files={name: FileFacts(pq.read_metadata(folder / name).num_rows, file_sha256(folder / name)) for name in names},
         num_repeated=num_repeated,
         funnel=funnel.steps(),
         drop_reasons=funnel.reasons(),
         verdicts=verdicts,
-        measurements=measurements,
-        findings=findings,
-        usage_kept=usage[True],
-        usage_dropped=usage[False],
-        num_prompts=prompts.count(),
-        num_clusters=clusters.count() or None,
+        kept=figures[True],
+        dropped=figures[False],
+        num_prompts=num_prompts,
+        num_clusters=num_clusters or None,
     )
-
-
-class _Distinct:
-    """Counts distinct hashes; at millions of rows the chance of a collision is about a millionth."""
-
-    def __init__(self) -> None:
-        self._seen: list[NDArray[np.uint64]] = []
-
-    def add(self, values: "NDArray[np.uint64]") -> None:
-        self._seen.append(np.unique(values))
-
-    def count(self) -> int:
-        return len(np.unique(np.concatenate(self._seen))) if self._seen else 0
-
-
-def _files(folder: Path) -> dict[str, FileFacts]:
-    names = [*KEPT_FILES, REJECTED_FILE]
-    if (folder / PREFERENCES_FILE).exists():
-        names.append(PREFERENCES_FILE)
-    return {name: FileFacts(pq.read_metadata(folder / name).num_rows, file_sha256(folder / name)) for name in names}

@@ -21,8 +21,16 @@ from xxhash import xxh3_64_intdigest
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.read import shard_tables
 from stillhouse.dataset.schema import CandidateShard
-from stillhouse.dataset.select.filters import configured_scores, drop_bits, limits_of
-from stillhouse.dataset.select.labels import PLAIN, label_frame, score_column, score_names_in, score_source
+from stillhouse.dataset.select.filters import (
+    PLAIN,
+    configured_scores,
+    drop_bits,
+    label_frame,
+    limits_of,
+    score_column,
+    score_names_in,
+    score_source,
+)
 from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import unit_interval
@@ -81,15 +89,12 @@ def score_names(shards: Sequence[CandidateShard]) -> list[str]:
 def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[pa.Table]:
     """The labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
     names = {*PLAIN, "contamination", *score_sources}
-    if shard.judge is not None and _has_judge_verifier(shard):
-        names.add("judge")
+    if shard.judge is not None:
+        verifiers = pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
+        names |= {"judge"} & {*verifiers}
     for table in shard_tables(shard, names, _BATCH_ROWS):
         _check_stop_reasons(table, shard.candidates)
         yield table
-
-
-def _has_judge_verifier(shard: CandidateShard) -> bool:
-    return "judge" in pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
 
 
 def _check_stop_reasons(labels: pa.Table, path: Path) -> None:

@@ -1,9 +1,10 @@
 """Filters: each decides from labels and limits alone which rows should not be trained on; and the funnel over them.
 
-They look at one row at a time, so that the same filters decide while trajectories are still being sampled.
+They look at one row at a time, so that the same filters decide while trajectories are still being sampled. Labels are
+columns backed by Arrow, null for what was not measured: a comparison with null is null and never drops a row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import groupby, pairwise
 from operator import ge, gt, lt, or_
@@ -11,15 +12,103 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stillhouse.config import DatasetConfig
 from stillhouse.config.dataset import FiltersConfig
-from stillhouse.dataset.select.labels import label_batch, label_frame, score_column
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.select.reasons import BITS, DropReason
 from stillhouse.types import JsonObject, StopReason
+
+PLAIN: Final = (
+    "id", "prompt_id", "sample_index", "tag", "turns", "num_tool_calls", "num_tool_errors", "stop_reason",
+    "completion_tokens", "verifier", "verified", "has_answer", "answer_chars", "sampled_chars", "language", "refusal",
+    "repetition", "compression_ratio", "format_problem", "private_data", "objections", "num_tokens",
+    "num_supervised_tokens", "template_problem", "student_nll", "student_pass_rate", "prompt_cluster", "duplicate_of",
+    "duplicate_kind", "duplicate_source",
+)  # fmt: skip
+"""Columns of the schema that filters and selection read as they are."""
+
+_TYPES: Final = {column.name: column.kind.storage_type for column in COLUMNS}
+
+
+def score_column(name: str) -> str:
+    """The column of the frame that holds a score."""
+    return f"scores.{name}"
+
+
+def score_source(name: str) -> str:
+    """The column of the schema that holds a score."""
+    return "judge" if name.startswith("judge/") else "scores"
+
+
+def label_batch(rows: Sequence[JsonObject]) -> pa.RecordBatch:
+    """The label columns of rows as `rows.candidate_row` gives them."""
+    names = [*PLAIN, "scores", "judge", "contamination"]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row.get(name) for row in rows], _TYPES[name]) for name in names], names
+    )
+
+
+def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
+    """The columns that filters and selection read, one row for each of `batch`.
+
+    Args:
+        batch: columns of the schema by name, JSON as text or under Arrow's JSON type; missing ones become null.
+        scores: names of scores, each of which becomes the column `score_column(name)`.
+
+    Returns:
+        `PLAIN`, where `verified` is the judge's verdict for rows under the verifier `judge`; `longest_overlap`, the
+        longest n-gram shared with an evaluation set; the scores.
+    """
+    columns = {name: _column(batch, name) for name in PLAIN}
+    columns["verified"] = _with_verdicts(columns["verified"], columns["verifier"], batch)
+    columns["longest_overlap"] = _longest_overlap(_column(batch, "contamination"))
+    for source in ("scores", "judge"):
+        if names := [name for name in scores if score_source(name) == source]:
+            rows = list(_scores_of(batch, source))
+            columns |= {score_column(name): pa.array((row.get(name) for row in rows), pa.float64()) for name in names}
+    return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def score_names_in(batch: pa.RecordBatch) -> set[str]:
+    """Names of all scores in the columns `scores` and `judge`."""
+    return {name for column in ("scores", "judge") for scores in _scores_of(batch, column) for name in scores}
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, _TYPES[name])
+    return batch.column(name).cast(_TYPES[name])
+
+
+def _with_verdicts(verified: pa.Array, verifier: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+    is_judged = pc.fill_null(pc.equal(verifier, "judge"), False)
+    if not pc.any(is_judged).as_py():
+        return verified
+    judgements = _parsed(pc.if_else(is_judged, _column(batch, "judge"), None))
+    return pc.if_else(is_judged, pa.array((row.get("verdict") for row in judgements), pa.bool_()), verified)
+
+
+def _longest_overlap(contamination: pa.Array) -> pa.Array:
+    longest = np.zeros(len(contamination), np.int64)
+    hits = pc.list_flatten(contamination)
+    lengths = np.array([hit["ngram"] for hit in _parsed(hits)], np.int64)
+    np.maximum.at(longest, pc.list_parent_indices(contamination).to_numpy(), lengths)
+    return pa.array(longest, mask=contamination.is_null().to_numpy(zero_copy_only=False))
+
+
+def _scores_of(batch: pa.RecordBatch, column: str) -> Iterator[Mapping[str, float | None]]:
+    rows = _parsed(_column(batch, column))
+    return (row.get("scores") or {} for row in rows) if column == "judge" else rows
+
+
+def _parsed(texts: pa.Array) -> Iterator[dict[str, Any]]:
+    return (orjson.loads(text) if text is not None else {} for text in texts.to_pylist())
+
 
 Drops = Callable[[pd.DataFrame, FiltersConfig], "pd.Series[bool] | None"]
 """True for rows to drop, null for rows without the label; None if the config sets no limit."""
@@ -116,7 +205,7 @@ def _language(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] |
 
 
 def _repeats_earlier(kind: str, settings: Sequence[str]) -> Drops:
-    """Drops repeats of an earlier dataset; `duplicates.settle` decides on repeats within this one."""
+    """Drops repeats of an earlier dataset; `choices.settle` decides on repeats within this one."""
     return lambda labels, limits: (
         labels["duplicate_source"].notna() & (labels["duplicate_kind"] == kind)
         if limits.duplicates in settings

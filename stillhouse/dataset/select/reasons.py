@@ -9,7 +9,7 @@ class DropReason(StrEnum):
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> Self:
+    def __new__(cls, value: str, meaning: str = "") -> Self:
         reason = str.__new__(cls, value)
         reason._value_, reason.meaning = value, meaning
         return reason

@@ -17,6 +17,7 @@ from stillhouse.dataset.select.candidates import Candidates, read_candidates, sc
 from stillhouse.dataset.select.choices import (
     Mask,
     check_quotas,
+    duplicate_groups,
     in_validation,
     outside_band,
     over_quota,
@@ -24,9 +25,9 @@ from stillhouse.dataset.select.choices import (
     pass_rates,
     preference,
     preference_pairs,
+    settle,
 )
 from stillhouse.dataset.select.diversity import not_diverse
-from stillhouse.dataset.select.duplicates import duplicate_groups, settle
 from stillhouse.dataset.select.filters import configured_scores, explanation
 from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
 from stillhouse.errors import ConfigError, NothingKept

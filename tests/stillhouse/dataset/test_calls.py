@@ -6,7 +6,7 @@ import pytest
 
 from stillhouse.chat.content import calls_of
 from stillhouse.config import Criterion, JudgeConfig
-from stillhouse.dataset.duplicates.texts import texts_of
+from stillhouse.dataset.duplicates.signatures import texts_of
 from stillhouse.dataset.judge import question_of
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import Trajectory

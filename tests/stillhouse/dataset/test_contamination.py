@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.config import ContaminationConfig
-from stillhouse.dataset.contamination import ContaminationLabels
-from stillhouse.dataset.evaluation_sets import sets_fingerprint
+from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import StopReason, Trajectory, Turn

@@ -21,10 +21,9 @@ from stillhouse.dataset.labelling.label import (
     labelled_rows,
     verification_labels,
 )
-from stillhouse.dataset.labelling.language import LanguageLabels
 from stillhouse.dataset.labelling.privacy import privacy_labels
 from stillhouse.dataset.labelling.refusals import refusal_labels
-from stillhouse.dataset.labelling.text import text_labels
+from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.report.columns import Distribution
+from stillhouse.dataset.report.figures import Distribution
 
 NUMBERS = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False, allow_subnormal=False)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhouse.dataset.report.counts import FunnelCounts
+from stillhouse.dataset.report.figures import FunnelCounts
 from stillhouse.dataset.report.summary import summarise
 from stillhouse.dataset.schema import PREFERENCE_COLUMNS
 from stillhouse.dataset.table import TableWriter
@@ -114,8 +114,8 @@ def test_duplicates_contamination_and_clusters_are_counted(
     facts = summary.facts()
     assert (facts["near_duplicates"], facts["exact_duplicates"]) == (1, 1)
     assert (facts["contaminated"], facts["clusters"], facts["prompts"]) == (1, 2, 4)
-    assert summary.findings.overlaps.rows() == [(("gsm8k", 13), (1, 0))]
-    assert dict(summary.findings.duplicates.rows()) == {("near", "earlier"): (0, 1), ("exact", None): (0, 1)}
+    assert summary.rows_by("overlaps") == [(("gsm8k", 13), (1, 0))]
+    assert dict(summary.rows_by("duplicates")) == {("near", "earlier"): (0, 1), ("exact", None): (0, 1)}
 
 
 def test_rows_that_overlap_with_no_evaluation_set_are_counted_as_none_and_rows_not_compared_as_unknown(
@@ -134,7 +134,7 @@ def test_scores_of_functions_and_of_the_judge_have_distributions(
         kept(2, scores={"reward": 0.0, "odd": None}),
         rejected(3, "score_low", scores={"reward": 0.25}, judge={"scores": None}),
     ]
-    measured = summarise(write_dataset(tmp_path, rows), num_repeated=0).measurements.present()
+    measured = summarise(write_dataset(tmp_path, rows), num_repeated=0).measures()
     scores = {measure.label: parts for measure, parts in measured if measure.unit == "number"}
     assert {name: (parts.kept.mean, parts.dropped.mean) for name, parts in scores.items()} == {
         "judge/clarity": (0.5, None),
@@ -169,8 +169,8 @@ def test_tool_calls_are_counted_by_name(
         kept(2, tool_names=[]),
         rejected(3, "wrong", tool_names=["search", None]),
     ]
-    calls = summarise(write_dataset(tmp_path, rows), num_repeated=0).findings.categories["tool_names"]
-    assert calls.rows() == [("search", (2, 1)), ("browse", (1, 0)), (None, (0, 1))]
+    calls = summarise(write_dataset(tmp_path, rows), num_repeated=0).rows_by("tool_names")
+    assert calls == [("search", (2, 1)), ("browse", (1, 0)), (None, (0, 1))]
 
 
 def test_files_are_named_with_rows_and_hash(tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.config.dataset import SelectionConfig
-from stillhouse.dataset.select.choices import preference
-from stillhouse.dataset.select.duplicates import duplicate_groups, settle
+from stillhouse.dataset.select.choices import duplicate_groups, preference, settle
 from stillhouse.dataset.select.select import Selection
 from stillhouse.errors import InputError
 

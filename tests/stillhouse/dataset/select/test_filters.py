@@ -4,8 +4,15 @@ from typing import Any
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.select.filters import FILTERS, configured_scores, drop_bits, limits_of, passes
-from stillhouse.dataset.select.labels import label_batch, label_frame
+from stillhouse.dataset.select.filters import (
+    FILTERS,
+    configured_scores,
+    drop_bits,
+    label_batch,
+    label_frame,
+    limits_of,
+    passes,
+)
 from stillhouse.dataset.select.reasons import reasons_in
 from stillhouse.types import StopReason
 
