@@ -1,7 +1,7 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import torch
@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
+from stillhouse.serving.generator import Generator
 from stillhouse.store import ArtifactStore
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking import TrackedRun, attach
@@ -19,18 +20,19 @@ from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.trainer import Measurement
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.generations import Generations, GreedySampling
+from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.ranks import Ranks, join_ranks
 from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.sft.row_forms import validation_prompts
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.training.workdir import exclusive
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -146,12 +148,19 @@ def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Liste
             f"sft.generate_every_steps = {sft.generate_every_steps}: no validation row of the dataset has an expected "
             "answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or set it to null"
         )
-    sampling = GreedySampling(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
+    sampling = SamplingSettings(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
     max_context = student.causal_lm.config.max_position_embeddings
+    sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context)
+
+    def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+        # Always round 0: every measurement has the same seeds.
+        generator = Generator(student.causal_lm, max_batch=sampling.max_concurrent)
+        return sampler.sample(generator, prompts, round_index=0)
+
     return [
         Generations(
             student,
-            Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context),
+            sample,
             prompts,
             metadata,
             every_steps=sft.generate_every_steps,

@@ -1,19 +1,16 @@
 """Accuracy of the student on answers that it samples during training."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stillhouse.serving.generator import Generator
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import GENERATIONS_FILE, Listener, StepRows
-from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.repeatability import random_state, restore_random_state
 from stillhouse.training.sharding import gathered
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason
 from stillhouse.verification import verify_ending
 
@@ -22,25 +19,12 @@ GENERATIONS_TABLE: Final = "generations.json"
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
 
 
-@dataclass(frozen=True, slots=True)
-class GreedySampling:
-    """Settings of a `Sampler` that takes the most likely token: between measurements only the student differs."""
-
-    max_tokens: int
-    max_turns: int
-    group_size: int = 1
-    max_concurrent: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-
-
 class Generations:
     """Answers of the student to the same prompts with the same seeds at every measurement.
 
     Args:
         student: measured in its current state.
-        sampler: samples the answers, with the tools that the prompts offer.
+        sample: one answer of the student to each prompt, with its tokens; the same seeds at every call.
         prompts: at least one.
         metadata: expected answers by prompt id; may lack any.
         every_steps: steps between two measurements.
@@ -52,7 +36,7 @@ class Generations:
     def __init__(
         self,
         student: Student,
-        sampler: Sampler,
+        sample: Callable[[Sequence[Prompt]], Sequence[SampledTrajectory]],
         prompts: Sequence[Prompt],
         metadata: Mapping[str, PromptMetadata],
         *,
@@ -61,7 +45,7 @@ class Generations:
         listener: Listener,
     ) -> None:
         self._student = student
-        self._sampler = sampler
+        self._sample = sample
         self._prompts = {prompt.id: prompt for prompt in prompts}
         self._metadata = metadata
         self.every_steps = every_steps
@@ -77,9 +61,7 @@ class Generations:
             generation_mean_tokens: sampled tokens of an answer, over all its turns.
         """
         with _undisturbed(self._student):
-            # Always round 0: every measurement has the same seeds.
-            generator = Generator(self._student.causal_lm, max_batch=self._sampler.config.max_concurrent)
-            trajectories = self._sampler.sample(generator, list(self._prompts.values()), round_index=0)
+            trajectories = self._sample(list(self._prompts.values()))
         rows = [self._row(trajectory, step) for trajectory in trajectories]
         self._rows.append(rows)
         self._rows.sync()
@@ -99,7 +81,7 @@ class Generations:
 
     def _row(self, trajectory: SampledTrajectory, step: int) -> JsonObject:
         metadata = self._metadata.get(trajectory.prompt_id)
-        first = trajectory.loss_mask.index(True) if trajectory.num_turns else len(trajectory.token_ids)
+        first = trajectory.loss_mask.index(True) if trajectory.turns else len(trajectory.token_ids)
         # In the order of MLflow's columns, of which the first four fit on its page.
         return {
             "step": step,

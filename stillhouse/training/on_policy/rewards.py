@@ -14,7 +14,7 @@ from typing import Final, Self
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.running import submit, wait_for
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
 from stillhouse.verification import verify_ending
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 

@@ -25,7 +25,7 @@ from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
 OnBatch = Callable[[int, Sequence[SampledTrajectory], Sequence[ScoredSample], Sequence[TrajectoryReward]], None]
@@ -74,7 +74,12 @@ class BatchMaker:
         return lambda: self._make(index, policy_version, engine, stack, split)
 
     def _make(
-        self, index: int, policy_version: int, engine: Engine, stack: AbstractContextManager[object], split: TimeSplit
+        self,
+        index: int,
+        policy_version: int,
+        engine: Engine,
+        stack: AbstractContextManager[object],
+        split: TimeSplit,
     ) -> RolloutBatch:
         rows = distinct_rows(index, self.config.prompts_per_step, len(self.prompts), self.config.seed)
         work = _BatchInProgress(self, [self.prompts[row] for row in rows], split)

@@ -12,7 +12,7 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
 
 

@@ -15,7 +15,7 @@ from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import StopReason
 
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)

@@ -18,7 +18,7 @@ from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.monitoring.shown_tokens import LEVELS, full_scale, level_value, segments
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 
 PAGES_FOLDER: Final = "trajectories"
 

@@ -12,7 +12,7 @@ from stillhouse.tools.calls import ToolErrorKind
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.toolbox import BoundToolbox, Toolbox, ToolResult
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, ToolSchema, Turn
 
 _MODEL: Final = "student"

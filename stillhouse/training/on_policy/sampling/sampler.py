@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +20,7 @@ from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
 from stillhouse.chat.tokenizer import decode_all, encode_all
+from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
@@ -28,7 +28,7 @@ from stillhouse.tools.context import ToolContext
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.engine import Engine
 from stillhouse.training.on_policy.sampling.rollout import StudentRollout, call_all
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason
 
 logger = logging.getLogger(__name__)
@@ -36,23 +36,17 @@ logger = logging.getLogger(__name__)
 OnGroup = Callable[[list[SampledTrajectory]], None]
 
 
-class SamplingSettings(Protocol):
-    """Settings of a sampler: `OnPolicyConfig` has them, among other things."""
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to sample; by default the most likely tokens, so that between two measurements only the student differs."""
 
-    @property
-    def group_size(self) -> int: ...
-    @property
-    def max_concurrent(self) -> int: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def max_turns(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+    max_tokens: int
+    max_turns: int
+    group_size: int = 1
+    max_concurrent: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class Sampler:
 
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
-    config: SamplingSettings
+    config: OnPolicyConfig | SamplingSettings
     max_context: int
     system_prompt: str | None = None
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)

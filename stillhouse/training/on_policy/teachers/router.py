@@ -11,7 +11,7 @@ from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.views import ViewBuilder
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from stillhouse.config import StudentConfig, ToolsConfig
+from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.generations import Generations, GreedySampling
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.monitoring.generations import Generations
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
 NUM_PROMPTS = 6
@@ -61,9 +63,13 @@ def generations(
     work_dir: Path,
     listener: Heard,
 ) -> Generations:
-    sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), GreedySampling(max_tokens=48, max_turns=3), 512)
+    sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), SamplingSettings(max_tokens=48, max_turns=3), 512)
+
+    def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+        return sampler.sample(Generator(student.causal_lm), prompts, round_index=0)
+
     some = prompts[:NUM_PROMPTS]
-    return Generations(student, sampler, some, metadata, every_steps=10, work_dir=work_dir, listener=listener)
+    return Generations(student, sample, some, metadata, every_steps=10, work_dir=work_dir, listener=listener)
 
 
 def rows_of(work_dir: Path) -> list[JsonObject]:

@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.config import ToolsConfig
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
 
 METADATA = {prompt_id: PromptMetadata(prompt_id, "4", None, "exact", {"limit": 3}) for prompt_id in ("p0", "p1", "p2")}

@@ -5,7 +5,7 @@ import pytest
 from stillhouse.errors import StoreError
 from stillhouse.tools.calculator import calculator
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, StopReason, Turn
 
 

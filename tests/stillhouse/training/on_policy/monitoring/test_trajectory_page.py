@@ -22,7 +22,7 @@ from stillhouse.training.on_policy.monitoring.trajectory_page import (
 )
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, StopReason, Turn
 
 REPORT_FOLDER = Path(report.__file__).parent

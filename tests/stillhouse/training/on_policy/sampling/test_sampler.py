@@ -15,7 +15,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata, StopReason
 
 

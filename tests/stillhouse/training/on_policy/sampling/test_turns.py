@@ -17,7 +17,7 @@ from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, StopReason, Trajectory
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}

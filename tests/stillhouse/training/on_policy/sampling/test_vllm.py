@@ -19,7 +19,7 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 
 REQUEST = GenerationRequest([5, 9, 40], 4)

@@ -10,7 +10,7 @@ from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
 QUESTION: Message = {"role": "user", "content": "Ben has 12 eggs. Ben finds 5 more. How many now?"}
