@@ -34,7 +34,7 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.engine import Engine, Engines
+from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
@@ -48,12 +48,12 @@ _REWARDS: Final = str(Path(__file__).with_name("rewards.py"))
 class AsAsked:
     """An engine whose completions have the tokens that their prompts ask for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SamplingEngine) -> None:
         self._engine = engine
         self.step = engine.step
 
     def submit(self, request: GenerationRequest) -> int:
-        """See `Engine`."""
+        """See `SamplingEngine`."""
         return self._engine.submit(replace(request, max_tokens=wanted_tokens(request.prompt_ids)))
 
 
@@ -66,8 +66,8 @@ class Sampling:
         self.max_context = engines.max_context
 
     @contextmanager
-    def engine(self, version: int) -> Iterator[Engine]:
-        """See `Engines`."""
+    def engine(self, version: int) -> Iterator[SamplingEngine]:
+        """See `SamplingEngines`."""
         with self._engines.engine(version) as engine:
             yield AsAsked(engine)
 
@@ -80,12 +80,12 @@ class Replay:
     def __init__(self, steps: Sequence[Sequence[Trajectory]]) -> None:
         self._steps = steps
 
-    def engine(self, version: int) -> AbstractContextManager[Engine]:
-        """See `Engines`."""
+    def engine(self, version: int) -> AbstractContextManager[SamplingEngine]:
+        """See `SamplingEngines`."""
         return nullcontext(ReplayedStep(self._steps[version]))
 
     def close(self) -> None:
-        """See `Engines`."""
+        """See `SamplingEngines`."""
 
 
 class ReplayedStep:
@@ -98,7 +98,7 @@ class ReplayedStep:
         self._ready: list[tuple[int, Generation]] = []
 
     def submit(self, request: GenerationRequest) -> int:
-        """See `Engine`."""
+        """See `SamplingEngine`."""
         ids = self._completions[tuple(request.prompt_ids)].pop(0)
         handle = len(self._ready)
         logprobs = [0.0] * len(ids)
@@ -106,7 +106,7 @@ class ReplayedStep:
         return handle
 
     def step(self) -> list[tuple[int, Generation]]:
-        """See `Engine`."""
+        """See `SamplingEngine`."""
         ready, self._ready = self._ready, []
         return ready
 
@@ -243,7 +243,7 @@ def train(
         profiler: of the last step, which it slows down, from where its batch is there; None profiles nothing.
     """
     record = OnPolicyRecord()
-    sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
+    sampled: SamplingEngines = Sampling(TransformersEngines(student, config.max_concurrent))
     places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
         algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))

@@ -20,7 +20,7 @@ from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.engine import Engines
+from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
@@ -106,7 +106,7 @@ def _prompts(path: Path, config: OnPolicyConfig) -> list[Prompt]:
     return [replace(prompt, tools=[]) for prompt in prompts] if config.agentic == "off" else prompts
 
 
-def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> Engines:
+def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> SamplingEngines:
     if config.engine == "vllm":
         return VllmEngines(student, config, work_dir / "served_weights")
     return TransformersEngines(student, config.max_concurrent)

@@ -21,7 +21,7 @@ from stillhouse.training.on_policy.monitoring.metrics import (
 )
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
-from stillhouse.training.on_policy.sampling.engine import Engine, Engines
+from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -52,7 +52,7 @@ class BatchMaker:
     prompts: Sequence[Prompt]
     metadata: Mapping[str, PromptMetadata]
     sampler: Sampler
-    engines: Engines
+    engines: SamplingEngines
     teachers: TeacherRouter
     rewards: RewardScorer
     objective: Objective
@@ -77,7 +77,7 @@ class BatchMaker:
         self,
         index: int,
         policy_version: int,
-        engine: Engine,
+        engine: SamplingEngine,
         stack: AbstractContextManager[object],
         split: TimeSplit,
     ) -> RolloutBatch:
@@ -130,7 +130,7 @@ class _BatchInProgress:
         maker = self.maker
         self.scoring = Scoring(maker.teachers, maker.metadata, [prompt.id for prompt in self.prompts], maker.objective)
 
-    def sample(self, engine: Engine, index: int, policy_version: int) -> list[SampledTrajectory]:
+    def sample(self, engine: SamplingEngine, index: int, policy_version: int) -> list[SampledTrajectory]:
         """All trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
         store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)

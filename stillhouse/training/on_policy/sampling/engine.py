@@ -1,4 +1,4 @@
-"""The engines that a sampler drives: `Engine` decodes with one version of the student's weights."""
+"""The engines that a sampler drives: `SamplingEngine` decodes with one version of the student's weights."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from stillhouse.serving.generation import Generation, GenerationRequest
 
 
-class Engine(Protocol):
+class SamplingEngine(Protocol):
     """Decodes any number of requests at once; `stillhouse.serving.generator.Generator` is one as it is."""
 
     def submit(self, request: GenerationRequest) -> int:
@@ -20,14 +20,14 @@ class Engine(Protocol):
         """Advances, and returns the completions that finished, with their handles, in no order; may be empty."""
 
 
-class Engines(Protocol):
+class SamplingEngines(Protocol):
     """Makes the engines of one training."""
 
     @property
     def max_context(self) -> int | None:
         """Most tokens of a sequence; None where only the student bounds them."""
 
-    def engine(self, version: int) -> AbstractContextManager[Engine]:
+    def engine(self, version: int) -> AbstractContextManager[SamplingEngine]:
         """An engine over the student's current weights, which have had `version` updates.
 
         The weights must not change inside the block.

@@ -26,7 +26,7 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.sampling.engine import Engine
+from stillhouse.training.on_policy.sampling.engine import SamplingEngine
 from stillhouse.training.on_policy.sampling.rollout import StudentRollout, call_all
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason
@@ -85,7 +85,7 @@ class Sampler:
 
     def sample(
         self,
-        engine: Engine,
+        engine: SamplingEngine,
         prompts: Sequence[Prompt],
         round_index: int,
         on_group: OnGroup | None = None,
@@ -130,7 +130,7 @@ class Sampler:
 
     def _run(
         self,
-        engine: Engine,
+        engine: SamplingEngine,
         groups: Sequence[Sequence[StudentRollout]],
         round_index: int,
         on_group: OnGroup | None,

@@ -33,7 +33,7 @@ class TransformersEngines:
 
     @contextmanager
     def engine(self, version: int) -> Iterator[Generator]:
-        """See `Engines`."""
+        """See `SamplingEngines`."""
         was_training = self._student.model.training
         self._student.model.eval()
         try:
@@ -50,7 +50,7 @@ class TransformersEngines:
             self._student.model.train(was_training)
 
     def close(self) -> None:
-        """See `Engines`."""
+        """See `SamplingEngines`."""
 
 
 @contextmanager

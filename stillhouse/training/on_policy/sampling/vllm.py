@@ -65,7 +65,7 @@ class VllmEngines:
 
     @contextmanager
     def engine(self, version: int) -> Iterator[VllmEngine]:
-        """See `Engines`. The weights are the server's once the block begins."""
+        """See `SamplingEngines`. The weights are the server's once the block begins."""
         is_first = self._version is None
         if version != self._version:
             self._hand_over(version)
@@ -78,7 +78,7 @@ class VllmEngines:
             engine.close()
 
     def close(self) -> None:
-        """See `Engines`; errors of the server are ignored, and nothing is retried."""
+        """See `SamplingEngines`; errors of the server are ignored, and nothing is retried."""
         self._server.stop()
         try:
             if self._is_adapter and self._version is not None:

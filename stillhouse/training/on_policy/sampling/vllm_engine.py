@@ -22,14 +22,14 @@ class VllmEngine:
         self._num_submitted = 0
 
     def submit(self, request: GenerationRequest) -> int:
-        """See `Engine`."""
+        """See `SamplingEngine`."""
         handle = self._num_submitted
         self._num_submitted += 1
         self._running[self._threads.submit(self.complete, request)] = handle
         return handle
 
     def step(self) -> list[tuple[int, Generation]]:
-        """See `Engine`; waits until a completion has ended.
+        """See `SamplingEngine`; waits until a completion has ended.
 
         Raises:
             EndpointError: a completion failed.

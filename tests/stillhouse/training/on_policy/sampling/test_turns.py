@@ -35,7 +35,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 class ScriptedEngine:
-    """An `Engine` that samples the script's answers as the tokenizer writes them."""
+    """An `SamplingEngine` that samples the script's answers as the tokenizer writes them."""
 
     def __init__(self, script: list[str], tokenizer: PreTrainedTokenizerBase) -> None:
         self._answers: Iterator[str] = iter(script)

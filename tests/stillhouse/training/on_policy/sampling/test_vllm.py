@@ -14,7 +14,7 @@ from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.engine import Engines
+from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
@@ -69,7 +69,7 @@ def update(student: Student, seed: int) -> None:
             parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
 
 
-def sample(student: Student, engines: Engines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
+def sample(student: Student, engines: SamplingEngines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
     config = OnPolicyConfig.model_validate({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
     sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig(builtin=("calculator",))), config, 512)
     with engines.engine(version) as engine:
