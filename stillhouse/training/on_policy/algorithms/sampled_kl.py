@@ -9,8 +9,8 @@ for all that follows, and the gradient is that of the KL between sequences. Dist
 output of a tool between two of them takes no step.
 
 The teacher is asked for the log-probabilities of the sampled tokens. The loss is the policy gradient of A, with d_t
-under the weights being trained, so that its gradient is right where the sampler lags; later
-d_u are as they were sampled.
+under the weights being trained, so that its gradient is right where the sampler lags; later d_u are as they
+were sampled.
 """
 
 from collections.abc import Sequence

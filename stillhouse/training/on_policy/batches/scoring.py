@@ -63,10 +63,11 @@ class Scoring:
             self._added.append((trajectory, teacher, view))
             if teacher is not None and not self._objective.is_exact:
                 request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
-                self._ask(teacher, request)
-        for pending in list(self._pending.values()):
-            if not isinstance(pending.teacher, ExactTeacher):
-                self._send(pending)
+                pending = self._pending.setdefault(teacher.name, _Pending(teacher))
+                pending.requests.append(request)
+                pending.indices.append(len(self._added) - 1)
+        if teacher is not None and teacher.name in self._pending and not isinstance(teacher, ExactTeacher):
+            self._send(self._pending.pop(teacher.name))
 
     def finish(self) -> list[ScoredSample]:
         """The samples, prompt by prompt in the order of the batch.
@@ -74,8 +75,9 @@ class Scoring:
         Raises:
             StillhouseError: a teacher could not score.
         """
-        for pending in list(self._pending.values()):
+        for pending in self._pending.values():
             self._send(pending)
+        self._pending.clear()
         logprobs: dict[int, list[float]] = {}
         for indices, future in self._sent:
             logprobs |= dict(zip(indices, future.result(), strict=True))
@@ -83,15 +85,8 @@ class Scoring:
         by_prompt = sorted(range(len(samples)), key=lambda index: (self._order[samples[index].prompt_id], index))
         return [samples[index] for index in by_prompt]
 
-    def _ask(self, teacher: Teacher, request: ScoreRequest) -> None:
-        pending = self._pending.setdefault(teacher.name, _Pending(teacher))
-        pending.requests.append(request)
-        pending.indices.append(len(self._added) - 1)
-
     def _send(self, pending: _Pending) -> None:
-        if pending.requests:
-            self._sent.append((pending.indices, pending.teacher.start(pending.requests)))
-        self._pending[pending.teacher.name] = _Pending(pending.teacher)
+        self._sent.append((pending.indices, pending.teacher.start(pending.requests)))
 
     def _sample(self, index: int, teacher_logprobs: list[float] | None) -> ScoredSample:
         trajectory, teacher, view = self._added[index]
