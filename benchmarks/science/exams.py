@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.science.tasks.rows import Question
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.serving.generator import Generator
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
@@ -15,6 +16,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
 
@@ -35,9 +37,9 @@ class Exam:
 
     def identity(self) -> JsonObject:
         """All that the accuracy of a model depends on."""
-        about = [[one.prompt_id, one.expected_answer, one.verifier] for one in self.metadata]
+        questions = [[one.prompt_id, one.expected_answer, one.verifier] for one in self.metadata]
         limits = [self.max_tokens, self.max_turns]
-        return {"questions": digest(about), "limits": limits, "tools": self.tools.model_dump(mode="json")}
+        return {"questions": digest(questions), "limits": limits, "tools": self.tools.model_dump(mode="json")}
 
     def accuracy(self, student: Student) -> float:
         """The share of right answers."""
@@ -45,8 +47,12 @@ class Exam:
         places = student.causal_lm.config.max_position_embeddings
         sampler = Sampler(student.tokenizer, Toolbox.from_config(self.tools), settings, places)
         metadata = {one.prompt_id: one for one in self.metadata}
+
+        def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+            return sampler.sample(Generator(student.causal_lm, max_batch=settings.max_concurrent), prompts, 0)
+
         generations = Generations(
-            student, sampler, self.prompts, metadata, every_steps=1, work_dir=None, listener=NoListener()
+            student, sample, self.prompts, metadata, every_steps=1, work_dir=None, listener=NoListener()
         )
         return generations.measure(0)["generation_accuracy"]
 
