@@ -71,7 +71,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, shop_config: Callable[..., 
         first = night()
         append_prompts(prompts, new)
         second = night()
-        third = night(learning_rate=0.05)
+        third = night(learning_rate=0.05, divergence_factor=None)
         yield Nights(first, second, third, new, store, config())
 
 
