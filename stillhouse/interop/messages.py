@@ -17,8 +17,8 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
     """The messages of a foreign row.
 
     Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
-    `function_call` becomes a tool call, tool results without an id get that of the call they follow, and null keys are
-    dropped.
+    `function_call` becomes a tool call, tool results without an id get that of the call they follow, empty text beside
+    calls and null keys are dropped.
 
     Args:
         value: a list of messages, or one as JSON text.
@@ -70,6 +70,9 @@ def _assistant(message: JsonObject, num_calls: int, *, is_answered: bool) -> Jso
     if calls:
         message["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
     content = message.get("content")
+    if calls and content == "":
+        # rnow and others write it for want of null.
+        del message["content"]
     if not isinstance(content, str) or calls:
         return message
     if _CALL in content or content.lstrip().startswith(_THINK):

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.fixture
-def asked(tmp_path: Path, images: Path) -> Any:
+def run_script(tmp_path: Path, images: Path) -> Any:
     def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [images / "with-secrets.sh", "sh", "-c", script],
@@ -23,18 +23,18 @@ def asked(tmp_path: Path, images: Path) -> Any:
     return run
 
 
-def test_each_secret_is_a_variable_of_the_command_and_the_rest_stays(request: Any, tmp_path: Path) -> None:
+def test_each_secret_is_a_variable_of_the_command_and_the_rest_stays(run_script: Any, tmp_path: Path) -> None:
     (tmp_path / "TOKEN").write_text("a b'\"$c\n", encoding="utf-8")
-    assert request('printf "%s|%s" "$TOKEN" "$OTHER"', OTHER="kept").stdout == "a b'\"$c|kept"
+    assert run_script('printf "%s|%s" "$TOKEN" "$OTHER"', OTHER="kept").stdout == "a b'\"$c|kept"
 
 
-def test_without_secrets_the_command_runs_all_the_same(request: Any) -> None:
-    assert request("echo here; exit 3").returncode == 3
+def test_without_secrets_the_command_runs_all_the_same(run_script: Any) -> None:
+    assert run_script("echo here; exit 3").returncode == 3
 
 
-def test_a_secret_whose_name_is_no_variable_stops_the_command(request: Any, tmp_path: Path) -> None:
+def test_a_secret_whose_name_is_no_variable_stops_the_command(run_script: Any, tmp_path: Path) -> None:
     (tmp_path / "not-a-name").write_text("x", encoding="utf-8")
-    result = request("echo ran")
+    result = run_script("echo ran")
     assert (result.returncode != 0, result.stdout) == (True, "")
 
 

@@ -16,7 +16,16 @@ from stillhouse.errors import ConfigError
 from stillhouse.project import Template, create_project
 
 TEMPLATES = get_args(Template)
-FILES = {"config.yaml", "prompts.jsonl", "tools.py", "rewards.py", "README.md", ".gitignore", ".env.example"}
+FILES = {
+    "config.yaml",
+    "prompts.jsonl",
+    "tools.py",
+    "rewards.py",
+    "README.md",
+    ".gitignore",
+    ".env.example",
+    "test_project.py",
+}
 TINY = {
     "prompts.max_prompts": 12,
     "rollouts.num_samples": 1,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def make_trajectory() -> Callable[..., Trajectory]:
     """A trajectory that asked the calculator and answered; `changes` are fields of it."""
 
-    def make(index: int = 0, *, request: str | None = None, answer: str = "It is 42.", **changes: Any) -> Trajectory:
+    def make(index: int = 0, *, question: str | None = None, answer: str = "It is 42.", **changes: Any) -> Trajectory:
         call = {"id": "call_0", "type": "function", "function": {"name": "calculator", "arguments": '{"a":[1,2]}'}}
         facts = {"model": "qwen3-32b-2026", "provider": "Groq", "request_id": "req-7"}
         fields: dict[str, Any] = {
@@ -30,7 +30,7 @@ def make_trajectory() -> Callable[..., Trajectory]:
             "sample_index": 0,
             "messages": [
                 {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": request if request is not None else f"What is question {index}?"},
+                {"role": "user", "content": question if question is not None else f"What is question {index}?"},
                 {"role": "assistant", "reasoning_content": "Let me think deeply.", "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "call_0", "content": "42"},
                 {"role": "assistant", "content": answer},

@@ -82,7 +82,7 @@ def test_trajectories_are_filtered_by_outcome_tool_stop_reason_and_score(
         chat(3, stop_reason="max_turns", verified=False, kept=False, drop_reasons=["max_turns"], score=0.0),
         {**chat(4, verified=True, kept=True, score=1.0), "messages": [
             {"role": "user", "content": "q4"}, {"role": "assistant", "tool_calls": [called]}]},
-        make_trajectory(5, asked="q5", **FAILED),
+        make_trajectory(5, question="q5", **FAILED),
     ]  # fmt: skip
     page = visit(make_page(rows))
 
@@ -119,11 +119,11 @@ def test_the_order_is_by_length_cost_turns_or_waiting(make_trajectory: Make, mak
         return Turn("stop", {"completion_tokens": tokens}, waited, "m", cost_usd=usd)
 
     rows = [
-        make_trajectory(0, asked="long", answer="word " * 500, turns=[turn(1, 0.1, 1.0)]),
-        make_trajectory(1, asked="dear", turns=[turn(2, 9.0, 2.0)]),
-        make_trajectory(2, asked="slow", turns=[turn(3, 0.2, 90.0)]),
-        make_trajectory(3, asked="turns", turns=[turn(1, 0.1, 0.1), turn(1, 0.1, 0.1)]),
-        make_trajectory(4, asked="untold", turns=[turn(1, 0.1, None)]),
+        make_trajectory(0, question="long", answer="word " * 500, turns=[turn(1, 0.1, 1.0)]),
+        make_trajectory(1, question="dear", turns=[turn(2, 9.0, 2.0)]),
+        make_trajectory(2, question="slow", turns=[turn(3, 0.2, 90.0)]),
+        make_trajectory(3, question="turns", turns=[turn(1, 0.1, 0.1), turn(1, 0.1, 0.1)]),
+        make_trajectory(4, question="untold", turns=[turn(1, 0.1, None)]),
     ]
     page = visit(make_page(rows))
     for order, first in [("longest", "long"), ("cost", "dear"), ("slowest", "slow"), ("turns", "turns")]:
