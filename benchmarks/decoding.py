@@ -34,8 +34,9 @@ import torch
 from transformers import GenerationConfig
 
 from benchmarks.frame.rounds import Spread, alternate, argument_parser, measured, publish, ratio
+from stillhouse.chat.next_turn import next_turn_ids
 from stillhouse.chat.refs import resolve_model
-from stillhouse.chat.template import next_turn_ids, render
+from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded import embedded_path
 from stillhouse.serving.generation import GenerationRequest

@@ -9,8 +9,9 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.template import continuation, first_difference, render_text
+from stillhouse.chat.template import first_difference, render_text
 from stillhouse.chat.tokenizer import encode_placed
+from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def pieces_of(
     pieces = []
     for part, variant in variants.items():
         text = render_text(tokenizer, [*context, variant], tools, add_generation_prompt=False)
-        other = continuation(before, text, len(context))
+        other = turn_text(tokenizer, [*context, variant], tools, before, text)
         # Reasoning comes first and calls last, which settles what the texts alone leave open.
         pieces.append(Piece(*_inserted(completion, other, borders, last=part == "tool_calls"), part))
     return tuple(piece for piece in pieces if piece.start < piece.end)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.content import text_of
+from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
-from stillhouse.chat.template import stop_token_ids
 from stillhouse.types import Message, ToolCall, ToolSchema
 
 if TYPE_CHECKING:

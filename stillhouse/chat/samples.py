@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stillhouse.chat.parts import ALL_PARTS, Part, Piece, pieces_of
 from stillhouse.chat.rendering import Prefixes, TemplateError
-from stillhouse.chat.template import continuation, prefix_texts
+from stillhouse.chat.template import prefix_texts
 from stillhouse.chat.tokenizer import PlacedTokens, decode_all, encode_all, encode_placed, end_of_turn, special_ids
+from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -115,10 +116,10 @@ def _spans(
         if not samples or not before.startswith(done):
             samples.append([])
             done = ""
-        text = continuation(before, after, index)
+        text = turn_text(tokenizer, messages[: index + 1], tools, before, after)
         pieces = pieces_of(tokenizer, messages[: index + 1], tools, before, text) if with_pieces else ()
         samples[-1] += [Span(before[len(done) :], None), Span(text, index, pieces)]
-        done = after
+        done = before + text
     # The iterator has one more text only if messages follow the last assistant's.
     full = next(texts, done)
     if not samples:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.rendering import Prefixes, RenderedPrefixes, TemplateError, render_prefixes
-from stillhouse.chat.tokenizer import encode, end_of_turn, special_ids
+from stillhouse.chat.tokenizer import encode
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -48,65 +48,8 @@ def render(
     return encode(tokenizer, render_text(tokenizer, messages, tools, add_generation_prompt))
 
 
-def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Tokens that end an assistant's turn: the tokenizer's end token and the one its template closes a turn with.
-
-    They differ for some base models, whose end token is the end of a document.
-    """
-    exchange: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    ids = render(tokenizer, exchange, None, add_generation_prompt=False)
-    return frozenset({tokenizer.eos_token_id, ids[end_of_turn(ids, special_ids(tokenizer), 1)]})
-
-
-def next_turn_ids(
-    tokenizer: "PreTrainedTokenizerBase",
-    sampled_ids: Sequence[int],
-    messages: Sequence[Message],
-    new_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-) -> list[int]:
-    """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
-
-    The sampled ids, with their end-of-turn token or cut off, are never re-tokenised: only what the template writes
-    after the assistant's turn is. The template may render that turn differently as long as it says the same: Qwen3's
-    gives the last message an empty thought where it has none, and removes it once more follows. The last of `messages`
-    is the assistant's, parsed from `sampled_ids`; `new_messages` are tool results, or a user's message.
-
-    Raises:
-        TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
-            follows, or drops what the turn said.
-    """
-    last = len(messages) - 1
-    prompt = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
-    after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
-    # The same with a new message that differs from its first character on.
-    first: Message = {**new_messages[0], "content": "b" if str(new_messages[0].get("content")).startswith("a") else "a"}
-    following, altered = (
-        render_text(tokenizer, [*messages, *added], tools, add_generation_prompt=True)
-        for added in (new_messages, [first, *new_messages[1:]])
-    )
-    after_ids = encode(tokenizer, after)
-    end_id = after_ids[end_of_turn(after_ids, special_ids(tokenizer), last)]
-    end_text = tokenizer.convert_ids_to_tokens(end_id)
-    # The last end of a turn before the new messages begin is that of the assistant's turn.
-    end = following.rfind(end_text, 0, first_difference(following, altered))
-    turn = continuation(prompt, following, last)[: end - len(prompt)]
-    said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
-    if end < len(prompt) or any(text.strip() in after and text.strip() not in turn for text in said):
-        raise _not_prefix_preserving(last)
-    suffix = encode(tokenizer, following[end + len(end_text) :])
-    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
-    return suffix if is_ended else [end_id, *suffix]
-
-
-def continuation(prefix: str, text: str, index: int) -> str:
-    """What `text` says after `prefix`; raises TemplateError, which names message `index`, if it starts otherwise."""
-    if not text.startswith(prefix):
-        raise _not_prefix_preserving(index)
-    return text[len(prefix) :]
-
-
-def _not_prefix_preserving(index: int) -> TemplateError:
+def not_prefix_preserving(index: int) -> TemplateError:
+    """The error of a template that renders what precedes message `index` differently once more follows."""
     return TemplateError(
         f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
         f"differently once more follows; use a template that renders every turn the same wherever it stands"
@@ -145,7 +88,8 @@ def _template_message(message: Mapping[str, Any]) -> JsonObject:
     """The message as templates read it.
 
     Arguments of calls are objects, malformed calls are back in the text they came from, and reasoning has all of its
-    names, since each template knows one of them. Null keys are left out: many templates would write `None`.
+    names, since each template knows one of them. A message with calls has content, if only an empty text, which some
+    templates read unasked. Null keys are left out: many templates would write `None`.
     """
     shown = dict(message)
     if reasoning := message.get("reasoning_content") or message.get("reasoning"):
@@ -159,7 +103,7 @@ def _template_message(message: Mapping[str, Any]) -> JsonObject:
                 texts.append(function["arguments"])
             else:
                 kept.append({**call, "function": {**function, "arguments": _parsed(function["arguments"])}})
-        shown |= {"content": "\n".join(text for text in texts if text) or None, "tool_calls": kept or None}
+        shown |= {"content": "\n".join(text for text in texts if text), "tool_calls": kept or None}
     return {key: value for key, value in shown.items() if value is not None}
 
 

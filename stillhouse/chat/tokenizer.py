@@ -80,6 +80,12 @@ def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
     return frozenset(token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)
 
 
+def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
+    """Texts of the special tokens, longest first."""
+    texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return tuple(sorted(texts, key=len, reverse=True))
+
+
 def end_of_turn(ids: Sequence[int], special: Set[int], index: int) -> int:
     """Position of the last special token in the ids of assistant message `index`; raises TemplateError without one."""
     for place in range(len(ids) - 1, -1, -1):

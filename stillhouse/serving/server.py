@@ -53,7 +53,7 @@ def serve(
     listener = _listen(host, port)
     from transformers.utils import logging
 
-    from stillhouse.chat.template import stop_token_ids
+    from stillhouse.chat.next_turn import stop_token_ids
     from stillhouse.chat.tokenizer import load_tokenizer
     from stillhouse.http.own_origin import names_of
     from stillhouse.serving.admission import AdmissionController

@@ -39,6 +39,16 @@ def family() -> Callable[[str], PreTrainedTokenizerBase]:
     return made.__getitem__
 
 
+@pytest.fixture(scope="session")
+def byte_level() -> Callable[..., PreTrainedTokenizerBase]:
+    """Makes a small tokenizer of bytes with special tokens, of which one is the end token."""
+
+    def make(special: Sequence[str], eos_token: str, **named: str) -> PreTrainedTokenizerBase:
+        return PreTrainedTokenizerFast(tokenizer_object=_byte_level(special), eos_token=eos_token, **named)
+
+    return make
+
+
 def _with_template(name: str, backend: Tokenizer, **special: str) -> PreTrainedTokenizerBase:
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
     tokenizer.chat_template = (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import render_spans
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -89,9 +90,10 @@ def test_templates_of_another_form_have_to_show_every_name_and_value(template: s
     assert problem(shown, template) is None
 
 
-def test_a_template_that_shows_no_calls_is_a_problem_of_rows_that_call() -> None:
+def test_a_template_that_writes_no_calls_refuses_rows_that_call() -> None:
     assert problem({"content": "a"}, DEAF) is None
-    assert "'calculator' of the call calculator" in str(problem({"content": "a", "tool_calls": [call("{}")]}, DEAF))
+    with pytest.raises(TemplateError, match="does not write the call of calculator in message 1"):
+        problem({"content": "a", "tool_calls": [call("{}")]}, DEAF)
 
 
 def test_a_template_that_drops_content_is_a_problem() -> None:

@@ -73,6 +73,9 @@ def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> A
                 samples.append(([], []))
                 done = ""
             prompt, span = rest(done, before), rest(before, after)
+            names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+            if any(name != "malformed_tool_call" and name not in after[len(before) :] for name in names):
+                raise TemplateError("a call is not written")
             ends = [place for place, token in enumerate(span) if token in special]
             if not ends:
                 raise TemplateError("no end of turn")
@@ -157,9 +160,7 @@ def test_a_call_that_is_not_in_the_openai_form_is_a_problem_of_its_conversation(
 
 def test_a_template_that_takes_back_its_own_prompt_is_refused_with_the_message_index() -> None:
     tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
-    )
+    tokenizer.chat_template = "{{ add_generation_prompt }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     with pytest.raises(TemplateError, match="message 1"):
         render_samples(tokenizer, QUESTION, None)
 

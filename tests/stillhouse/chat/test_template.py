@@ -4,10 +4,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_samples
-from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
+from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
@@ -85,6 +86,14 @@ def test_a_template_that_raises_names_the_roles() -> None:
     tokenizer.chat_template = "{{ raise_exception('no system turns') }}"
     with pytest.raises(TemplateError, match=r"\[user\].*no system turns"):
         render(tokenizer, conversation("x")[:1], None, add_generation_prompt=True)
+
+
+def test_a_template_that_reads_the_content_of_calls_finds_an_empty_one() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content.strip() }}{{ m.tool_calls is defined }}{% endfor %}"
+    messages: list[Any] = [{"role": "user", "content": "a"}, conversation(CALL)[1]]
+    assert messages[1]["content"] is None
+    assert tokenizer.decode(render(tokenizer, messages, None, add_generation_prompt=False)) == "aFalseTrue"
 
 
 @pytest.mark.parametrize("end", [END, ""], ids=["ended", "cut off"])

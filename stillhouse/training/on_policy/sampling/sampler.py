@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
+from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
+from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import decode_all, encode_all
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError

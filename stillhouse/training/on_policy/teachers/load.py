@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError

@@ -11,9 +11,10 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.next_turn import end_token_id, next_turn_ids
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.template import next_turn_ids, render
-from stillhouse.chat.tokenizer import encode, end_of_turn, special_ids
+from stillhouse.chat.template import render
+from stillhouse.chat.tokenizer import encode
 from stillhouse.errors import TrainingError
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
@@ -105,7 +106,7 @@ class OtherVocabulary:
         messages = prompt if self.hint is None else _hinted(self.hint, trajectory, metadata)
         ids = render(self.teacher, messages, schemas, add_generation_prompt=True)
         mask = [False] * len(ids)
-        end = _end_of_turn(self.teacher)
+        end = end_token_id(self.teacher)
         for number, run in enumerate(runs):
             is_ended = run[-1] in self.ends
             turn = encode(self.teacher, self.student.decode(run[:-1] if is_ended else run)) + [end] * is_ended
@@ -136,10 +137,3 @@ def _turn(replies: Sequence[Message], number: int) -> list[Message]:
 def _hinted(hint: Hint, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> list[Message]:
     prompt = _prompt(trajectory.messages, len(sampled_runs(trajectory)))
     return hint.insert(prompt, hint.text(trajectory.prompt_id, metadata), trajectory.prompt_id)
-
-
-def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token with which the chat template closes an assistant's turn."""
-    messages: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    ids = render(tokenizer, messages, None, add_generation_prompt=False)
-    return ids[end_of_turn(ids, special_ids(tokenizer), 1)]

@@ -5,7 +5,7 @@ from typing import Final
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.errors import TrainingError
 
 _SHOWN_TOKENS: Final = 5

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.app import create_app

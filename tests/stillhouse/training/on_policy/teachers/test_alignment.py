@@ -4,7 +4,7 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment, shared_ends, text_sizes
 

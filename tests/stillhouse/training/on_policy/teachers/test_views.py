@@ -1,7 +1,8 @@
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
+from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
+from stillhouse.chat.template import render
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.tools.toolbox import Toolbox

@@ -1,0 +1,84 @@
+"""Where a sampled turn ends, and what the template writes behind it before the next one (token-in, token-out)."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
+from stillhouse.chat.tokenizer import encode
+from stillhouse.chat.turn import CALL_PROBE, CALL_PROBE_TOOLS, turn_text
+from stillhouse.types import Message, ToolSchema
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_EXCHANGE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+def end_token_id(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message] = _EXCHANGE,
+    tools: Sequence[ToolSchema] | None = None,
+) -> int:
+    """The token with which the template ends the last of `messages`, an assistant's; raises as `turn_text`."""
+    before = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
+    after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    return encode(tokenizer, turn_text(tokenizer, messages, tools, before, after).rstrip())[-1]
+
+
+def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
+    """Tokens that end an assistant's turn: the tokenizer's end token and those its template ends text and calls with.
+
+    They differ for some base models, whose end token is the end of a document, and for Llama 3.1, GLM and gpt-oss,
+    which end a turn of calls in another way.
+    """
+    ends = {tokenizer.eos_token_id, end_token_id(tokenizer)}
+    with suppress(TemplateError):  # It may know no tools.
+        ends.add(end_token_id(tokenizer, CALL_PROBE, CALL_PROBE_TOOLS))
+    return frozenset(ends)
+
+
+def next_turn_ids(
+    tokenizer: "PreTrainedTokenizerBase",
+    sampled_ids: Sequence[int],
+    messages: Sequence[Message],
+    new_messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+) -> list[int]:
+    """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
+
+    The sampled ids, with their end-of-turn token or cut off, are never re-tokenised: only what the template writes
+    after the assistant's turn is. The template may render that turn differently as long as it says the same: Qwen3's
+    gives the last message an empty thought where it has none, and removes it once more follows. The last of `messages`
+    is the assistant's, parsed from `sampled_ids`; `new_messages` are tool results, or a user's message.
+
+    Raises:
+        TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
+            follows, or drops what the turn said.
+    """
+    last = len(messages) - 1
+    prompt = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
+    after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    # The same with a new message that differs from its first character on.
+    first: Message = {**new_messages[0], "content": "b" if str(new_messages[0].get("content")).startswith("a") else "a"}
+    following, altered = (
+        render_text(tokenizer, [*messages, *added], tools, add_generation_prompt=True)
+        for added in (new_messages, [first, *new_messages[1:]])
+    )
+    end_id = encode(tokenizer, turn_text(tokenizer, messages, tools, prompt, after).rstrip())[-1]
+    end_text = tokenizer.convert_ids_to_tokens(end_id)
+    # The last end of a turn before the new messages begin is that of the assistant's turn.
+    end = following.rfind(end_text, 0, first_difference(following, altered))
+    # A thinking block that the prompt opens may be left out of the history.
+    start = len(prompt) if following.startswith(prompt) else first_difference(prompt, after)
+    said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
+    if (
+        end < start
+        or following[:start] != after[:start]
+        or any(text.strip() in after and text.strip() not in following[start:end] for text in said)
+    ):
+        raise not_prefix_preserving(last)
+    suffix = encode(tokenizer, following[end + len(end_text) :])
+    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
+    return suffix if is_ended else [end_id, *suffix]

@@ -1,0 +1,141 @@
+"""What is learnt of a message behind generation prompts that the history leaves out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.samples import render_samples
+from stillhouse.chat.template import render
+
+TURNS = "{% for m in messages %}<|{{ m.role }}|>"
+CALLS = (
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call>"
+    "{% endfor %}"
+)  # fmt: skip
+THOUGHT = "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+END = "<|end|>{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}<|assistant|>"
+OPENED = PROMPT + "<think>\n{% endif %}"
+CLOSED = PROMPT + "<think>\n\n</think>\n\n{% endif %}"
+
+SHOWS_REASONING = TURNS + THOUGHT + "{{ m.content }}" + CALLS + END + OPENED
+NEVER_SHOWS_IT = TURNS + "{{ m.content }}" + CALLS + END + OPENED
+CLOSES_IT = TURNS + THOUGHT + "{{ m.content }}" + CALLS + END + CLOSED
+ENDS_BY_THE_NEXT_ROLE = TURNS + "{{ m.content }}" + CALLS + "{% endfor %}" + PROMPT + "{% endif %}"
+ENDS_TWICE = NEVER_SHOWS_IT.replace(OPENED, PROMPT + "{% else %}<|eos|>{% endif %}")
+MOVES_THE_SYSTEM_PROMPT = (
+    "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|>"
+    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}"
+    "{{ m.content }}" + END + PROMPT + "{% endif %}"
+)  # fmt: skip
+
+USER = {"role": "user", "content": "Moss?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+ANSWER = {"role": "assistant", "content": "A plant."}
+THINKS = {**ANSWER, "reasoning_content": "Forests."}
+CALL = {
+    "role": "assistant",
+    "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"a": 1}'}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "call00000", "content": "green"}
+WRITTEN_CALL = '<call>look_up {"a": 1}</call>'
+
+
+@pytest.fixture(scope="module")
+def speaks(byte_level: Callable[..., PreTrainedTokenizerBase]) -> Callable[[str], PreTrainedTokenizerBase]:
+    """A tokenizer of the template."""
+
+    def with_template(template: str) -> PreTrainedTokenizerBase:
+        special = ["<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "<|end|>", "<|eos|>"]
+        eos = "<|end|>" if "<|end|>" in template and "<|eos|>" not in template else "<|eos|>"
+        tokenizer = byte_level(special, eos)
+        tokenizer.chat_template = template
+        return tokenizer
+
+    return with_template
+
+
+def learnt(tokenizer: PreTrainedTokenizerBase, messages: list[Any]) -> list[str]:
+    """The supervised text of each sample."""
+    return [
+        tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained])
+        for sample in render_samples(tokenizer, messages, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "expected"),
+    [
+        (SHOWS_REASONING, [USER, THINKS], ["Forests.\n</think>\n\nA plant.<|end|>"]),
+        (SHOWS_REASONING, [USER, ANSWER], ["\n</think>\n\nA plant.<|end|>"]),
+        (SHOWS_REASONING, [USER, CALL], [f"\n</think>\n\n{WRITTEN_CALL}<|end|>"]),
+        (NEVER_SHOWS_IT, [USER, THINKS], ["Forests.\n</think>\n\nA plant.<|end|>"]),
+        (NEVER_SHOWS_IT, [USER, ANSWER], ["\n</think>\n\nA plant.<|end|>"]),
+        (NEVER_SHOWS_IT, [USER, THINKS, USER, ANSWER],
+         ["Forests.\n</think>\n\nA plant.<|end|>", "\n</think>\n\nA plant.<|end|>"]),
+        (CLOSES_IT, [USER, ANSWER], ["A plant.<|end|>"]),
+        (CLOSES_IT, [USER, CALL, RESULT, ANSWER], [f"{WRITTEN_CALL}<|end|>", "A plant.<|end|>"]),
+        (ENDS_BY_THE_NEXT_ROLE, [USER, ANSWER], ["A plant.<|user|>"]),
+        (ENDS_BY_THE_NEXT_ROLE, [USER, CALL, RESULT, ANSWER], [f"{WRITTEN_CALL}<|tool|>A plant.<|user|>"]),
+        (ENDS_TWICE, [USER, ANSWER, USER, ANSWER], ["A plant.<|end|>A plant.<|end|>"]),
+        (MOVES_THE_SYSTEM_PROMPT, [SYSTEM, USER, ANSWER], ["A plant.<|end|>"]),
+    ],
+)  # fmt: skip
+def test_what_the_model_writes_behind_its_prompt_is_learnt(
+    speaks: Any, template: str, messages: list[Any], expected: list[str]
+) -> None:
+    assert learnt(speaks(template), messages) == expected
+
+
+@pytest.mark.parametrize("template", [SHOWS_REASONING, NEVER_SHOWS_IT, CLOSES_IT, MOVES_THE_SYSTEM_PROMPT])
+def test_the_tokens_before_a_message_are_those_it_is_prompted_with(speaks: Any, template: str) -> None:
+    tokenizer = speaks(template)
+    (sample,) = render_samples(tokenizer, [SYSTEM, USER, ANSWER], None)
+    prompt = render(tokenizer, [SYSTEM, USER], None, add_generation_prompt=True)
+    assert sample.token_ids[: sample.loss_mask.index(True)] == prompt
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "problem"),
+    [
+        (CLOSES_IT, [USER, THINKS], "closes the thinking block before message 1, which has reasoning"),
+        (MOVES_THE_SYSTEM_PROMPT, [USER, CALL], "does not write the call of look_up in message 1"),
+        ("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}", [USER, ANSWER],
+         "closes assistant message 1 with no special end-of-turn token"),
+    ],
+)  # fmt: skip
+def test_what_a_template_cannot_express_is_refused_by_its_reason(
+    speaks: Any, template: str, messages: list[Any], problem: str
+) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        learnt(speaks(template), messages)
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"), [(SHOWS_REASONING, {"<|end|>"}), (ENDS_BY_THE_NEXT_ROLE, {"<|eos|>", "<|user|>", "<|tool|>"})]
+)
+def test_generation_stops_at_every_token_that_ends_a_turn(speaks: Any, template: str, ends: set[str]) -> None:
+    tokenizer = speaks(template)
+    assert stop_token_ids(tokenizer) == set(tokenizer.convert_tokens_to_ids(sorted(ends)))
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (SHOWS_REASONING, "<|tool|>green<|end|><|assistant|><think>\n"),
+        (NEVER_SHOWS_IT, "<|tool|>green<|end|><|assistant|><think>\n"),
+        (CLOSES_IT, "<|tool|>green<|end|><|assistant|><think>\n\n</think>\n\n"),
+        (ENDS_BY_THE_NEXT_ROLE, "green<|assistant|>"),
+    ],
+)
+def test_the_next_turn_follows_sampled_tokens_that_the_history_renders_otherwise(
+    speaks: Any, template: str, expected: str
+) -> None:
+    tokenizer = speaks(template)
+    ends = tokenizer.convert_tokens_to_ids(["<|tool|>" if template is ENDS_BY_THE_NEXT_ROLE else "<|end|>"])
+    ids = next_turn_ids(tokenizer, ends, [USER, CALL], [RESULT], None)  # type: ignore[list-item]
+    assert tokenizer.decode(ids) == expected
