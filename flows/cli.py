@@ -14,7 +14,7 @@ import typer
 from dotenv import load_dotenv
 
 from flows.verbs import Overrides
-from flows.verbs.data import convert, export, view
+from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
 from flows.verbs.students import publish
@@ -108,6 +108,12 @@ def generate(
         Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Kept rows go here: .jsonl, .parquet.")] = None,
+    form: Annotated[
+        ExportForm | None,
+        typer.Option(
+            "--to", metavar="FORM", help=f"Form of the rows, as `export` takes it: {EXPORT_FORMS}. [by the ending]"
+        ),
+    ] = None,
     tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions, or none. [none]")] = None,
     model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher model.")] = None,
     system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.")] = None,
@@ -141,28 +147,30 @@ def generate(
         "runtime.api_key_env": api_key_env,
     }
     config = _generate_config(source, options, overrides or [])
-    if output is not None and output.suffix not in {".jsonl", ".parquet"}:
-        raise ConfigError(f"--output {output}: expected a name ending in .jsonl or .parquet")
+    form = _form_of(output, form)
     from flows.generate import generate as flow
 
     published = _run(flow, config)
-    if output is not None and published.dataset is not None:
-        typer.echo(f"{output}: {_write_rows(Path(published.dataset.uri), output)} rows")
+    if output is not None and form is not None and published.dataset is not None:
+        from stillhouse.interop.export import export_dataset
+
+        typer.echo(f"{output}: {export_dataset(Path(published.dataset.uri), output, form)}")
 
 
-def _write_rows(folder: Path, output: Path) -> int:
-    """The kept rows as one file: Parquet, or chat lines that keep both the schemas of tools and the metadata."""
-    from stillhouse.dataset.read import read_rows
-    from stillhouse.interop.export import export_dataset
-    from stillhouse.interop.export.chat_lines import openai_line, rnow_line
-    from stillhouse.store.atomic import replaced_atomically
-    from stillhouse.store.records import write_jsonl
+def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
+    """The form of the rows at `output`, by its ending if none is named; checked before anything is sampled."""
+    if output is None:
+        if form is not None:
+            raise ConfigError(f"--to {form} is the form of a file; name that by --output")
+        return None
+    from stillhouse.interop.export import check_output
 
-    if output.suffix == ".parquet":
-        return export_dataset(folder, output, "parquet").num_rows
-    rows = (row for split in ("train", "validation") for row in read_rows(folder, split))
-    with replaced_atomically(output) as work:
-        return write_jsonl(work, ({**openai_line(row), "metadata": rnow_line(row)["metadata"]} for row in rows))
+    by_ending: dict[str, ExportForm] = {".jsonl": "jsonl", ".parquet": "parquet"}
+    form = form or by_ending.get(output.suffix)
+    if form is None:
+        raise ConfigError(f"--output {output}: expected a name ending in .jsonl or .parquet, or a form by --to")
+    check_output(output, form)
+    return form
 
 
 def _generate_config(source: Path, options: Mapping[str, object], overrides: list[str]) -> DistillConfig:

@@ -15,9 +15,11 @@ Push = Annotated[
 ]
 Private = Annotated[bool, typer.Option("--private", help="Make the repository private.")]
 ForeignForm = Literal[
-    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "auto"
-]
-ExportForm = Literal["openai", "rnow", "sharegpt", "parquet", "hf"]
+    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "sharegpt",
+    "alpaca", "completion", "inspect", "verifiers", "auto",
+]  # fmt: skip
+ExportForm = Literal["jsonl", "openai", "rnow", "sharegpt", "parquet", "hf"]
+EXPORT_FORMS = ", ".join(get_args(ExportForm))
 _DATASET_FILE = "train.parquet"
 
 
@@ -85,7 +87,7 @@ def export(
     ] = "latest",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; for hf a new folder.")] = None,
     form: Annotated[
-        ExportForm, typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}.")
+        ExportForm, typer.Option("--to", metavar="FORM", help=f"Form of the rows: {EXPORT_FORMS}.")
     ] = "openai",
     push: Push = None,
     private: Private = False,

@@ -125,6 +125,12 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     assert {row["metadata"]["teacher"] for row in rows} == {"simulated"}
     for form in ("openai", "rnow", "sharegpt"):
         assert shell("export", "-o", f"{form}.jsonl", "--to", form) == (0, f"{form}.jsonl: 2 rows\n")
+    num_asked = len(provider.ledger)
+    for form in ("openai", "rnow", "sharegpt"):
+        code, output = generate("prompts.txt", "-o", "again.jsonl", "--to", form, "-t", "tools.py")
+        assert (code, "again.jsonl: 2 rows" in output) == (0, True), output
+        assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / f"{form}.jsonl").read_bytes()
+    assert len(provider.ledger) == num_asked
     conversations = [row["messages"] for row in rows]
     assert [row["messages"] for row in read_jsonl(tmp_path / "openai.jsonl")] == conversations
     # What goes out as rnow's comes back with the teacher's name and its turns.
@@ -135,6 +141,23 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     assert {(one.model, len(one.turns)) for one in back} == {("simulated", 2)}
     code, said = shell("export", "latest", "--push", "somebody/something")
     assert (code, "HF_TOKEN" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-o", "out.txt"], "expected a name ending in .jsonl or .parquet, or a form by --to"),
+        (["--to", "rnow"], "name that by --output"),
+        (["-o", ".", "--to", "rnow"], "is a folder; the form rnow is one file"),
+        (["-o", ".", "--to", "hf"], "is there already"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
+    generate: Shell, prompts: Path, provider: SimulatedProvider, options: list[str], said: str
+) -> None:
+    code, output = generate(prompts.name, *options)
+    assert (code, said in output) == (2, True), output
+    assert provider.ledger == []
 
 
 def test_a_stage_that_fails_is_told_in_one_line(generate: Shell, prompts: Path, provider: SimulatedProvider) -> None:

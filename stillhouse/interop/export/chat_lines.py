@@ -35,16 +35,18 @@ def openai_line(row: JsonObject) -> JsonObject:
     return line
 
 
+def jsonl_line(row: JsonObject) -> JsonObject:
+    """`{"messages", "tools", "metadata"}`: OpenAI's form with the metadata of rnow's."""
+    return {**openai_line(row), "metadata": _metadata(row)}
+
+
 def rnow_line(row: JsonObject) -> JsonObject:
     """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name.
 
     Its row model (rnow/models.py) wants text in every message, an empty one beside calls.
     """
-    facts = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
-    teacher = {"teacher": row["teacher"], "turns": row["turns"]}
-    # The teacher's facts come last, so that they win over keys of the prompt.
     messages = [{**message, "content": message.get("content") or ""} for message in _openai_messages(row)]
-    line: JsonObject = {"messages": messages, "metadata": {**row["metadata"], **facts, **teacher}}
+    line: JsonObject = {"messages": messages, "metadata": _metadata(row)}
     if row["tools"]:
         line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
     return line
@@ -75,6 +77,12 @@ def losses(row: JsonObject, form: str) -> Counter[str]:
             lost["text beside calls"] += bool(message.get("tool_calls") and text_of(message).strip())
             lost["names of speakers"] += bool(message.get("name") and message["role"] != "tool")
     return +lost
+
+
+def _metadata(row: JsonObject) -> JsonObject:
+    facts = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
+    # The teacher's facts come last, so that they win over keys of the prompt.
+    return {**row["metadata"], **facts, "teacher": row["teacher"], "turns": row["turns"]}
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[JsonObject]:

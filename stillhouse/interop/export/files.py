@@ -13,15 +13,17 @@ from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop.export.chat_lines import losses, openai_line, rnow_line, sharegpt_line
+from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import write_hub_folder
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
-Form = Literal["openai", "rnow", "sharegpt", "parquet", "hf"]
-"""`openai`, `rnow` and `sharegpt` are JSON lines, `parquet` one file of the dataset's columns, `hf` a folder."""
+Form = Literal["jsonl", "openai", "rnow", "sharegpt", "parquet", "hf"]
+"""`jsonl`, `openai`, `rnow` and `sharegpt` are JSON lines, `parquet` one file of the dataset's columns, `hf` a folder.
+`jsonl` is `openai` with each row's metadata."""
 
 _LINES: Final[dict[str, Callable[[JsonObject], JsonObject]]] = {
+    "jsonl": jsonl_line,
     "openai": openai_line,
     "rnow": rnow_line,
     "sharegpt": sharegpt_line,
@@ -60,14 +62,25 @@ def export_dataset(
         InputError: `folder` is no dataset, or a row does not fit `form`.
         StoreError: no space or no permission.
     """
+    check_output(output, form)
     if form == "hf":
         return Exported(write_hub_folder(folder, output, splits), Counter())
-    if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder; the form {form} is one file: name that")
     with replaced_atomically(output) as work:
         if form == "parquet":
             return Exported(_write_table(folder, work, splits), Counter())
         return _write_lines(folder, work, splits, form)
+
+
+def check_output(output: Path, form: Form) -> None:
+    """Validates that `output` can be written in `form`.
+
+    Raises:
+        ConfigError: it is a folder and the form a file, or the form `hf` is to be written to a folder that exists.
+    """
+    if form == "hf" and output.exists():
+        raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder; the form {form} is one file: name that")
 
 
 def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Form) -> Exported:

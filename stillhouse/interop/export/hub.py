@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import SplitName
-from stillhouse.errors import ConfigError, InputError
+from stillhouse.errors import InputError
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.store.hub import hub_client, push_folder
 
@@ -28,12 +28,9 @@ def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) ->
     Empty splits are left out, since `load_dataset` refuses them.
 
     Raises:
-        ConfigError: `output` exists.
         InputError: `folder` is no dataset, or has no rows.
         StoreError: no space or no permission.
     """
-    if output.exists():
-        raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
     num_rows = {split: _num_rows(folder / f"{split}.parquet") for split in splits}
     filled = [split for split in splits if num_rows[split]]
     if not filled:

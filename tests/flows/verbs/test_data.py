@@ -4,7 +4,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
+from flows.verbs.data import ExportForm, ForeignForm
+from stillhouse.interop.export import Form
+from stillhouse.interop.formats import FormatName
 from stillhouse.store.records import read_jsonl
 from stillhouse.store.runs import RunRecord, write_run_record
 
@@ -32,6 +36,11 @@ def test_convert_says_what_it_read_wrote_and_left(shell: Shell, tmp_path: Path) 
     code, said = shell("convert", "rollouts/rollout_1/sample_2.json", "-o", "out")
     assert (code, "none of 1 rows of rnow-rollouts could be converted" in said) == (1, True)
     assert len(list(read_jsonl(tmp_path / "out/trajectories.jsonl"))) == 2  # what stood there stands
+
+
+def test_the_verbs_offer_every_form_that_can_be_read_and_written() -> None:
+    assert get_args(ForeignForm) == (*get_args(FormatName), "auto")
+    assert get_args(ExportForm) == get_args(Form)
 
 
 def test_export_explains_what_is_no_dataset(shell: Shell, tmp_path: Path) -> None:

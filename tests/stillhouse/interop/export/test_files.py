@@ -55,6 +55,16 @@ def test_rnow_lines_are_rows_of_its_own_model(dataset: Path, tmp_path: Path) -> 
         models.TrainEntry.model_validate(row)
 
 
+def test_jsonl_lines_have_the_schemas_of_openai_and_the_metadata_of_rnow(dataset: Path, tmp_path: Path) -> None:
+    written = {}
+    forms: tuple[Form, ...] = ("jsonl", "openai", "rnow")
+    for form in forms:
+        export_dataset(dataset, tmp_path / f"{form}.jsonl", form)
+        written[form] = lines(tmp_path / f"{form}.jsonl")
+    pairs = zip(written["openai"], written["rnow"], strict=True)
+    assert written["jsonl"] == [{**openai, "metadata": rnow["metadata"]} for openai, rnow in pairs]
+
+
 def test_what_a_form_has_no_place_for_is_counted(dataset: Path, tmp_path: Path) -> None:
     assert export_dataset(dataset, tmp_path / "a.jsonl", "openai").lost == {"reasoning": 3}
     exported = export_dataset(dataset, tmp_path / "b.jsonl", "sharegpt")
