@@ -3,9 +3,8 @@
 Flows, Prefect and torch are imported when a verb runs, so that `--help` answers at once.
 """
 
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +16,10 @@ from flows.verbs import Overrides
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
+from flows.verbs.run_config import config_from, row_numbers, shown_progress
 from flows.verbs.students import publish
-from stillhouse.config import DistillConfig, load_config, parse_config
+from flows.verbs.trial import try_config
+from stillhouse.config import DistillConfig, load_config
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
 from tasks.server.environment import quiet_console, set_defaults
@@ -142,11 +143,11 @@ def generate(
         "rollouts.max_turns": max_turns,
         "rollouts.temperature": temperature,
         "prompts.max_prompts": num,
-        "prompts.entries": None if entries is None else _row_numbers(entries),
+        "prompts.entries": None if entries is None else row_numbers(entries),
         "runtime.concurrency": concurrency,
         "runtime.api_key_env": api_key_env,
     }
-    config = _generate_config(source, options, overrides or [])
+    config = config_from(source, options, overrides or [])
     form = _form_of(output, form)
     from flows.generate import generate as flow
 
@@ -173,25 +174,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
     return form
 
 
-def _generate_config(source: Path, options: Mapping[str, object], overrides: list[str]) -> DistillConfig:
-    settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-    if source.suffix in {".yaml", ".yml"}:
-        return load_config(source, [*settings, *overrides])
-    # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
-    body = {
-        "prompts": {"source": str(source), "held_out_fraction": 0.0},
-        "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
-    }
-    return parse_config(body, origin=str(source), overrides=[*settings, *overrides])
-
-
-def _row_numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--entries {text!r}: expected row numbers from 0, such as 0,2,5") from None
-
-
+app.command("test")(try_config)
 # The others, in the order in which --help shows them.
 for _verb in (init, view, convert, export, publish, serve, doctor):
     app.command()(_verb)
@@ -202,25 +185,15 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     from prefect.settings import PREFECT_API_URL
     from rich.console import Console
 
-    from stillhouse.progress.terminal import TerminalProgress, error_console, show_warnings, table
-    from tasks.run.interruption import Terminated, raised_on_sigterm
-    from tasks.run.progress import show_progress_with
+    from stillhouse.progress.terminal import error_console, table
     from tasks.run.summary import SUMMARY_COLUMNS
 
     if PREFECT_API_URL.value() is None:
         from tasks.server.temporary_server import use_temporary_server
 
         use_temporary_server()
-    console = error_console()
-    try:
-        with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
-            show_progress_with(progress)
-            published = flow(config)
-    except Terminated:
-        raise StillhouseError(
-            f"stopped by SIGTERM; finished stages, answers and checkpoints are kept in {config.runtime.store}, and the "
-            "same command goes on from there"
-        ) from None
+    with shown_progress(error_console(), config):
+        published = flow(config)
     results = Console()
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ async def sample(
     role: ModelRole = ModelRole.TEACHER,
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
     plan: Plan | None = None,
+    on_trajectory: Callable[[Trajectory], object] | None = None,
 ) -> Sampled:
     """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
@@ -62,6 +63,7 @@ async def sample(
         role: whose section `teacher` is.
         metadata: of prompts, by their ids.
         plan: which rollouts to start; None starts `config.num_samples` of each prompt.
+        on_trajectory: called with each trajectory as it ends.
 
     Raises:
         ConfigError: the budget needs a price that is unknown.
@@ -100,7 +102,11 @@ async def sample(
             controller=None if client is None else batch_controller(),
         )
         async with aclosing(collector):
-            trajectories = [trajectory async for trajectory in collector]
+            trajectories = []
+            async for trajectory in collector:
+                trajectories.append(trajectory)
+                if on_trajectory is not None:
+                    on_trajectory(trajectory)
         seconds = time.monotonic() - started
     position = {prompt.id: index for index, prompt in enumerate(prompts)}
     trajectories.sort(key=lambda trajectory: (position[trajectory.prompt_id], trajectory.sample_index))

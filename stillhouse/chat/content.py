@@ -38,3 +38,18 @@ def calls_of(message: Message) -> list[Call]:
             arguments = "" if arguments is None else orjson.dumps(arguments).decode()
         calls.append(Call(call_id, name, arguments))
     return calls
+
+
+def tool_error_of(message: Message) -> str | None:
+    """The error that a tool's message holds, as rnow and this project write it: an object with the single key `error`.
+
+    None for any other message.
+    """
+    content = message.get("content")
+    if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
+        return None
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    return str(value["error"]) if isinstance(value, dict) and list(value) == ["error"] else None

@@ -1,4 +1,4 @@
-"""Rollouts of `rnow test`, one JSON file each: `rollouts/NAME.json` or `rollouts/rollout_N/sample_M.json`.
+"""Rollouts of `rnow test` and `stillhouse test`, one JSON file each: `NAME.json` or `rollout_N/sample_M.json`.
 
 Keys as in rnow/cli/test.py: `completed` is true, false while the rollout runs, or "error"; `truncated` means that the
 conversation reached its context window; `errors` are those of reward functions and do not affect the conversation.
@@ -20,6 +20,8 @@ _UNMAPPED: Final = {
 _BATCH_KEYS: Final = ("prompt_index", "iteration", "batch")
 """Position in the batch, which rnow writes into the prompt's metadata."""
 _SIZES: Final = ("totalTokens", "promptTokens", "completion", "completionTokens")
+_OURS: Final = ("verified", "stop_reason", "cost_usd")
+"""Keys that only `stillhouse test` writes."""
 
 
 def is_rollout(row: JsonObject) -> bool:
@@ -44,13 +46,14 @@ def read_rollout(row: JsonObject) -> SourceRecord:
         messages,
         first_answer(messages, turns if isinstance(turns, int) else None),
         metadata=metadata,
+        model=model if isinstance(model := row.pop("model", None), str) else None,
         usage=_usage(row),
         is_truncated=row.pop("truncated", None) is True,
         failure=failure,
     )
     if isinstance(turns, int) and turns > sum(message["role"] == "assistant" for message in messages):
         unmapped.append(Unmapped("more turns than messages of the assistant", "turns", turns))
-    for key in ("id", "completed", "success", "error", *_SIZES):
+    for key in ("id", "completed", "success", "error", *_SIZES, *_OURS):
         row.pop(key, None)
     unmapped += [
         Unmapped("a key that rollouts of rnow are not known to have", key, value) for key, value in row.items()

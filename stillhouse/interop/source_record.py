@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
+from stillhouse.chat.content import tool_error_of
 from stillhouse.store import digest
 from stillhouse.types import ErrorRecord, JsonObject, Message, StopReason, TokenUsage, ToolSchema, Trajectory, Turn
 
@@ -110,7 +109,7 @@ def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
             usage=conversation.usage if len(turns) == 1 else {},
             latency_s=None,
             model=model,
-            num_tool_errors=sum(map(_is_error, sampled[turn + 1 : end])),
+            num_tool_errors=sum(tool_error_of(result) is not None for result in sampled[turn + 1 : end]),
         )
         for turn, end in zip(turns, ends, strict=True)
     ]
@@ -120,15 +119,3 @@ def _finish_reason(conversation: SourceConversation, message: Message, *, is_las
     if message.get("tool_calls"):
         return "tool_calls"
     return "length" if is_last and conversation.is_truncated else "unknown"
-
-
-def _is_error(message: Message) -> bool:
-    """Whether a tool's result is an error as rnow writes it: an object with the single key `error`."""
-    content = message.get("content")
-    if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
-        return False
-    try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(value, dict) and list(value) == ["error"]

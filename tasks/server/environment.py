@@ -60,6 +60,8 @@ def set_defaults() -> None:
 def quiet_console() -> None:
     """Keeps Prefect's log off the terminal, where each failed task would be three tracebacks; its pages get it."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    # Some commands, such as `stillhouse test`, warn without a flow run to which the warning could belong.
+    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
 
 
 def main() -> None:

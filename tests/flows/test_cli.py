@@ -13,7 +13,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 Shell = Callable[..., tuple[int, str]]
 VERBS = [
     *("distill", "generate", "sft", "on-policy", "evaluate"),
-    *("init", "view", "convert", "export", "publish", "serve", "doctor"),
+    *("init", "test", "view", "convert", "export", "publish", "serve", "doctor"),
 ]
 WRONG = "sft:\n  lerning_rate: 1.0e-4\n  num_epochs: 0\n"
 EXPLAINED = [

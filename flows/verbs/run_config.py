@@ -1,0 +1,65 @@
+"""What the verbs that sample have in common: the config of a file and its options, and progress on the terminal."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.errors import ConfigError, StillhouseError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
+    """The config in a file, or one that samples the prompts of a file, with the options that are not None.
+
+    Args:
+        source: a config, or prompts.
+        options: values by key of the config.
+        overrides: `section.key=value`, which win over the options.
+
+    Raises:
+        ConfigError: a key or value is wrong.
+    """
+    settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    if source.suffix in {".yaml", ".yml"}:
+        return load_config(source, [*settings, *overrides])
+    # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
+    body = {
+        "prompts": {"source": str(source), "held_out_fraction": 0.0},
+        "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
+    }
+    return parse_config(body, origin=str(source), overrides=[*settings, *overrides])
+
+
+def row_numbers(text: str) -> list[int]:
+    """The numbers in `0,2,5`; raises ConfigError if it is no such list."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--entries {text!r}: expected row numbers from 0, such as 0,2,5") from None
+
+
+@contextmanager
+def shown_progress(console: "Console", config: DistillConfig) -> Iterator[None]:
+    """Shows stages and warnings on `console` inside the block, which a SIGTERM ends.
+
+    Raises:
+        StillhouseError: the process got SIGTERM; the message says what is kept.
+    """
+    from stillhouse.progress.terminal import TerminalProgress, show_warnings
+    from tasks.run.interruption import Terminated, raised_on_sigterm
+    from tasks.run.progress import show_progress_with
+
+    try:
+        with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
+            show_progress_with(progress)
+            yield
+    except Terminated:
+        raise StillhouseError(
+            f"stopped by SIGTERM; finished stages, answers and checkpoints are kept in {config.runtime.store}, and the "
+            "same command goes on from there"
+        ) from None

@@ -1,0 +1,70 @@
+"""The verb that tries a config: a few rollouts, shown as they end."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.verbs import Overrides
+from flows.verbs.run_config import config_from, row_numbers, shown_progress
+from stillhouse.errors import StillhouseError
+
+if TYPE_CHECKING:
+    from stillhouse.trial.rollout import ScoredRollout
+
+
+def try_config(
+    source: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for a JSON file of each rollout.")] = Path(
+        "rollouts"
+    ),
+    num: Annotated[int, typer.Option("-n", "--num", min=1, help="Prompts to use.")] = 3,
+    entries: Annotated[str | None, typer.Option("-e", "--entries", help="Rows to use, such as 0,2,5, for -n.")] = None,
+    tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions.")] = None,
+    rewards: Annotated[str | None, typer.Option("-r", "--rewards", help="File of @reward functions.")] = None,
+    model: Annotated[str | None, typer.Option("-m", "--model", help="Model, such as another teacher.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Try a config on a few prompts: show each rollout as it ends, with its tools, rewards and cost.
+
+    Completions are kept as `generate` keeps them: neither it nor the same command requests them again.
+    """
+    options = {
+        "tools.file": tools,
+        "tools.rewards_file": rewards,
+        "teacher.model": model,
+        "teacher.base_url": base_url,
+        "prompts.max_prompts": num if entries is None else None,
+        "prompts.entries": None if entries is None else row_numbers(entries),
+    }
+    config = config_from(source, options, overrides or ())
+    import orjson
+    from rich.console import Console
+
+    from stillhouse.progress.terminal import error_console
+    from stillhouse.store.atomic import write_atomic
+    from stillhouse.trial.terminal import conversation, summary
+    from tasks.trial import run_trial
+
+    console = error_console()
+    # On one terminal the bars make room for what is printed on their own console.
+    results = console if console.is_terminal and sys.stdout.isatty() else Console()
+    num_shown = 0
+
+    def show(rollout: "ScoredRollout") -> None:
+        nonlocal num_shown
+        num_shown += 1
+        file = output / f"{rollout.trajectory.rollout_key[:16]}.json"
+        write_atomic(file, orjson.dumps(rollout.as_json(), option=orjson.OPT_INDENT_2))
+        results.print(conversation(rollout, f"rollout {num_shown}", file), highlight=False)
+
+    with shown_progress(console, config):
+        rollouts = run_trial(config, show)
+    for line in summary(rollouts):
+        results.print(line)
+    if failed := [rollout for rollout in rollouts if rollout.has_failed or rollout.scores.errors]:
+        raise StillhouseError(f"{len(failed)} of {len(rollouts)} rollouts failed, or a reward of them did")

@@ -1,0 +1,79 @@
+"""`ScoredRollout`: a finished rollout with what its rewards say."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from stillhouse.chat.content import tool_error_of
+from stillhouse.dataset.totals import sampled_part, totals_of
+from stillhouse.tools.reward_set import RewardScores, RewardSet
+from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
+from stillhouse.verification import verify_trajectory
+
+_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollout:
+    """A rollout, its prompt's metadata, and its scores."""
+
+    trajectory: Trajectory
+    metadata: PromptMetadata
+    verdict: bool | None
+    """Whether the answer is right; None if unverified."""
+    scores: RewardScores
+
+    @classmethod
+    async def of(cls, trajectory: Trajectory, metadata: PromptMetadata, rewards: RewardSet) -> "ScoredRollout":
+        """Scores a trajectory; a failed one has no scores."""
+        if trajectory.stop_reason is StopReason.ERROR:
+            return cls(trajectory, metadata, None, RewardScores(None, {}, {}))
+        # In a thread: a verifier may run code for seconds.
+        verdict = await asyncio.to_thread(verify_trajectory, trajectory, metadata)
+        return cls(trajectory, metadata, verdict, await rewards.score(trajectory, metadata))
+
+    @property
+    def reward(self) -> float | None:
+        """The total of the rewards or, without any, 1 for a right and 0 for a wrong answer; None if unknown."""
+        if self.scores.values:
+            return self.scores.total
+        return None if self.verdict is None else float(self.verdict)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the rollout failed."""
+        return self.trajectory.stop_reason is StopReason.ERROR
+
+    @property
+    def tool_errors(self) -> list[str]:
+        """What the tool calls that failed said."""
+        errors = map(tool_error_of, sampled_part(self.trajectory))
+        return [error for error in errors if error is not None]
+
+    def as_json(self) -> JsonObject:
+        """The rollout in the keys that `rnow test` writes (rnow/cli/test.py), with what it cost and why it ended."""
+        trajectory, totals = self.trajectory, totals_of(self.trajectory)
+        facts = {"expected_answer": self.metadata.expected_answer, "tag": self.metadata.tag}
+        row = {
+            "id": trajectory.rollout_key,
+            "completed": "error" if self.has_failed else True,
+            "success": not self.has_failed,
+            "total_reward": self.reward,
+            "rewards": {name: "error" if value is None else value for name, value in self.scores.values.items()},
+            "errors": [f"{name}: {problem}" for name, problem in self.scores.errors.items()],
+            "tool_errors": self.tool_errors,
+            "turns": len(trajectory.turns),
+            "truncated": trajectory.stop_reason in _TRUNCATED,
+            "promptTokens": totals.prompt_tokens,
+            "completion": totals.completion_tokens,
+            "model": trajectory.model,
+            "verified": self.verdict,
+            "stop_reason": trajectory.stop_reason,
+            "cost_usd": totals.cost_usd,
+            "metadata": {
+                **self.metadata.metadata,
+                **{name: value for name, value in facts.items() if value is not None},
+            },
+            "conversation": trajectory.messages,
+        }
+        return row if trajectory.error is None else {**row, "error": trajectory.error["message"]}
