@@ -135,7 +135,7 @@ def _example(example: UnmappedExample, indent: str, width: int) -> list[str]:
     value = example.value if isinstance(example.value, str) or example.value is None else repr(example.value)
     text = " = ".join(part for part in (example.key, value) if part)
     return textwrap.wrap(
-        f"{example.place}: {text}" if text else example.place,
+        ": ".join(part for part in (example.place, text) if part),
         max(width, 40),
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",

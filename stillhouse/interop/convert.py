@@ -15,6 +15,7 @@ from stillhouse.interop.key_report import key_counts, key_report
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
+from stillhouse.interop.paths import find_path, whole_path
 from stillhouse.interop.rnow_config import map_rnow
 from stillhouse.interop.roll_config import map_roll
 from stillhouse.interop.source_record import SourceConversation, Unmapped, trajectory_of
@@ -180,26 +181,21 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
     data_files = (
         map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper, source.parent)
     )
-    existing = {name: path for name in data_files if (path := _find(name, source.parent)) is not None}
+    existing = {name: path for name in data_files if (path := find_path(name, source.parent)) and path.is_file()}
     if existing:
         rows.read_files(_ROWS[form], list(existing.values()))
     for name in data_files:
         if name not in existing:
             mapper.skip(_ABSENT, "data", name)
     if out.report.prompts:
-        mapper.set("prompts.source", str(output / PROMPTS))
+        mapper.set("prompts.source", whole_path(PROMPTS, output))
     elif data_files:
-        mapper.set("prompts.source", data_files[0], "data", data_files[0])
+        mapper.set("prompts.source", whole_path(data_files[0], source.parent), "data", data_files[0])
     if out.report.trajectories and mapper.get("sft.enabled"):
-        mapper.set("rollouts.trajectories_file", str(output / TRAJECTORIES))
+        mapper.set("rollouts.trajectories_file", whole_path(TRAJECTORIES, output))
     config = yaml.safe_dump(mapper.body(), sort_keys=False)
     rest = "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
     out.write_config(f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}")
     out.write_keys(key_report(str(source), mapper.mapped, mapper.unmapped), key_counts(mapper.mapped, mapper.unmapped))
     for unmapped in mapper.unmapped:
         out.write_unmapped(str(source), unmapped)
-
-
-def _find(name: str, folder: Path) -> Path | None:
-    """A data file, relative to the config's folder (rnow) or the working directory (ROLL)."""
-    return next((path for path in (folder / name, Path(name)) if path.is_file()), None)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, to
+from stillhouse.interop.paths import whole_path, with_whole_models
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -47,7 +48,7 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
 
     rnow looks for `tools.py` and `rewards.py` in `folder`, that of the config.
     """
-    body = dict(body)
+    body = with_whole_models(body, folder)
     mode = _map_mode(body, mapper)
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
     _map_lengths(body.get("rollout"), mapper)
@@ -61,7 +62,7 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
         mapper.skip(_UNNAMED, "teacher", None)
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
-            mapper.set(target, str(folder / name), name, name)
+            mapper.set(target, whole_path(name, folder), name, name)
             mapper.skip("import its decorator from stillhouse.tools instead of rnow", name, str(folder / name))
     data = body.get("data")
     file = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"

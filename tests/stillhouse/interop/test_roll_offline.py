@@ -1,6 +1,7 @@
 """Pipelines of ROLL that train on given rows: distillation on answers, SFT, DPO."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -40,11 +41,11 @@ def test_distillation_on_given_answers_keeps_its_divergence(objective: str, kind
     assert unmapped["distill_loss_weight"]["is_approximated"]
 
 
-def test_supervised_training_becomes_sft_on_the_named_file(converted: Convert) -> None:
+def test_supervised_training_becomes_sft_on_the_named_file(converted: Convert, tmp_path: Path) -> None:
     body = {"pretrain": "Qwen/Qwen2.5-7B", "prompt_key": "instruction", "save_steps": 100, "sft_train": WORKER}
     config, unmapped = converted("sft.yaml", body)
     assert (config.sft.enabled, config.on_policy.enabled, config.sft.dataset_weight) == (True, False, 0.0)
-    assert [source.path for source in config.sft.sources] == ["data/gsm8k.json"]
+    assert [source.path for source in config.sft.sources] == [str(tmp_path / "data/gsm8k.json")]
     assert (config.sft.num_epochs, config.sft.learning_rate, config.sft.schedule) == (1, 2e-5, "linear")
     assert (config.student.model, config.student.parameters) == ("Qwen/Qwen2.5-7B", "full")
     assert "rename the columns" in unmapped["prompt_key"]["reason"]
