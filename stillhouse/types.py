@@ -60,7 +60,7 @@ class Prompt:
     """A conversation to sample from. Two prompts with equal messages and tools are one prompt."""
 
     id: str
-    """`prompt_id(messages, tools)`."""
+    """`prompt_id(messages, tools)`; of a row that `prompts.same_prompt: keep` keeps apart, a `variant_id`."""
     messages: list[Message]
     tools: list[str] | None = None
     """Names of the tools offered; None offers every configured tool, an empty list none."""

@@ -44,13 +44,15 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
     parsed = parse_prompts(prompts)
-    for problem in [*parsed.report.malformed, *parsed.report.conflicts]:
+    left_out = [*parsed.report.malformed, *(parsed.report.conflicts if prompts.same_prompt == "first" else ())]
+    for problem in left_out:
         _logger.warning("row left out: %s", problem)
     train, held_out = split_prompts(parsed.prompts, prompts.held_out_fraction, prompts.split_seed)
     facts = {
         "rows_read": parsed.report.rows_read,
         "malformed": len(parsed.report.malformed),
         "duplicates": parsed.report.duplicates,
+        "conflicts": len(parsed.report.conflicts),
         "train": len(train),
         "held_out": len(held_out),
     }

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
+from stillhouse.config import SamePrompt
 from stillhouse.errors import ConfigError, InputError
 
 Store = Annotated[str, typer.Option(help="Folder that holds what runs left behind, or a URL of object storage.")]
@@ -69,6 +70,13 @@ def convert(
         Path | None, typer.Option("-t", "--tools", help="File of the @tool functions that were offered.")
     ] = None,
     teacher: Annotated[str | None, typer.Option(help="Model that answered, where the rows do not say.")] = None,
+    same_prompt: Annotated[
+        SamePrompt,
+        typer.Option(
+            metavar="first|merge|keep",
+            help="Rows with one prompt and different metadata: take the first, merge them, or keep each.",
+        ),
+    ] = "first",
 ) -> None:
     """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI.
 
@@ -76,7 +84,7 @@ def convert(
     """
     from stillhouse.interop import ConvertOptions, convert, summary_lines
 
-    account = convert(source, output, form, ConvertOptions(include_failed, tools, teacher))
+    account = convert(source, output, form, ConvertOptions(include_failed, tools, teacher, same_prompt))
     for line in summary_lines(account, output, shutil.get_terminal_size().columns):
         typer.echo(line)
 

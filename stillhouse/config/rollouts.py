@@ -13,6 +13,9 @@ Verifier = Literal[
 ]
 """How an answer is compared with the expected one; `stillhouse.verification` says what each does."""
 
+SamePrompt = Literal["first", "merge", "keep"]
+"""What becomes of rows with one prompt and different metadata."""
+
 
 class PromptsConfig(Section):
     """Where prompts come from and which of them are held out for evaluation."""
@@ -35,6 +38,9 @@ class PromptsConfig(Section):
     """How an answer is compared with `expected_answer`; a row's `metadata.verifier` overrides it."""
     verifier_by_tag: dict[str, Verifier] = {}
     """Verifiers of prompts with these tags; a row's `metadata.verifier` overrides them."""
+    same_prompt: SamePrompt = Field(default="first", exclude_if=lambda value: value == "first")
+    """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
+    have and the first lacks, `keep` takes each row as a prompt of its own."""
     failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of malformed rows above which the stage fails."""
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from stillhouse.config import SamePrompt
 from stillhouse.types import JsonObject
 
 PROMPTS: Final = "prompts.jsonl"
@@ -43,6 +44,7 @@ class ConversionReport:
     form: str
     """Name of the format."""
     source: str
+    same_prompt: SamePrompt = "first"
     files: int = 0
     rows: int = 0
     rows_left_out: int = 0
@@ -51,6 +53,8 @@ class ConversionReport:
     """Distinct prompts written."""
     repeated_prompts: int = 0
     """Conversations whose prompt was written before."""
+    conflicting_prompts: int = 0
+    """Conversations whose prompt an earlier one had with other metadata; each is in another count as well."""
     trajectories: int = 0
     failed: int = 0
     """Failed rollouts: left out, or among `trajectories` on request."""
@@ -64,6 +68,11 @@ class ConversionReport:
     def num_unmapped(self) -> int:
         """Number of unmapped values, all of which are in `unmapped.jsonl`."""
         return sum(reason.count for reason in self.unmapped.values())
+
+    @property
+    def needs_same_prompt(self) -> bool:
+        """Whether a config has to say that rows with one prompt are merged or kept apart."""
+        return self.conflicting_prompts > 0 and self.same_prompt != "first"
 
     def add_unmapped(self, reason: str, example: UnmappedExample, *, leaves_out: bool) -> None:
         """Counts one unmapped value."""
@@ -88,10 +97,14 @@ def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterato
     yield from (f"wrote    {output / name}: {content}" for name, content in _written(report))
     if report.num_unmapped:
         yield from _unmapped(report, output, width)
-    if report.trajectories and not report.has_config:
-        yield ""
-        yield "In a config, to make a dataset of it and sample nothing:"
-        yield f"  prompts.source: {output / PROMPTS}"
+    if report.has_config or not (report.trajectories or report.needs_same_prompt):
+        return
+    yield ""
+    yield "In a config, to make a dataset of it and sample nothing:" if report.trajectories else "In a config:"
+    yield f"  prompts.source: {output / PROMPTS}"
+    if report.needs_same_prompt:
+        yield f"  prompts.same_prompt: {report.same_prompt}"
+    if report.trajectories:
         yield f"  rollouts.trajectories_file: {output / TRAJECTORIES}"
 
 
@@ -106,7 +119,7 @@ def _rows(report: ConversionReport) -> str:
 def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
     if report.prompts:
         repeated = f", {report.repeated_prompts} more conversations of them" if report.repeated_prompts else ""
-        yield PROMPTS, counted(report.prompts, "prompt") + repeated
+        yield PROMPTS, counted(report.prompts, "prompt") + repeated + _conflicting(report)
     if report.trajectories:
         yield TRAJECTORIES, counted(report.trajectories, "trajectory", "trajectories")
     if report.has_config:
@@ -114,6 +127,12 @@ def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
         yield KEYS, report.key_counts
     if report.num_unmapped:
         yield UNMAPPED, "what has no place in them"
+
+
+def _conflicting(report: ConversionReport) -> str:
+    outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[report.same_prompt]
+    number = report.conflicting_prompts
+    return f", {number:,} with an earlier prompt and other metadata ({outcome})" if number else ""
 
 
 def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from stillhouse.config import ToolsConfig
+from stillhouse.config import SamePrompt, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.interop.conversion_report import ConversionReport
 from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
@@ -46,6 +46,8 @@ class ConvertOptions:
     """Python file whose functions under `@tool` were offered."""
     teacher: str | None = None
     """The model of rows that name none."""
+    same_prompt: SamePrompt = "first"
+    """As `prompts.same_prompt` of a config."""
 
 
 def convert(
@@ -70,11 +72,11 @@ def convert(
     if is_config:
         if not source.is_file():
             raise InputError(f"{source}: there is no such file; expected the YAML of a config")
-        report = ConversionReport(config_format(source, form), str(source))
+        report = ConversionReport(config_format(source, form), str(source), options.same_prompt)
         row_form = None
     else:
         row_form, files = row_format(source, form)
-        report = ConversionReport(row_form.name, str(source))
+        report = ConversionReport(row_form.name, str(source), options.same_prompt)
     with replaced_folder(output) as folder, OutputFolder(folder, report) as out:
         rows = RowsConverter(out, options, toolbox)
         if row_form is None:
@@ -191,6 +193,8 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
         mapper.set("prompts.source", whole_path(PROMPTS, output))
     elif data_files:
         mapper.set("prompts.source", whole_path(data_files[0], source.parent), "data", data_files[0])
+    if out.report.needs_same_prompt:
+        mapper.set("prompts.same_prompt", out.report.same_prompt)
     if out.report.trajectories and mapper.get("sft.enabled"):
         mapper.set("rollouts.trajectories_file", whole_path(TRAJECTORIES, output))
     config = yaml.safe_dump(mapper.body(), sort_keys=False)

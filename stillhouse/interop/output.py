@@ -1,6 +1,7 @@
 """The output folder of a conversion and its files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,7 +20,7 @@ from stillhouse.interop.conversion_report import (
 )
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
-from stillhouse.store.fingerprint import digest
+from stillhouse.store.fingerprint import digest, variant_id
 from stillhouse.types import JsonObject, Prompt, Trajectory
 
 MARKER: Final = "converted.json"
@@ -36,7 +37,8 @@ class OutputFolder:
         self.report = report
         self._folder = folder
         self._files: dict[str, Any] = {}
-        self._metadata_hashes: dict[str, str] = {}
+        self._metadata_hashes: dict[str, list[str]] = {}
+        """Of each prompt, in the order of its variants."""
         self._num_samples: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -47,22 +49,30 @@ class OutputFolder:
             file.close()
 
     def write_prompt(self, place: str, row: JsonObject) -> Prompt:
-        """Writes a prompts row, unless its prompt is written already; returns the prompt.
+        """Writes a prompts row, unless its prompt is written already; returns the prompt, which may be a variant.
+
+        Rows that are to be merged are all written: whoever reads the file merges them.
 
         Raises:
             RowProblem: there is no prompt in the row.
         """
         prompt, metadata = parse_row(row, DEFAULTS)
         fingerprint = digest([metadata.expected_answer, metadata.tag, metadata.verifier, metadata.metadata])[:16]
-        first = self._metadata_hashes.setdefault(prompt.id, fingerprint)
-        if prompt.id in self._num_samples:
-            self.report.repeated_prompts += 1
-            if first != fingerprint:
+        known = self._metadata_hashes.setdefault(prompt.id, [])
+        same_prompt, is_new = self.report.same_prompt, not known
+        if fingerprint not in known:
+            self.report.conflicting_prompts += not is_new
+            if is_new or same_prompt != "first":
+                known.append(fingerprint)
+                self._write(PROMPTS, row)
+            else:
                 self.write_unmapped(place, Unmapped(_CONFLICT, "metadata", row["metadata"]))
-            return prompt
-        self._num_samples[prompt.id] = 0
-        self.report.prompts += 1
-        self._write(PROMPTS, row)
+        if same_prompt == "keep":
+            prompt = replace(prompt, id=variant_id(prompt.id, known.index(fingerprint)))
+        is_written = prompt.id in self._num_samples
+        self.report.repeated_prompts += is_written
+        self.report.prompts += not is_written
+        self._num_samples.setdefault(prompt.id, 0)
         return prompt
 
     def next_sample(self, prompt: Prompt) -> int:

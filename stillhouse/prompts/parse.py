@@ -1,14 +1,14 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stillhouse.config import PromptsConfig
+from stillhouse.config import PromptsConfig, SamePrompt
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
-from stillhouse.store.fingerprint import unit_interval
+from stillhouse.store.fingerprint import unit_interval, variant_id, without_variant
 from stillhouse.types import Prompt, PromptMetadata
 
 _SHOWN_PROBLEMS: Final = 5
@@ -22,9 +22,9 @@ class ParseReport:
     malformed: list[str] = field(default_factory=list)
     """One entry for each row left out: place, what was seen, what was expected."""
     duplicates: int = 0
-    """Rows whose prompt had been read before."""
+    """Rows whose prompt had been read before, and that are not kept apart."""
     conflicts: list[str] = field(default_factory=list)
-    """Duplicates whose metadata differs from that of the first row, which stands."""
+    """One entry for each row that repeats a prompt with other metadata, and what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +46,71 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
             larger share of malformed rows than `config.failure_budget`.
     """
     report = ParseReport()
-    prompts: list[Prompt] = []
-    metadata: dict[str, PromptMetadata] = {}
-    first_places: dict[str, str] = {}
+    parsed = _DistinctPrompts(config.same_prompt, report)
     for row in _selected(config):
         report.rows_read += 1
         problem = row.problem
         if problem is None:
             try:
-                prompt, prompt_metadata = parse_row(row.value, config)
+                parsed.add(row.place, *parse_row(row.value, config))
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:
             report.malformed.append(f"{row.place}: {problem}")
-            continue
-        if prompt.id in metadata:
-            report.duplicates += 1
-            if prompt_metadata != metadata[prompt.id]:
-                report.conflicts.append(
-                    f"{row.place}: same prompt as {first_places[prompt.id]} with other metadata; the first stands"
-                )
-            continue
-        prompts.append(prompt)
-        metadata[prompt.id] = prompt_metadata
-        first_places[prompt.id] = row.place
-        if len(prompts) == config.max_prompts:
+        if len(parsed.prompts) == config.max_prompts:
             break
-    _check(config, report, len(prompts))
-    return ParsedPrompts(prompts, metadata, report)
+    _check(config, report, len(parsed.prompts))
+    return ParsedPrompts(parsed.prompts, parsed.metadata, report)
+
+
+class _DistinctPrompts:
+    """Prompts and metadata by prompt id; rows that repeat a prompt are counted in `report`."""
+
+    def __init__(self, same_prompt: SamePrompt, report: ParseReport) -> None:
+        self.prompts: list[Prompt] = []
+        self.metadata: dict[str, PromptMetadata] = {}
+        self._same_prompt = same_prompt
+        self._report = report
+        self._first_places: dict[str, str] = {}
+        self._variants: dict[str, list[PromptMetadata]] = {}
+        """Metadata of each prompt as they were read; of one row, unless rows are kept apart."""
+
+    def add(self, place: str, prompt: Prompt, metadata: PromptMetadata) -> None:
+        """Adds a row's prompt, unless it repeats an earlier one and is not kept apart."""
+        if prompt.id not in self._variants:
+            self._first_places[prompt.id] = place
+            self._variants[prompt.id] = [metadata]
+            self.prompts.append(prompt)
+            self.metadata[prompt.id] = metadata
+            return
+        variants = self._variants[prompt.id]
+        if metadata in variants:
+            self._report.duplicates += 1
+            return
+        outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[self._same_prompt]
+        first_place = self._first_places[prompt.id]
+        self._report.conflicts.append(f"{place}: same prompt as {first_place} with other metadata; {outcome}")
+        if self._same_prompt == "keep":
+            kept = variant_id(prompt.id, len(variants))
+            variants.append(metadata)
+            self.prompts.append(replace(prompt, id=kept))
+            self.metadata[kept] = replace(metadata, prompt_id=kept)
+            return
+        self._report.duplicates += 1
+        if self._same_prompt == "merge":
+            self.metadata[prompt.id] = _merged(self.metadata[prompt.id], metadata)
+
+
+def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
+    """`first` with what only `later` has; a verifier belongs to its answer."""
+    answered = later if first.expected_answer is None and later.expected_answer is not None else first
+    return replace(
+        first,
+        expected_answer=answered.expected_answer,
+        verifier=answered.verifier,
+        tag=later.tag if first.tag is None else first.tag,
+        metadata={**later.metadata, **first.metadata},
+    )
 
 
 def _selected(config: PromptsConfig) -> Iterator[SourceRow]:
@@ -116,9 +153,12 @@ def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None
 
 
 def split_prompts(prompts: Iterable[Prompt], fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """`(train, held_out)` in the order given; each prompt's content decides, `fraction` is held out in expectation."""
+    """`(train, held_out)` in the order given; each prompt's content decides, `fraction` is held out in expectation.
+
+    Variants of a prompt are on one side.
+    """
     train: list[Prompt] = []
     held_out: list[Prompt] = []
     for prompt in prompts:
-        (held_out if unit_interval(seed, prompt.id) < fraction else train).append(prompt)
+        (held_out if unit_interval(seed, without_variant(prompt.id)) < fraction else train).append(prompt)
     return train, held_out

@@ -34,6 +34,19 @@ def prompt_id(messages: Sequence[Message], tools: Sequence[str] | None) -> str:
     return digest({"messages": list(messages), "tools": None if tools is None else sorted(tools)})
 
 
+def variant_id(prompt: str, number: int) -> str:
+    """The id of the prompt `prompt` with its metadata number `number`, from 0, where several are kept apart.
+
+    It does not depend on the metadata, so that editing them costs no rollout.
+    """
+    return f"{prompt}-{number}" if number else prompt
+
+
+def without_variant(prompt: str) -> str:
+    """The id that the variants of a prompt have in common."""
+    return prompt.partition("-")[0]
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:

@@ -24,7 +24,7 @@ _RESULTS = {
 }
 """Results by stage, with names of facts; those of trainings are their steps."""
 _LEFT_OUT = {
-    "prompts": {"malformed": "malformed", "duplicates": "repeated"},
+    "prompts": {"malformed": "malformed", "duplicates": "repeated", "conflicts": "with other metadata"},
     "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
     "dataset": {"duplicates": "repeated"},
     "training": {"truncated_rows": "rows cut", "dropped_rows": "too long", "unlearnt_rows": "with nothing to learn"},

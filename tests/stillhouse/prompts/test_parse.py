@@ -158,6 +158,64 @@ def test_duplicate_with_other_metadata_is_named_and_the_first_stands(tmp_path: P
     assert "line 1" in conflict
 
 
+VARIANTS = [
+    {"prompt": "p", "answer": "4", "tag": "math"},
+    {"prompt": "p", "answer": "four", "level": 2},
+    {"prompt": "q"},
+    {"prompt": "p", "answer": "4", "tag": "math"},
+]
+
+
+def load_variants(tmp_path: Path, *rows: dict[str, object], **options: object) -> ParsedPrompts:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows or VARIANTS))
+    return load(path, **options)
+
+
+def test_rows_with_one_prompt_are_merged_as_asked(tmp_path: Path) -> None:
+    loaded = load_variants(tmp_path, same_prompt="merge")
+    merged, _ = loaded.metadata.values()
+    assert (merged.expected_answer, merged.tag, merged.metadata) == ("4", "math", {"level": 2})
+    assert (loaded.report.duplicates, len(loaded.report.conflicts)) == (2, 1)
+    assert "line 2: same prompt as" in loaded.report.conflicts[0]
+    late = load_variants(
+        tmp_path, {"prompt": "p"}, {"prompt": "p", "answer": "4", "verifier": "math"}, same_prompt="merge"
+    )
+    (merged,) = late.metadata.values()
+    assert (merged.expected_answer, merged.verifier) == ("4", "math")
+
+
+def test_rows_with_one_prompt_are_kept_apart_as_asked(tmp_path: Path) -> None:
+    loaded = load_variants(tmp_path, same_prompt="keep")
+    plain = load_variants(tmp_path)
+    first, variant, other = (prompt.id for prompt in loaded.prompts)
+    # Rollouts that were paid for before stay those of the first row.
+    assert [first, other] == [prompt.id for prompt in plain.prompts]
+    assert [loaded.metadata[prompt].expected_answer for prompt in (first, variant, other)] == ["4", "four", None]
+    assert loaded.metadata[variant].prompt_id == variant
+    report = loaded.report
+    assert (report.rows_read, report.duplicates, len(report.conflicts)) == (4, 1, 1)
+    edited = load_variants(tmp_path, VARIANTS[0], {**VARIANTS[1], "answer": "IV"}, VARIANTS[2], same_prompt="keep")
+    assert [prompt.id for prompt in edited.prompts] == [first, variant, other]
+    assert len(load_variants(tmp_path, same_prompt="keep", max_prompts=2).prompts) == 2
+
+
+def test_variants_of_a_prompt_are_on_one_side_of_the_split(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"prompt": f"p{number}", "answer": answer} for answer in "ab" for number in range(50)
+    ]
+    loaded = load_variants(tmp_path, *rows, same_prompt="keep")
+    train, held_out = split_prompts(loaded.prompts, 0.5, seed=0)
+    assert (len(loaded.prompts), len(train) + len(held_out)) == (100, 100)
+    texts = [{str(prompt.messages) for prompt in side} for side in (train, held_out)]
+    assert texts[0].isdisjoint(texts[1])
+
+
+def test_the_default_leaves_no_trace_in_cache_keys() -> None:
+    assert "same_prompt" not in PromptsConfig().model_dump(mode="json")
+    assert PromptsConfig(same_prompt="keep").model_dump(mode="json")["same_prompt"] == "keep"
+
+
 BAD_LINES = [
     ('{"question": "x"}', "expected a key `prompt` or `messages`, saw keys: question"),
     ('"just text"', "expected a JSON object"),
