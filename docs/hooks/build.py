@@ -15,6 +15,7 @@ import column_reference
 import command_reference
 import config_reference
 import estimates
+import foreign_keys
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PLACE = re.compile(r"^<!-- table: (?P<name>.+) -->$", re.MULTILINE)
@@ -37,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Puts tables where a page asks for them by `<!-- table: NAME -->`."""
-    tables = column_reference.column_tables() | estimates.tables()
+    tables = column_reference.column_tables() | estimates.tables() | foreign_keys.tables()
     return _PLACE.sub(lambda match: tables[match["name"]], markdown)
 
 

@@ -112,11 +112,14 @@ class ConfigMapper:
         ]
 
     def apply(self, body: Mapping[str, Any], table: Table, prefix: str = "", reason: str = NO_COUNTERPART) -> None:
-        """Maps every key of `body` by the table; other keys are unmapped for `reason`, and null values are ignored."""
+        """Maps every key of `body` by the table; other keys are unmapped for `reason`.
+
+        Null values and empty sections are ignored.
+        """
         for name, value in body.items():
             key = f"{prefix}{name}"
             rule = table.get(key)
-            if value is None:
+            if value is None or value == {}:
                 continue
             if isinstance(rule, Target):
                 self._move(key, value, rule)
