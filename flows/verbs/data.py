@@ -78,7 +78,7 @@ def convert(
         ),
     ] = "first",
 ) -> None:
-    """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI.
+    """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows and logs of others.
 
     What has no equivalent here is listed, in short on the screen and in full in unmapped.jsonl.
     """

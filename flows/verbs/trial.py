@@ -27,6 +27,7 @@ def try_config(
     rewards: Annotated[str | None, typer.Option("-r", "--rewards", help="File of @reward functions.")] = None,
     model: Annotated[str | None, typer.Option("-m", "--model", help="Model, such as another teacher.")] = None,
     base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Try a config on a few prompts: show each rollout as it ends, with its tools, rewards and cost.
@@ -38,6 +39,7 @@ def try_config(
         "tools.rewards_file": rewards,
         "teacher.model": model,
         "teacher.base_url": base_url,
+        "runtime.api_key_env": api_key_env,
         "prompts.max_prompts": num if entries is None else None,
         "prompts.entries": None if entries is None else row_numbers(entries),
     }
@@ -67,4 +69,4 @@ def try_config(
     for line in summary(rollouts):
         results.print(line)
     if failed := [rollout for rollout in rollouts if rollout.has_failed or rollout.scores.errors]:
-        raise StillhouseError(f"{len(failed)} of {len(rollouts)} rollouts failed, or a reward of them did")
+        raise StillhouseError(f"{len(failed)} of {len(rollouts)} rollouts failed or have a reward that failed")

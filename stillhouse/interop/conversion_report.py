@@ -106,6 +106,11 @@ def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterato
         yield f"  prompts.same_prompt: {report.same_prompt}"
     if report.trajectories:
         yield f"  rollouts.trajectories_file: {output / TRAJECTORIES}"
+        yield "Or without one:"
+        yield f"  stillhouse generate {output / PROMPTS} -o train.jsonl \\"
+        if report.needs_same_prompt:
+            yield f"    --set prompts.same_prompt={report.same_prompt} \\"
+        yield f"    --set rollouts.trajectories_file={output / TRAJECTORIES}"
 
 
 def _rows(report: ConversionReport) -> str:

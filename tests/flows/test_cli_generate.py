@@ -139,6 +139,11 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     back = list(read_trajectories(tmp_path / "back/trajectories.jsonl"))
     assert [one.messages for one in back] == conversations
     assert {(one.model, len(one.turns)) for one in back} == {("simulated", 2)}
+    # The command that convert names makes a dataset of it and asks nobody.
+    command = said.replace("\\\n", "").partition("  stillhouse ")[2].split()
+    code, said = shell(*command, "--set", "tracking.enabled=false")
+    assert (code, "train.jsonl: 2 rows" in said, len(provider.ledger)) == (0, True, num_asked), said
+    assert [row["messages"] for row in rows_of(tmp_path / "train.jsonl")] == conversations
     code, said = shell("export", "latest", "--push", "somebody/something")
     assert (code, "HF_TOKEN" in said) == (2, True)
 

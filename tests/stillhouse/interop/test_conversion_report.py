@@ -33,4 +33,5 @@ def test_lines_fit_the_terminal_and_what_costs_rows_comes_first(report: Conversi
     assert reasons[:2] == [["4", "the row is malformed"], ["30", "rewards"]]
     assert sum("sample_" in line for line in lines) == 3
     assert "  and 20 reasons more, in out/unmapped.jsonl" in lines
-    assert lines[-1] == "  rollouts.trajectories_file: out/trajectories.jsonl"
+    assert "  rollouts.trajectories_file: out/trajectories.jsonl" in lines
+    assert lines[-1] == "    --set rollouts.trajectories_file=out/trajectories.jsonl"
