@@ -29,10 +29,10 @@ class ServerUnavailable(Exception):
 
 
 class SandboxServer:
-    """A process that serves calls in jails, from when this returns until `close`.
+    """A process that serves calls, each over a socket of its own, from when this returns until `close`.
 
     Args:
-        module: the module to run; it calls `serve_calls`.
+        module: the module to run: one that calls `serve_calls`, or follows its protocol without jails.
         args: its arguments, which the number of the control socket follows.
         environment: environment variables of the server and its calls, besides PATH and LANG.
 
@@ -66,8 +66,11 @@ class SandboxServer:
         """True until the process is known to have ended."""
         return not self._has_ended and self._process.poll() is None
 
-    def open_call(self, limits: CallLimits) -> socket.socket:
+    def open_call(self, limits: CallLimits | None = None) -> socket.socket:
         """The socket of a new call: takes the request, and gives the answer until its end.
+
+        Args:
+            limits: those of its jail; None for a server that has none.
 
         Raises:
             JailFailed: the server has ended.
@@ -75,7 +78,8 @@ class SandboxServer:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [json.dumps(asdict(limits)).encode()], [theirs.fileno()])
+                packet = json.dumps(None if limits is None else asdict(limits)).encode()
+                socket.send_fds(self._control, [packet], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 # A process closes its sockets some time before poll() sees its end.

@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.rewards import NUMBERS, Reward, RewardArgs
+from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
+from stillhouse.tools.rewards import Reward, RewardArgs, awaited, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.user_file import load_decorated
@@ -35,18 +36,31 @@ class RewardScores:
 
 
 class RewardSet:
-    """The rewards of a run, in this order but preconditions first; leaving the async block ends their sandbox.
+    """The rewards of a run, in this order but preconditions first; leaving the async block ends their processes.
 
-    `timeout_s` is the time limit of rewards that set none; they see the variables of `environment`.
+    Args:
+        rewards: functions under `@reward`.
+        timeout_s: time limit of rewards that set none, in seconds.
+        environment: the variables that they see in `RewardArgs`.
+        file: the Python file that holds them all, by which another process finds the async ones; None runs them here.
     """
 
     def __init__(
-        self, rewards: Iterable[Reward], *, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+        self,
+        rewards: Iterable[Reward],
+        *,
+        timeout_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+        file: Path | None = None,
     ) -> None:
         self._rewards = sorted(rewards, key=lambda reward: not reward.is_precondition)
         self._timeout_s = timeout_s
         self._environment = dict(environment or {})
         self._sandbox = Sandbox(self._environment)
+        self._process = None if file is None else RewardProcess(file)
+        self._on_main_thread = {
+            reward.name for reward in self._rewards if file is not None and inspect.iscoroutinefunction(reward.function)
+        }
 
     @classmethod
     def from_config(cls, config: ToolsConfig) -> Self:
@@ -56,11 +70,11 @@ class RewardSet:
             ConfigError: the file does not load, or has no function under `@reward`.
         """
         rewards: list[Reward] = []
-        if config.rewards_file is not None:
-            path = Path(config.rewards_file)
+        path = None if config.rewards_file is None else Path(config.rewards_file).expanduser().absolute()
+        if path is not None:
             rewards = load_decorated(path, "tools.rewards_file", Reward, "reward", "scores a trajectory")
         environment = {name: os.environ[name] for name in config.environment if name in os.environ}
-        return cls(rewards, timeout_s=config.timeout_s, environment=environment)
+        return cls(rewards, timeout_s=config.timeout_s, environment=environment, file=path)
 
     @property
     def names(self) -> list[str]:
@@ -97,21 +111,30 @@ class RewardSet:
         timeout_s = reward.timeout_s or self._timeout_s
         try:
             async with reward.concurrency.slot():
-                if reward.sandboxed is None:
-                    kwargs = dict(zip(inspect.signature(reward.function).parameters, (args, messages), strict=True))
-                    value = await run_function(reward.function, kwargs, timeout_s)
-                else:
-                    payload = {"args": asdict(args), "messages": messages}
-                    value = await self._sandbox.call(reward.sandboxed, payload, timeout_s)
+                return checked_reward(await self._run(reward, args, messages, timeout_s))
         except TimeLimitReached:
             return f"did not return within {timeout_s:g} s"
         except (SandboxFailed, ToolError) as error:
             return str(error)
         except (Exception, SystemExit) as error:
             return f"{type(error).__name__}: {error}"
-        if not isinstance(value, NUMBERS) or not math.isfinite(value) or not 0 <= value <= 1:
-            return f"returned {value!r}; expected a number from 0 to 1"
-        return float(value)
+
+    async def _run(self, reward: Reward, args: RewardArgs, messages: list[Message], timeout_s: float) -> Any:
+        if reward.sandboxed is None and reward.name not in self._on_main_thread:
+            names = inspect.signature(reward.function).parameters
+            kwargs = dict(zip(names, (args, messages), strict=True))
+            try:
+                value = await run_function(reward.function, kwargs, timeout_s)
+                return await run_function(awaited, {"value": value}, timeout_s) if inspect.isawaitable(value) else value
+            except ValueError as error:
+                if self._process is None or not needs_main_thread(error):
+                    raise
+                self._on_main_thread.add(reward.name)
+        payload = {"args": asdict(args), "messages": messages}
+        if reward.sandboxed is not None:
+            return await self._sandbox.call(reward.sandboxed, payload, timeout_s)
+        assert self._process is not None
+        return await self._process.call(reward.name, payload, timeout_s)
 
     def _total(self, values: Mapping[str, float | None]) -> float | None:
         preconditions = [values[reward.name] for reward in self._rewards if reward.is_precondition]
@@ -127,3 +150,5 @@ class RewardSet:
 
     async def __aexit__(self, *exception: object) -> None:
         await self._sandbox.close()
+        if self._process is not None:
+            await self._process.close()

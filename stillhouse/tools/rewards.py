@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
 from stillhouse.errors import ConfigError
+from stillhouse.tools.context import ToolError
 from stillhouse.tools.running import ConcurrencyLimit, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.user_file import describe_function, scorer_hints
@@ -48,11 +50,37 @@ class Reward:
     def __call__(self, args: RewardArgs, messages: list[Message]) -> Any:
         return self.function(args, messages)
 
-    def serve(self, payload: JsonObject) -> object:
-        """Runs inside a sandbox; `payload` has the fields of `RewardArgs` under `args`, and `messages`."""
+    def apply(self, payload: JsonObject) -> Any:
+        """Calls the function in another process.
+
+        Args:
+            payload: the fields of `RewardArgs` under `args`, and `messages`.
+        """
         args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
-        value = self(RewardArgs(**args), payload["messages"])
-        return asyncio.run(value) if inspect.iscoroutine(value) else value
+        return self(RewardArgs(**args), payload["messages"])
+
+    def serve(self, payload: JsonObject) -> object:
+        """As `apply`, inside a sandbox, and waits."""
+        value = self.apply(payload)
+        return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def awaited(value: Any) -> Any:
+    """The value behind any number of awaitables: a function may return a coroutine that it did not await."""
+    while inspect.isawaitable(value):
+        value = await value
+    return value
+
+
+def checked_reward(value: Any) -> float:
+    """The number that a reward returned.
+
+    Raises:
+        ToolError: it is none from 0 to 1.
+    """
+    if not isinstance(value, NUMBERS) or not math.isfinite(value) or not 0 <= value <= 1:
+        raise ToolError(f"returned {value!r}; expected a number from 0 to 1")
+    return float(value)
 
 
 @overload
@@ -77,6 +105,9 @@ def reward(
     files: Sequence[str] = (),
 ) -> Reward | Callable[[Callable[..., Any]], Reward]:
     """Makes a reward of a function `(args: RewardArgs, messages: list[Message]) -> float` that returns 0 to 1.
+
+    A plain function runs in a thread, or on a main thread once it was refused a signal outside of one. An `async` one
+    runs on the main thread of a process that all `async` rewards of its file share.
 
     If a `precondition` returns 0, the trajectory's total is 0 and the other rewards are not run. The other options are
     those of `tool`.
