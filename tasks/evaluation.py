@@ -110,7 +110,9 @@ def evaluation_task(
     prompt_metadata = read_metadata(metadata_file(metadata))
     facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
     if tools.rewards_file is not None:
-        facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, RewardSet.from_config(tools)))
+        rewards = RewardSet.from_config(tools)
+        facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, rewards))
+        rewards.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
     facts["teacher_kl"] = None
     if scorer is not None:
         temperature = evaluation.temperature

@@ -35,6 +35,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     Raises:
         ConfigError: a file or tokenizer of the config cannot be used.
         InputError: an evaluation set cannot be read.
+        FailureBudgetExceeded: rewards of too many trajectories of a shard failed.
     """
     started = time.monotonic()
     labelling = Labelling.of(
@@ -89,6 +90,10 @@ async def label_task(
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         trajectories = Path(shard.uri) / TRAJECTORIES_FILE
-        return label_file(trajectories, metadata_file(metadata), labelling, folder), {}
+        num_rows, failures = label_file(trajectories, metadata_file(metadata), labelling, folder)
+        # Before the shard is stored: without its artifact, the next run scores it again.
+        failures.check(labelling.tools.rewards_file, context.runtime.reward_failure_budget)
+        num_errors = failures.num_errors.total()
+        return num_rows, {"num_reward_errors": num_errors} if num_errors else {}
 
     return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)

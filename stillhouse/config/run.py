@@ -105,6 +105,9 @@ class RuntimeConfig(Section):
     rollout_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that samples rollouts, such as `run-stage/cpu`, a flow run for each shard, on
     machines that share the store. None samples where `task_runner` says."""
+    reward_failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of trajectories that may go without a reward, since a function of `tools.rewards_file` failed, before the
+    stage that scores them does. On-policy training counts from its start."""
     label_processes: int | None = Field(default=None, ge=1)
     """Processes that label and render rows; 1 uses the run's own. None takes one per CPU core for many rows."""
     task_runner: Literal["local", "ray"] = "local"

@@ -14,12 +14,13 @@ from typing import Any, Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
+from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
 from stillhouse.tools.rewards import Reward, RewardArgs, awaited, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.user_file import load_decorated
-from stillhouse.types import Message, PromptMetadata, Trajectory
+from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class RewardSet:
         self._on_main_thread = {
             reward.name for reward in self._rewards if file is not None and inspect.iscoroutinefunction(reward.function)
         }
+        self.failures = RewardFailures()
+        """Those of all trajectories that were scored, but for rollouts that failed themselves."""
 
     @classmethod
     def from_config(cls, config: ToolsConfig) -> Self:
@@ -82,7 +85,14 @@ class RewardSet:
         return [reward.name for reward in self._rewards]
 
     async def score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
-        """Scores a finished trajectory; a reward that fails is recorded, and never raises here."""
+        """Scores a finished trajectory; a reward that fails is recorded and counted, and never raises here."""
+        scores = await self._score(trajectory, metadata)
+        # A rollout that failed left nothing to score.
+        if trajectory.stop_reason is not StopReason.ERROR:
+            self.failures.add(scores.errors)
+        return scores
+
+    async def _score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
         args = RewardArgs(
             metadata=metadata.metadata if metadata is not None else {},
             expected_answer=metadata.expected_answer if metadata is not None else None,

@@ -27,7 +27,13 @@ _LEFT_OUT = {
     "prompts": {"malformed": "malformed", "duplicates": "repeated", "conflicts": "with other metadata"},
     "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
     "dataset": {"duplicates": "repeated"},
-    "training": {"truncated_rows": "rows cut", "dropped_rows": "too long", "unlearnt_rows": "with nothing to learn"},
+    "labels": {"num_reward_errors": "reward errors"},
+    "training": {
+        "truncated_rows": "rows cut",
+        "dropped_rows": "too long",
+        "unlearnt_rows": "with nothing to learn",
+        "num_reward_errors": "reward errors",
+    },
 }
 """Facts that are shown if they are not zero, by stage, with their words."""
 
@@ -46,7 +52,9 @@ def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonO
             rows.append([stage.name, _accuracy(facts), *_cost([stage]), _result(stage)])
     measured = [stage for stage in stages if stage.name.startswith(EVALUATION_OF)]
     if measured:
-        rows.append(["evaluation", "", *_cost(measured), f"{len(measured)} models"])
+        num_errors = sum(facts.get("num_reward_errors") or 0 for facts in evaluations.values())
+        result = f"{len(measured)} models" + (f", {num_errors} reward errors" if num_errors else "")
+        rows.append(["evaluation", "", *_cost(measured), result])
     return rows
 
 

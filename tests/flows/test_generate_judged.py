@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from stillhouse.dataset.read import read_rows
+from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.testing.embeddings import embeddings
 from tasks.publish import Published
@@ -209,6 +210,8 @@ def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
                 "validation_fraction": 0.0,
             },
             tools={"rewards_file": str(rewards)},
+            # A wrong answer has a closeness below 0, which is no reward.
+            runtime={"reward_failure_budget": 0.5},
         )
 
     first = run(7, 1.0)
@@ -223,4 +226,29 @@ def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
         changed = run(digit, scale)
         assert run_stages(changed) == ["labels", "duplicates", "dataset"]
         assert sorted(rows_by_number(changed, "train")) == expected
+    assert len(provider.ledger) == 12
+
+
+def test_rewards_that_fail_too_often_fail_the_run_and_the_next_one_asks_nothing(
+    generate: Generate, provider: SimulatedProvider, tmp_path: Path
+) -> None:
+    rewards, key = tmp_path / "rewards.py", tmp_path / "key"
+    rewards.write_text(f"""
+from pathlib import Path
+from stillhouse.tools import RewardArgs, reward
+
+@reward
+async def judged(args: RewardArgs, messages: list) -> float:
+    return float(Path({str(key)!r}).read_text())
+""")
+
+    def run() -> Published:
+        dataset = {"labels": {"rewards": True}, "validation_fraction": 0.0}
+        return generate(questions(12, "numeric"), dataset=dataset, tools={"rewards_file": str(rewards)})
+
+    with pytest.raises(FailureBudgetExceeded, match=r"12 of 12 trajectories .* judged failed 12 times.*No such file"):
+        run()
+    key.write_text("0.5")
+    published = run()
+    assert {row["scores"]["reward"] for row in rows_by_number(published, "train").values()} == {0.5}
     assert len(provider.ledger) == 12

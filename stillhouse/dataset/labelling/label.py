@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
@@ -37,6 +37,7 @@ from stillhouse.errors import StillhouseError
 from stillhouse.processes.exit import exit_with_parent
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
+from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine
 
@@ -92,6 +93,13 @@ class Labelling(BaseModel):
         )
 
 
+class LabelledShard(NamedTuple):
+    """What labelling a shard came to, apart from its files."""
+
+    num_rows: int
+    reward_failures: RewardFailures
+
+
 @contextmanager
 def label_processes(num_processes: int) -> Iterator[Executor]:
     """A process pool for `label_file`, which ends with the block and with this process, however it ends."""
@@ -110,8 +118,8 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> int:
-    """`label_shard` over files, in the pool of `label_processes` if there is one; the number of rows.
+def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> LabelledShard:
+    """`label_shard` over files, in the pool of `label_processes` if there is one.
 
     Raises:
         StillhouseError: as `label_shard`, in whichever process; or that process was killed.
@@ -130,8 +138,8 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
 
 def label_shard(
     trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
-) -> int:
-    """Fills an empty `folder` with candidates and signatures in the order given; the number of rows.
+) -> LabelledShard:
+    """Fills an empty `folder` with candidates and signatures in the order given.
 
     `metadata` is keyed by prompt id; a prompt without an entry is unverified.
 
@@ -140,6 +148,10 @@ def label_shard(
         InputError: an evaluation set cannot be read.
     """
     remaining = iter(trajectories)
+    failures = RewardFailures()
+    for labeller in _labellers_of(labelling):
+        if isinstance(labeller, RewardLabels):
+            failures = labeller.count_anew()
     with (
         TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
         pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
@@ -149,14 +161,13 @@ def label_shard(
             for row in labelled_rows(inputs, labelling):
                 candidates.write(row)
             signatures.write_batch(signature_batch(inputs, labelling.duplicates))
-    return candidates.num_rows
+    return LabelledShard(candidates.num_rows, failures)
 
 
 def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[JsonObject]:
     """One row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
     labels: list[dict[str, Any]] = [{} for _ in inputs]
-    # Labellers do not depend on who sampled a row, so the cache is shared.
-    for labeller in _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json()):
+    for labeller in _labellers_of(labelling):
         for name, values in labeller(inputs).items():
             for row, value in zip(labels, values, strict=True):
                 # Several labellers give scores, under different names.
@@ -165,6 +176,12 @@ def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[Js
         candidate_row(item.trajectory, item.metadata, row, labelling.sampling)
         for item, row in zip(inputs, labels, strict=True)
     ]
+
+
+def _labellers_of(labelling: Labelling) -> list[Labeller]:
+    """The labellers of a config, the same objects for equal ones that follow each other."""
+    # They do not depend on who sampled a row, so the cache is shared.
+    return _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json())
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.functions import FailureLog
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 
 _MAX_CONCURRENT: Final = 32
@@ -32,16 +33,21 @@ class RewardLabels:
             )
         self._rewards = RewardSet.from_config(tools)
         self._loop = LoopThread("reward labels")
-        self._failures = FailureLog(tools.rewards_file)
+        self._failure_log = FailureLog(tools.rewards_file)
 
     def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
         scored = self._loop.run_blocking(self._score_all(inputs))
         for item, rewards in zip(inputs, scored, strict=True):
             for name, problem in rewards.errors.items():
-                self._failures.add(name, item.trajectory.rollout_key, problem)
+                self._failure_log.add(name, item.trajectory.rollout_key, problem)
         names = self._rewards.names
         parts = [{f"reward/{name}": rewards.values.get(name) for name in names} for rewards in scored]
         return {"scores": [{"reward": rewards.total, **of} for rewards, of in zip(scored, parts, strict=True)]}
+
+    def count_anew(self) -> RewardFailures:
+        """The failures of the trajectories that are scored from now on."""
+        self._rewards.failures = RewardFailures()
+        return self._rewards.failures
 
     def close(self) -> None:
         """Ends the sandbox; a later call starts another."""

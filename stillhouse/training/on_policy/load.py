@@ -72,6 +72,9 @@ def load_on_policy(
     max_context = min(length for length in contexts if length is not None)
     pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
+    # Without a coefficient rewards are reported, and no reason to stop.
+    failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
+    rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
     sampler = _sampler(job, config, student, max_context, metadata)
     maker = BatchMaker(
         _with_room(prompts, sampler, config.prompts_per_step),
@@ -79,7 +82,7 @@ def load_on_policy(
         sampler,
         engines,
         teachers,
-        resources.enter_context(RewardScorer(job.tools)),
+        rewards,
         objective,
         config,
         pages.show,
@@ -93,7 +96,7 @@ def load_on_policy(
         in_background=_may_sample_in_background(config),
     )
     resources.callback(queue.close)
-    return OnPolicy(student, objective, queue, teachers, config, job.work_dir / "checkpoints")
+    return OnPolicy(student, objective, queue, teachers, rewards, config, job.work_dir / "checkpoints")
 
 
 def _prompts(path: Path, config: OnPolicyConfig) -> list[Prompt]:

@@ -20,6 +20,7 @@ from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.monitoring.metrics import staleness
 from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
@@ -35,6 +36,7 @@ class OnPolicy:
         objective: what is minimised.
         queue: hands out the batches of rollouts.
         teachers: give their distributions if the divergence is exact.
+        rewards: those of the batches.
         config: steps and substeps.
         checkpoints: folder of the checkpoints, from which a killed training may resume.
     """
@@ -51,6 +53,7 @@ class OnPolicy:
         objective: Objective,
         queue: BatchQueue,
         teachers: TeacherRouter,
+        rewards: RewardScorer,
         config: OnPolicyConfig,
         checkpoints: Path,
     ) -> None:
@@ -58,6 +61,7 @@ class OnPolicy:
         self._objective = objective
         self._queue = queue
         self._teachers = teachers
+        self._rewards = rewards
         self._config = config
         self._checkpoints = checkpoints
         self.num_steps = config.num_steps
@@ -67,8 +71,11 @@ class OnPolicy:
 
     @property
     def facts(self) -> JsonObject:
-        """The teachers and their coefficients."""
-        return {"teachers": {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}}
+        """The teachers and their coefficients, and the rewards of this attempt that failed, if any did."""
+        facts: JsonObject = {"teachers": {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}}
+        if self._rewards.num_errors:
+            facts["num_reward_errors"] = self._rewards.num_errors
+        return facts
 
     def batch(self, step: int) -> Batch:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""

@@ -1,7 +1,7 @@
 """Rewards of sampled trajectories: verification and the user's reward functions.
 
-A user's reward may be slow or fail. A reward that fails is left out and counted; it never stops the training and never
-counts as 0.
+A user's reward may be slow or fail. A reward that fails is left out and counted, and never counts as 0; the training
+stops if too many fail.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class TrajectoryReward:
     """The reward of one trajectory."""
 
     total: float | None
-    """From 0 to 1: `RewardScores.total` of the user's rewards or, without any, 1 for a right and 0 for a wrong answer.
-    None if unverified."""
+    """`RewardScores.total` of the user's rewards or, without any, 1 for a right and 0 for a wrong answer. None if
+    unverified."""
     parts: dict[str, float] = field(default_factory=dict)
     """Each reward that could be computed, and `correct` if the answer could be verified."""
     errors: dict[str, str] = field(default_factory=dict)
@@ -42,12 +42,15 @@ class RewardScorer:
 
     Args:
         config: names the file of the rewards.
+        failure_budget: share of trajectories whose rewards may fail.
 
     Raises:
         ConfigError: the file does not load, or has no function under `@reward`.
     """
 
-    def __init__(self, config: ToolsConfig) -> None:
+    def __init__(self, config: ToolsConfig, failure_budget: float = 1.0) -> None:
+        self._file = config.rewards_file
+        self._failure_budget = failure_budget
         self._rewards = RewardSet.from_config(config)
         self._warned: set[str] = set()
 
@@ -67,6 +70,19 @@ class RewardScorer:
     ) -> list[TrajectoryReward]:
         """As `start`, and waits."""
         return self.start(trajectories, metadata).result()
+
+    @property
+    def num_errors(self) -> int:
+        """Rewards that could not be computed so far."""
+        return self._rewards.failures.num_errors.total()
+
+    def check_failures(self) -> None:
+        """Checks what was scored so far; call it when a batch is complete, since a few trajectories say little.
+
+        Raises:
+            FailureBudgetExceeded: too many trajectories went without a reward.
+        """
+        self._rewards.failures.check(self._file, self._failure_budget)
 
     async def _score(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]

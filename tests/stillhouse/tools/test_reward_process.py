@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import ToolsConfig
+from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.tools import RewardScores, RewardSet
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 
@@ -138,3 +139,23 @@ def test_time_spent_waiting_for_the_main_thread_is_no_time_of_a_call(score_all: 
     started = time.monotonic()
     assert [scored.total for scored in score_all(UNRULY, ["compute"] * 5)] == [0.75] * 5
     assert time.monotonic() - started > 2.0
+
+
+def test_failures_are_counted_by_trajectory_and_fail_above_their_share(tmp_path: Path) -> None:
+    path = tmp_path / "rewards.py"
+    path.write_text(UNRULY)
+    rewards = RewardSet.from_config(ToolsConfig(rewards_file=str(path)))
+
+    async def score() -> None:
+        async with rewards:
+            for how in ("leave", None, None, None):
+                await rewards.score(TRAJECTORY, PromptMetadata("prompt", None, None, "exact", {"how": how}))
+
+    asyncio.run(score())
+    rewards.failures.check(str(path), 0.25)
+    with pytest.raises(FailureBudgetExceeded) as caught:
+        rewards.failures.check(str(path), 0.2)
+    assert str(caught.value).startswith(
+        f"{path}: the rewards of 1 of 4 trajectories could not be computed (25%), more than "
+        "runtime.reward_failure_budget = 20%. unruly failed 1 times, first: SystemExit: bye. Mend the function"
+    )

@@ -23,6 +23,9 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         ),
         (outcome("dataset", kept=5, dropped=2, duplicates=0), "5 kept, 2 dropped"),
         (outcome("dataset", kept=5, dropped=2, duplicates=4), "5 kept, 2 dropped, 4 repeated"),
+        (outcome("labels", rows=8), "8 labelled"),
+        (outcome("labels", rows=8, num_reward_errors=3), "8 labelled, 3 reward errors"),
+        (outcome("on_policy", steps=4, num_reward_errors=2), "4 steps, 2 reward errors"),
         (outcome("sft", steps=1), "1 step"),
         (outcome("sft", steps=4, truncated_rows=3), "4 steps, 3 rows cut"),
         (outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1), "4 steps, 2 too long, 1 with nothing to learn"),
@@ -30,6 +33,12 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
 )
 def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, text: str) -> None:
     assert summary_rows([stage], {})[0][-1] == text
+
+
+def test_errors_of_rewards_in_evaluations_are_added_up() -> None:
+    measured = {"student": {"accuracy": None, "num_reward_errors": 2}, "teacher": {"num_reward_errors": 1}}
+    stages = [outcome("evaluation of student"), outcome("evaluation of teacher")]
+    assert summary_rows(stages, measured)[0][-1] == "2 models, 3 reward errors"
 
 
 def test_tokens_are_counted_where_they_are_spent() -> None:

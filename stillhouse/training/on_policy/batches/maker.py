@@ -152,8 +152,9 @@ class _BatchInProgress:
         return [trajectory for group in by_prompt.values() for trajectory in group]
 
     def collect_rewards(self, trajectories: Sequence[SampledTrajectory]) -> list[TrajectoryReward]:
-        """The rewards, aligned with `trajectories`."""
+        """The rewards, aligned with `trajectories`; raises FailureBudgetExceeded if too many failed so far."""
         rewards = {prompt_id: iter(future.result()) for prompt_id, future in self._rewards.items()}
+        self.maker.rewards.check_failures()
         return [next(rewards[trajectory.prompt_id]) for trajectory in trajectories]
 
     def _take(self, group: list[SampledTrajectory]) -> None:

@@ -139,7 +139,7 @@ def label_into(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> Ca
         labelling = Labelling.of(DatasetConfig(labels=config), tools=ToolsConfig(), student="")
         target = tmp_path / folder
         target.mkdir()
-        assert label_file(trajectories, metadata, labelling, target) == 3
+        assert label_file(trajectories, metadata, labelling, target).num_rows == 3
         return {name: (target / name).read_bytes() for name in (CANDIDATES_FILE, SIGNATURES_FILE)}
 
     return run

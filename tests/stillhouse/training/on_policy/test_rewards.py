@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
+from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
@@ -77,6 +78,16 @@ def test_a_reward_that_fails_leaves_no_total_and_is_named_once(
     assert scored[0].parts == {"correct": 1.0, "short": 1.0}
     assert scored[0].errors == {"judged": "ConnectionError: the judge is down"}
     assert caplog.text.count("reward judged could not be computed") == 1
+
+
+def test_more_failing_rewards_than_the_budget_allows_are_an_error(tools: ToolsConfig) -> None:
+    with RewardScorer(tools, 0.5) as rewards:
+        rewards.score([sampled("p0", "4"), sampled("p2", "4")], METADATA)
+        rewards.check_failures()
+        rewards.score([sampled("p2", "5")], METADATA)
+        assert rewards.num_errors == 2
+        with pytest.raises(FailureBudgetExceeded, match=r"2 of 3 trajectories.*judged failed 2 times.*judge is down"):
+            rewards.check_failures()
 
 
 def test_groups_are_scored_in_the_background_and_keep_their_order(tools: ToolsConfig) -> None:
