@@ -63,7 +63,6 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
             mapper.set(target, whole_path(name, folder), name, name)
-            mapper.skip("import its decorator from stillhouse.tools instead of rnow", name, str(folder / name))
     data = body.get("data")
     file = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
     return [file] if isinstance(file, str) else []

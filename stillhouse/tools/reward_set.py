@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from stillhouse.tools.rewards import Reward, RewardArgs, awaited, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.user_file import load_decorated
-from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
+from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class RewardScores:
     """The rewards of one trajectory."""
 
     total: float | None
-    """0 if a precondition gave 0; else the mean of the other rewards, or of the preconditions if there are no others.
-    None (unverified) if one of these could not be computed, or there are no rewards."""
+    """0 if a precondition gave 0; else the mean of the other rewards, or of the preconditions if there are no others;
+    of rewards under rnow's decorator the sum of all. None (unverified) if one of these could not be computed, or there
+    are no rewards."""
     values: dict[str, float | None]
     """Each reward that was run by name; None if it could not be computed."""
     errors: dict[str, str]
@@ -103,10 +104,10 @@ class RewardSet:
             prompt_id=trajectory.prompt_id,
             sample_index=trajectory.sample_index,
         )
-        values: dict[str, float | None] = {}
-        errors: dict[str, str] = {}
+        chosen, errors = self._chosen(args.metadata)
+        values: dict[str, float | None] = dict.fromkeys(errors)
         for is_precondition in (True, False):
-            rewards = [reward for reward in self._rewards if reward.is_precondition is is_precondition]
+            rewards = [reward for reward in chosen if reward.is_precondition is is_precondition]
             outcomes = await asyncio.gather(*(self._value(reward, args, trajectory.messages) for reward in rewards))
             for reward, outcome in zip(rewards, outcomes, strict=True):
                 if isinstance(outcome, str):
@@ -114,7 +115,18 @@ class RewardSet:
                 values[reward.name] = None if isinstance(outcome, str) else outcome
             if is_precondition and 0 in values.values():
                 return RewardScores(0.0, values, errors)
-        return RewardScores(self._total(values), values, errors)
+        return RewardScores(_total(chosen, values), values, errors)
+
+    def _chosen(self, metadata: JsonObject) -> tuple[list[Reward], dict[str, str]]:
+        """The rewards of a row, which names its own among rnow's, and the errors of names without a function."""
+        names = metadata.get("rewards")
+        if not names or not isinstance(names, list) or not any(reward.is_of_rnow for reward in self._rewards):
+            return self._rewards, {}
+        missing = f"the prompt's row names it in `rewards`, and there are: {', '.join(self.names)}"
+        return (
+            [reward for reward in self._rewards if reward.name in names],
+            {str(name): missing for name in names if name not in self.names},
+        )
 
     async def _value(self, reward: Reward, args: RewardArgs, messages: list[Message]) -> float | str:
         """The reward's value, or why there is none."""
@@ -132,7 +144,7 @@ class RewardSet:
     async def _run(self, reward: Reward, args: RewardArgs, messages: list[Message], timeout_s: float) -> Any:
         if reward.sandboxed is None and reward.name not in self._on_main_thread:
             names = inspect.signature(reward.function).parameters
-            kwargs = dict(zip(names, (args, messages), strict=True))
+            kwargs = dict(zip(names, reward.arguments(args, messages), strict=True))
             try:
                 value = await run_function(reward.function, kwargs, timeout_s)
                 return await run_function(awaited, {"value": value}, timeout_s) if inspect.isawaitable(value) else value
@@ -146,14 +158,6 @@ class RewardSet:
         assert self._process is not None
         return await self._process.call(reward.name, payload, timeout_s)
 
-    def _total(self, values: Mapping[str, float | None]) -> float | None:
-        preconditions = [values[reward.name] for reward in self._rewards if reward.is_precondition]
-        counted = [values[reward.name] for reward in self._rewards if not reward.is_precondition] or preconditions
-        known = [value for value in counted if value is not None]
-        if not counted or None in preconditions or len(known) < len(counted):
-            return None
-        return math.fsum(known) / len(known)
-
     async def __aenter__(self) -> Self:
         await self._sandbox.load(reward.sandboxed for reward in self._rewards)
         return self
@@ -162,3 +166,14 @@ class RewardSet:
         await self._sandbox.close()
         if self._process is not None:
             await self._process.close()
+
+
+def _total(rewards: Sequence[Reward], values: Mapping[str, float | None]) -> float | None:
+    preconditions = [values[reward.name] for reward in rewards if reward.is_precondition]
+    others = [values[reward.name] for reward in rewards if not reward.is_precondition]
+    adds_up = any(reward.is_of_rnow for reward in rewards)
+    counted = [*preconditions, *others] if adds_up else others or preconditions
+    known = [value for value in counted if value is not None]
+    if not counted or None in values.values():
+        return None
+    return math.fsum(known) if adds_up else math.fsum(known) / len(known)

@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, Self, overload
 
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
@@ -38,6 +38,11 @@ class RewardArgs:
 class Reward:
     """A function that scores a trajectory. Calling it calls the function."""
 
+    args_type: ClassVar[type] = RewardArgs
+    """Type of the function's first parameter."""
+    is_of_rnow: ClassVar[bool] = False
+    """Whether rnow's rules apply: rows name their rewards, which are added up."""
+
     name: str
     function: Callable[..., Any] = field(repr=False)
     is_precondition: bool
@@ -47,8 +52,43 @@ class Reward:
     """Where a sandbox finds it; None if it runs in this process."""
     concurrency: ConcurrencyLimit = field(repr=False)
 
-    def __call__(self, args: RewardArgs, messages: list[Message]) -> Any:
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        *,
+        precondition: bool,
+        timeout_s: float | None,
+        sandbox: bool,
+        network: bool = False,
+        files: Sequence[str] = (),
+    ) -> Self:
+        """The reward that `@reward` makes of a function, with its options.
+
+        Raises:
+            ConfigError: as `reward`.
+        """
+        try:
+            if scorer_hints(function, cls.args_type).get("return") not in NUMBERS:
+                raise ValueError("its result needs the type hint `-> float`")
+            sandboxed = sandboxed_function(function, sandbox=sandbox, network=network, files=files)
+        except ValueError as error:
+            raise ConfigError(f"@reward {describe_function(function)}: {error}") from error
+        return cls(
+            name=function.__name__,
+            function=function,
+            is_precondition=precondition,
+            timeout_s=timeout_s,
+            sandboxed=sandboxed,
+            concurrency=ConcurrencyLimit.of(None, sandbox=sandbox),
+        )
+
+    def __call__(self, args: Any, messages: list[Message]) -> Any:
         return self.function(args, messages)
+
+    def arguments(self, args: RewardArgs, messages: list[Message]) -> tuple[Any, list[Message]]:
+        """What the function is called with."""
+        return args, messages
 
     def apply(self, payload: JsonObject) -> Any:
         """Calls the function in another process.
@@ -57,7 +97,7 @@ class Reward:
             payload: the fields of `RewardArgs` under `args`, and `messages`.
         """
         args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
-        return self(RewardArgs(**args), payload["messages"])
+        return self.function(*self.arguments(RewardArgs(**args), payload["messages"]))
 
     def serve(self, payload: JsonObject) -> object:
         """As `apply`, inside a sandbox, and waits."""
@@ -119,19 +159,8 @@ def reward(
     validate_limits("reward", timeout_s=timeout_s)
 
     def decorate(decorated: Callable[..., Any]) -> Reward:
-        try:
-            if scorer_hints(decorated, RewardArgs).get("return") not in NUMBERS:
-                raise ValueError("its result needs the type hint `-> float`")
-            sandboxed = sandboxed_function(decorated, sandbox=sandbox, network=network, files=files)
-        except ValueError as error:
-            raise ConfigError(f"@reward {describe_function(decorated)}: {error}") from error
-        return Reward(
-            name=decorated.__name__,
-            function=decorated,
-            is_precondition=precondition,
-            timeout_s=timeout_s,
-            sandboxed=sandboxed,
-            concurrency=ConcurrencyLimit.of(None, sandbox=sandbox),
+        return Reward.of(
+            decorated, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
         )
 
     return decorate if function is None else decorate(function)

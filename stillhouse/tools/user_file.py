@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
 from stillhouse.errors import ConfigError
+from stillhouse.tools.rnow.importing import is_rnow_installed, offer_rnow, rnow_hint
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
     """
     decorated = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
     if not decorated:
+        if is_rnow_installed():
+            raise ConfigError(
+                f"{path}: has no function under @{decorator} of Stillhouse, but the package rnow is installed here and "
+                "gave it its own. Uninstall rnow where Stillhouse runs, which then offers these names itself"
+            )
         raise ConfigError(
             f"{path}: has no function under @{decorator}. Write `from stillhouse.tools import {decorator}` and put "
             f"@{decorator} above each function that {purpose}"
@@ -50,6 +56,7 @@ def load_module(path: Path, setting: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: is not a Python file; expected a name that ends in .py")
+    offer_rnow()
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -66,7 +73,8 @@ def load_module(path: Path, setting: str) -> ModuleType:
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == location
         ]:
             location = f"{path}, line {lines[-1]}"
-        raise ConfigError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
+        problem = f"{type(error).__name__}: {error}{rnow_hint(error)}"
+        raise ConfigError(f"{location}: cannot be loaded: {problem}") from error
     return module
 
 

@@ -235,7 +235,7 @@ def test_rewards_that_fail_too_often_fail_the_run_and_the_next_one_asks_nothing(
     rewards, key = tmp_path / "rewards.py", tmp_path / "key"
     rewards.write_text(f"""
 from pathlib import Path
-from stillhouse.tools import RewardArgs, reward
+from rnow.core import RewardArgs, reward
 
 @reward
 async def judged(args: RewardArgs, messages: list) -> float:

@@ -51,7 +51,7 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     assert (trajectory.prompt_id, trajectory.messages) == (prompt.id, answered)
     assert config.tools.file == str(tmp_path / "tools.py")
     assert config.tools.rewards_file == str(tmp_path / "rewards.py")
-    assert unmapped.keys() >= {"tools.py", "rewards.py", "teacher", "data.group_size"}
+    assert unmapped.keys() >= {"teacher", "data.group_size"}
 
 
 def test_a_mode_that_is_not_offered_trains_nothing_and_says_so(rnow: Convert) -> None:

@@ -106,11 +106,11 @@ def test_rewards_may_set_alarms_whether_async_or_refused_one_in_a_thread(score_a
 def test_math_verify_compares_in_an_async_reward(score_all: ScoreAll) -> None:
     text = """
 from math_verify import parse, verify
-from stillhouse.tools import RewardArgs, reward
+from rnow.core import RewardArgs, get_response, reward
 
 @reward
 async def accuracy(args: RewardArgs, messages: list) -> float:
-    return 1.0 if verify(parse("$4$"), parse(messages[-1]["content"])) else 0.0
+    return 1.0 if verify(parse("$4$"), parse(get_response(messages))) else 0.0
 """
     assert score_all(text, [None]) == [RewardScores(1.0, {"accuracy": 1.0}, {})]
 

@@ -1,0 +1,182 @@
+"""`rnow.core` for tools and rewards written for rnow, with the meaning of rnow 0.4.37 (rnow/core, rnow/models.py).
+
+rnow's rules hold for totals: rewards are added up, preconditions included, and a row's `rewards` name those that score
+it. Ours hold where something fails: a reward that raises leaves its trajectory without a total, not at 0, and so does a
+judge whose answer holds no score. `sandbox=True` is our jail, without network, not the container that a row names.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from stillhouse.tools.context import ToolArgs
+from stillhouse.tools.decorator import Tool
+from stillhouse.tools.decorator import tool as stillhouse_tool
+from stillhouse.tools.rewards import Reward
+from stillhouse.tools.rewards import RewardArgs as StillhouseRewardArgs
+from stillhouse.tools.running import validate_limits
+from stillhouse.types import JsonObject, Message
+
+__all__ = ["RewardArgs", "ToolArgs", "get_response", "llm_judge", "reward", "tool"]
+
+_ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
+"""Keys of a row from which its expected answer may have been taken."""
+_JUDGE_URL: Final = "https://api.openai.com/v1/responses"
+_BINARY_SCORE: Final[JsonObject] = {
+    "type": "object",
+    "properties": {"score": {"type": "integer", "enum": [0, 1], "description": "1 if the criteria are met, else 0"}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(slots=True)
+class RewardArgs:
+    """What a reward gets besides the messages."""
+
+    metadata: JsonObject = field(default_factory=dict)
+    """The metadata of the row, its expected answer included."""
+    variables: JsonObject = field(default_factory=dict)
+    """The row's `variables`."""
+    secrets: Mapping[str, Any] = field(default_factory=dict)
+    """The environment variables of the process; in a sandbox those that `tools.environment` names."""
+
+
+class RnowReward(Reward):
+    """A reward under rnow's decorator."""
+
+    args_type: ClassVar[type] = RewardArgs
+    is_of_rnow: ClassVar[bool] = True
+
+    def arguments(self, args: StillhouseRewardArgs, messages: list[Message]) -> tuple[RewardArgs, list[Message]]:
+        """Arguments as rnow gives them; messages without content have an empty text, as in its rows."""
+        metadata = dict(args.metadata)
+        if args.expected_answer is not None:
+            metadata = {**dict.fromkeys(_ANSWER_KEYS, args.expected_answer), **metadata}
+        if args.tag is not None:
+            metadata.setdefault("tag", args.tag)
+        secrets = {**os.environ, **args.environment}
+        given = RewardArgs(metadata, args.metadata.get("variables") or {}, secrets)
+        return given, [{**message, "content": message.get("content") or ""} for message in messages]
+
+
+def tool(
+    function: Callable[..., Any] | None = None, *, sandbox: bool = False, timeout: float | None = None
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """The decorator `@tool`; `timeout` in seconds. A parameter called `args` is a `ToolArgs` without saying so."""
+
+    def decorate(decorated: Callable[..., Any]) -> Tool:
+        if "args" in decorated.__code__.co_varnames[: decorated.__code__.co_argcount]:
+            decorated.__annotations__.setdefault("args", ToolArgs)
+        return stillhouse_tool(timeout_s=timeout, sandbox=sandbox)(decorated)
+
+    return decorate if function is None else decorate(function)
+
+
+def reward(
+    function: Callable[..., Any] | None = None,
+    *,
+    precondition: bool = False,
+    sandbox: bool = False,
+    timeout: float | None = None,
+) -> RnowReward | Callable[[Callable[..., Any]], RnowReward]:
+    """The decorator `@reward`; `timeout` in seconds."""
+    validate_limits("reward", timeout_s=timeout)
+
+    def decorate(decorated: Callable[..., Any]) -> RnowReward:
+        return RnowReward.of(decorated, precondition=precondition, timeout_s=timeout, sandbox=sandbox)
+
+    return decorate if function is None else decorate(function)
+
+
+def get_response(messages: list[Any]) -> str:
+    """Text of the last assistant message; of content in parts those of type `text`, or all if there are none."""
+    content = next((message.get("content") for message in reversed(messages) if message.get("role") == "assistant"), "")
+    if isinstance(content, list):
+        texts = [part.get("text", "") for part in content if part.get("type") == "text"]
+        return "".join(texts or (part.get("text", "") or part.get("thinking", "") for part in content))
+    return content or ""
+
+
+async def llm_judge(
+    prompt: str,
+    *,
+    api_url: str | None = None,
+    api_key: str | None = None,
+    secrets: Mapping[str, Any] | None = None,
+    model: str = "gpt-5-nano",
+    temperature: float = 0.0,
+    max_tokens: int = 1024,
+    timeout: float = 520,
+    schema: JsonObject | None = None,
+    score_key: str = "score",
+    **kwargs: Any,
+) -> float:
+    """The score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
+
+    Args:
+        prompt: asks for the score.
+        api_url: the endpoint; None takes LLM_JUDGE_API_URL, else OpenAI's.
+        api_key: None takes OPENAI_API_KEY or LLM_JUDGE_API_KEY of `secrets`, then LLM_JUDGE_API_KEY or OPENAI_API_KEY
+            of the environment.
+        secrets: see `RewardArgs.secrets`.
+        model: name of the model.
+        temperature: sampling temperature; not sent for gpt-5 models, which refuse it.
+        max_tokens: most tokens of the answer.
+        timeout: of the request, in seconds.
+        schema: JSON schema of the answer; None asks for a score of 0 or 1.
+        score_key: key of the score in the answer.
+        kwargs: further fields of the request.
+
+    Raises:
+        ValueError: there is no key, or the answer holds no score.
+        aiohttp.ClientError: the request failed.
+    """
+    # A third of a second, which only judges need.
+    import aiohttp
+
+    keys = [api_key]
+    keys += [(secrets or {}).get(name) for name in ("OPENAI_API_KEY", "LLM_JUDGE_API_KEY")]
+    keys += [os.environ.get(name) for name in ("LLM_JUDGE_API_KEY", "OPENAI_API_KEY")]
+    key = next(filter(None, keys), None)
+    if key is None:
+        raise ValueError("llm_judge has no API key: set OPENAI_API_KEY or LLM_JUDGE_API_KEY, or pass api_key")
+    answer_format = {"type": "json_schema", "name": "judge_score", "strict": True, "schema": schema or _BINARY_SCORE}
+    body: JsonObject = {
+        "model": model,
+        "input": [{"role": "user", "content": prompt}],
+        "max_output_tokens": max_tokens,
+        "text": {"format": answer_format},
+        **kwargs,
+    }
+    if not model.startswith("gpt-5"):
+        body["temperature"] = temperature
+    url = api_url or os.environ.get("LLM_JUDGE_API_URL", _JUDGE_URL)
+    limit = aiohttp.ClientTimeout(total=timeout)
+    async with (
+        aiohttp.ClientSession(timeout=limit) as session,
+        session.post(url, headers={"Authorization": f"Bearer {key}"}, json=body) as response,
+    ):
+        response.raise_for_status()
+        return _score(await response.json(), score_key)
+
+
+def _score(answer: JsonObject, key: str) -> float:
+    """The score in an answer of the Responses API, or of chat completions."""
+    if "choices" in answer:
+        texts = [answer["choices"][0]["message"]["content"]]
+    else:
+        contents = [item.get("content", []) for item in answer.get("output", []) if item.get("type") == "message"]
+        texts = [
+            part["text"] for content in contents for part in content if part.get("type") in ("text", "output_text")
+        ]
+    for text in texts:
+        try:
+            return float(json.loads(text)[key])
+        except (ValueError, TypeError, KeyError):
+            continue
+    raise ValueError(
+        f"the judge's answer holds no number under {key!r}: {texts or answer.get('incomplete_details')!r:.300}"
+    )
