@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.frame.rounds import argument_parser, publish, ratio, spread
-from stillhouse.view.page import write_page
-from stillhouse.view.rows import ViewRow
+from stillhouse.report.view.page import write_page
+from stillhouse.report.view.rows import ViewRow
 
 _WORDS: Final = 60
 _NEEDLE: Final = "juniper"

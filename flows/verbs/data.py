@@ -39,8 +39,8 @@ def view(
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
+    from stillhouse.report.view import view_run
     from stillhouse.store.runs import fetch_run
-    from stillhouse.view import view_run
 
     root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
     page, written = view_run(run, root, output, max_rows)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stillhouse.config import parse_config
+from stillhouse.report.view.page import COLUMNS
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
-from stillhouse.view.page import COLUMNS
 
 pytestmark = pytest.mark.slow
 

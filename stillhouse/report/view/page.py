@@ -19,11 +19,11 @@ import orjson
 
 from stillhouse.report.conversation import question
 from stillhouse.report.environment import CONVERSATION_CSS, page_environment, style_sheet
+from stillhouse.report.view.rows import ViewRow, read_view_rows
+from stillhouse.report.view.sources import find_source
 from stillhouse.store.artifacts import require_whole
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import Message
-from stillhouse.view.rows import ViewRow, read_view_rows
-from stillhouse.view.sources import find_source
 
 _FOLDER: Final = Path(__file__).parent
 _SCRIPTS: Final = ("words.js", "data.js", "filters.js", "list.js", "reader.js", "app.js")

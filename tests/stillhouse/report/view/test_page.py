@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from stillhouse.errors import InputError, StoreError
+from stillhouse.report.view.page import COLUMNS, write_page
+from stillhouse.report.view.rows import ViewRow
 from stillhouse.types import Trajectory
-from stillhouse.view.page import COLUMNS, write_page
-from stillhouse.view.rows import ViewRow
 
 Make = Callable[..., Trajectory]
 

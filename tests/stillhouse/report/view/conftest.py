@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from stillhouse.report.view.page import write_page
+from stillhouse.report.view.rows import read_view_rows
+from stillhouse.report.view.sources import find_source
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import StopReason, Trajectory, Turn
-from stillhouse.view.page import write_page
-from stillhouse.view.rows import read_view_rows
-from stillhouse.view.sources import find_source
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -9,10 +9,10 @@ from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import InputError
+from stillhouse.report.view.rows import read_view_rows
+from stillhouse.report.view.sources import TrajectoryFile, ViewSource
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
-from stillhouse.view.rows import read_view_rows
-from stillhouse.view.sources import TrajectoryFile, ViewSource
 
 Make = Callable[..., Trajectory]
 

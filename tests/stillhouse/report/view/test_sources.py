@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import InputError
+from stillhouse.report.view.sources import find_source
 from stillhouse.store.runs import RunRecord, write_run_record
-from stillhouse.view.sources import find_source
 
 Write = Callable[[str, list[Any]], Path]
 

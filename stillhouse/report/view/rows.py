@@ -11,10 +11,10 @@ from typing import Final, Literal
 from stillhouse.dataset.read import original_messages, read_file
 from stillhouse.dataset.totals import totals_of
 from stillhouse.errors import InputError
+from stillhouse.report.view.sources import ViewSource
 from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
 from stillhouse.verification import verify_trajectory
-from stillhouse.view.sources import ViewSource
 
 Outcome = Literal["right", "wrong", "unverified", "failed"]
 
