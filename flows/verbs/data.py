@@ -43,10 +43,10 @@ def view(
     from stillhouse.store.runs import fetch_run
 
     root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
-    page, written = view_run(run, root, output, max_rows)
-    more = "" if written.is_complete else "; there are more, which --max-rows lets in"
-    typer.echo(f"{page}: {written.num_rows} trajectories{more}")
-    if open_page and not webbrowser.open(page.absolute().as_uri()):
+    page = view_run(run, root, output, max_rows)
+    more = "" if page.is_complete else "; there are more, which --max-rows lets in"
+    typer.echo(f"{page.path}: {page.num_rows} trajectories{more}")
+    if open_page and not webbrowser.open(page.path.absolute().as_uri()):
         typer.echo("no browser was found here: open the file in one", err=True)
 
 

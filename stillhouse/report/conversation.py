@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stillhouse.report.data import SampleTrajectory
 from stillhouse.types import Message
 
 _QUESTION_CHARS: Final = 110
@@ -53,29 +52,41 @@ class MessageView:
         return one_line(self.content or " ".join(f"{call.name}({call.arguments})" for call in self.calls), 140)
 
 
-@dataclass(frozen=True, slots=True)
-class TrajectoryView:
-    """One trajectory and the facts of its summary line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTrajectory:
+    """A trajectory to read."""
 
-    stage: str
+    messages: Sequence[Message]
     stop_reason: str
-    verdict: str
-    """right, wrong or unverified."""
-    question: str
-    num_turns: int
-    messages: list[MessageView]
+    verified: bool | None
+    """Whether its answer is right; None if unverified."""
+    stage: str
+    """Model that sampled it: teacher, base, sft, on_policy."""
 
+    @property
+    def verdict(self) -> str:
+        """right, wrong or unverified."""
+        return {True: "right", False: "wrong", None: "unverified"}[self.verified]
 
-def view(trajectory: SampleTrajectory) -> TrajectoryView:
-    """View of a sampled trajectory."""
-    return TrajectoryView(
-        stage=trajectory.stage,
-        stop_reason=trajectory.stop_reason,
-        verdict={True: "right", False: "wrong", None: "unverified"}[trajectory.verified],
-        question=question(trajectory.messages, _QUESTION_CHARS) or "(no user message)",
-        num_turns=sum(message["role"] == "assistant" for message in trajectory.messages),
-        messages=_message_views(trajectory.messages),
-    )
+    @property
+    def question(self) -> str:
+        """What was asked, on one line."""
+        return question(self.messages, _QUESTION_CHARS) or "(no user message)"
+
+    @property
+    def num_turns(self) -> int:
+        """Number of the assistant's messages."""
+        return sum(message["role"] == "assistant" for message in self.messages)
+
+    @property
+    def views(self) -> list[MessageView]:
+        """The messages as pages show them, without the middle of a long conversation."""
+        num_left_out = len(self.messages) - _MAX_MESSAGES
+        if num_left_out <= 0:
+            return [_message_view(message) for message in self.messages]
+        half = _MAX_MESSAGES // 2
+        gap = MessageView("left out", f"{num_left_out:,} messages", "", [])
+        return [*map(_message_view, self.messages[:half]), gap, *map(_message_view, self.messages[-half:])]
 
 
 def question(messages: Sequence[Message], max_chars: int) -> str:
@@ -98,15 +109,6 @@ def one_line(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int = _MAX_CHARS) -> str:
     """Start of `text`, with a note of how much more there is."""
     return text if len(text) <= max_chars else f"{text[:max_chars]} \u2026 [{len(text) - max_chars:,} more characters]"
-
-
-def _message_views(messages: Sequence[Message]) -> list[MessageView]:
-    num_left_out = len(messages) - _MAX_MESSAGES
-    if num_left_out <= 0:
-        return [_message_view(message) for message in messages]
-    half = _MAX_MESSAGES // 2
-    gap = MessageView("left out", f"{num_left_out:,} messages", "", [])
-    return [*map(_message_view, messages[:half]), gap, *map(_message_view, messages[-half:])]
 
 
 def _message_view(message: Message) -> MessageView:

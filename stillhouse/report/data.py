@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from stillhouse.types import JsonObject, Message
+from stillhouse.report.conversation import SampleTrajectory
+from stillhouse.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +24,6 @@ class StageSummary:
     completion_tokens: int | None = None
     cost_usd: float | None = None
     """None if the price is unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleTrajectory:
-    """A trajectory to read."""
-
-    messages: Sequence[Message]
-    stop_reason: str
-    verified: bool | None
-    """Whether its answer is right; None if unverified."""
-    stage: str
-    """Model that sampled it: teacher, base, sft, on_policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

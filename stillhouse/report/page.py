@@ -1,13 +1,12 @@
 """Renders the report of a run. The template escapes all text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stillhouse.report.comparison import overall_lines, tag_lines
-from stillhouse.report.conversation import view
 from stillhouse.report.data import ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 from stillhouse.report.plots import (
@@ -24,6 +23,10 @@ from stillhouse.types import JsonObject
 
 FILE_NAME = "report.html"
 _FOLDER = Path(__file__).parent
+_EVALUATION_FACTS = (
+    *("name", "num_trajectories", "accuracy", "accuracy_low", "accuracy_high", "teacher_kl"),
+    *("mean_completion_tokens", "mean_turns", "truncated_share", "valid_tool_call_share", "failed_share"),
+)
 _DATASET_FACTS = ("kept", "dropped", "right", "wrong", "unverified", "train", "validation", "supervised_tokens")
 
 
@@ -56,9 +59,8 @@ def render(report: ReportData) -> str:
         dataset_facts=[(name, report.dataset[name]) for name in _DATASET_FACTS if report.dataset.get(name) is not None],
         drop_reasons=sorted((report.dataset.get("drop_reasons") or {}).items(), key=lambda item: (-item[1], item[0])),
         last_metrics={method: last for method, rows in report.training.items() if (last := _last_values(rows))},
-        trajectories=[view(trajectory) for trajectory in report.trajectories],
         config=yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True) if report.config else "",
-        plots=_plots(report),
+        plots={name: svg for name, svg in _plots(report) if svg is not None},
     )
 
 
@@ -68,31 +70,12 @@ def _links(report: ReportData) -> list[tuple[str, str]]:
     return [(text, url) for text, url in links if url is not None and url.startswith(("http://", "https://"))]
 
 
-def _plots(report: ReportData) -> dict[str, str]:
-    plots = {
-        "accuracy": accuracy_plot(report.evaluations),
-        "teacher_kl": teacher_kl_plot(report.evaluations),
-        "sft": sft_plot(report.training.get("sft", ())),
-        "on_policy": on_policy_plot(report.training.get("on_policy", ())),
-        "funnel": funnel_plot(report.dataset.get("funnel") or ()),
-    }
-    return {name: svg for name, svg in plots.items() if svg is not None}
-
-
-_EVALUATION_FACTS = (
-    "name",
-    "num_prompts",
-    "num_trajectories",
-    "accuracy",
-    "accuracy_low",
-    "accuracy_high",
-    "teacher_kl",
-    "mean_completion_tokens",
-    "mean_turns",
-    "truncated_share",
-    "valid_tool_call_share",
-    "failed_share",
-)
+def _plots(report: ReportData) -> Iterator[tuple[str, str | None]]:
+    yield "accuracy", accuracy_plot(report.evaluations)
+    yield "teacher_kl", teacher_kl_plot(report.evaluations)
+    yield "sft", sft_plot(report.training.get("sft", ()))
+    yield "on_policy", on_policy_plot(report.training.get("on_policy", ()))
+    yield "funnel", funnel_plot(report.dataset.get("funnel") or ())
 
 
 def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | None]]]:
@@ -104,26 +87,15 @@ def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | Non
 
 def _totals(stages: Sequence[StageSummary]) -> JsonObject:
     """Time and usage of this run; tokens of cached stages were paid for by an earlier one."""
-    computed = [stage for stage in stages if not stage.cached]
-
-    def total(values: list[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if known else None
-
-    return {
-        "seconds": sum(stage.seconds for stage in stages),
-        "prompt_tokens": total([stage.prompt_tokens for stage in computed]),
-        "completion_tokens": total([stage.completion_tokens for stage in computed]),
-        "cost_usd": total([stage.cost_usd for stage in computed]),
-    }
+    totals: JsonObject = {"seconds": sum(stage.seconds for stage in stages)}
+    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
+        known = [value for stage in stages if not stage.cached and (value := getattr(stage, name)) is not None]
+        totals[name] = sum(known) if known else None
+    return totals
 
 
 def _last_values(rows: Sequence[JsonObject]) -> list[tuple[str, int, float]]:
     """Last finite value of each metric with its step, sorted by name."""
-    names = sorted({key for row in rows for key, value in row.items() if _is_metric(key, value)})
-    curves = ((name, series(rows, name)) for name in names)
+    numbers = {key for row in rows for key, value in row.items() if type(value) in (int, float)}
+    curves = ((name, series(rows, name)) for name in sorted(numbers - {"step"}))
     return [(name, points[-1].step, points[-1].value) for name, points in curves if points]
-
-
-def _is_metric(key: str, value: object) -> bool:
-    return key != "step" and isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,8 +1,8 @@
 """Plots of a report: accuracy and teacher_kl of the models, the dataset's funnel, metrics by optimizer step."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.report.svg import INK, MUTED, PAPER, RULE, WIDTH_IN, drawing, panels, stage_ink, to_svg
 from stillhouse.types import JsonObject
@@ -21,6 +21,8 @@ _ROW_IN = 0.42
 _CURVES_IN = 3.3
 _SMOOTH_FROM = 40
 """Curves with fewer points are not smoothed."""
+_BOLD: Mapping[str, Any] = {"textcoords": "offset points", "color": INK, "fontweight": "bold"}
+"""How figures are written beside what they belong to."""
 _DIGIT_POINTS = 6.8
 """Width of a bold digit."""
 
@@ -61,15 +63,7 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
         values = [facts["teacher_kl"] for facts in rows]
         axis.barh(range(len(rows)), values, height=0.42, color=[stage_ink(facts["name"]) for facts in rows])
         for row, value in enumerate(values):
-            axis.annotate(
-                f"{value:.3f}",
-                (max(value, 0.0), row),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                color=INK,
-                fontweight="bold",
-            )
+            axis.annotate(f"{value:.3f}", (max(value, 0.0), row), (6, 0), va="center", **_BOLD)
         _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
         axis.set_xlim(min(0.0, *values), max(1e-3, *values) * 1.16)
         axis.locator_params(axis="x", nbins=5)
@@ -125,19 +119,9 @@ def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:
 def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *, bold: bool) -> None:
     """Writes text right of the panel that ends at `right_edge` in (panel widths, points more)."""
     widths, points = right_edge
-    note = axis.annotate(
-        text,
-        (widths, row),
-        xytext=(points, 0.0),
-        xycoords=axis.get_yaxis_transform(),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        annotation_clip=False,
-        color=INK if bold else MUTED,
-        fontweight="bold" if bold else "normal",
-    )
-    note.set_in_layout(False)
+    style = _BOLD if bold else {**_BOLD, "color": MUTED, "fontweight": "normal"}
+    place = {"xycoords": axis.get_yaxis_transform(), "ha": "right", "va": "center", "annotation_clip": False}
+    axis.annotate(text, (widths, row), (points, 0.0), **place, **style).set_in_layout(False)
 
 
 class Point(NamedTuple):
@@ -212,8 +196,6 @@ def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
 
 
 def _curve(axis: "Axes", points: Sequence[Point], ink: str) -> None:
-    if not points:
-        return
     smooth = _smooth(points)
     if len(points) >= _SMOOTH_FROM:
         axis.plot([p.step for p in points], [p.value for p in points], color=ink, linewidth=0.9, alpha=0.3)
@@ -242,16 +224,8 @@ def _smooth(points: Sequence[Point]) -> list[Point]:
 
 def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:
     """Writes the last value of a curve above the panel on the right; `line` 1 is one line lower."""
-    note = axis.annotate(
-        text,
-        (1.0, 1.0),
-        xycoords="axes fraction",
-        xytext=(0, 6 - 15 * line),
-        textcoords="offset points",
-        ha="right",
-        color=ink,
-        fontweight="bold",
-    )
+    style = {**_BOLD, "color": ink}
+    note = axis.annotate(text, (1.0, 1.0), (0, 6 - 15 * line), xycoords="axes fraction", ha="right", **style)
     note.set_in_layout(False)
 
 

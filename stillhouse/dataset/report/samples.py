@@ -19,8 +19,7 @@ from stillhouse.dataset.read import iter_columns, parsed, rows_at
 from stillhouse.dataset.report.figures import hashes
 from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
 from stillhouse.dataset.schema import COLUMNS
-from stillhouse.report import SampleTrajectory
-from stillhouse.report.conversation import TrajectoryView, cut, view
+from stillhouse.report.conversation import SampleTrajectory, cut
 from stillhouse.report.format import count, decimal, dollars, metric
 from stillhouse.types import JsonObject
 
@@ -149,7 +148,7 @@ class RowView:
     """The row that this one duplicates; empty if none."""
     overlaps: str
     """Overlaps with evaluation sets; empty if none."""
-    trajectory: TrajectoryView
+    trajectory: SampleTrajectory
 
 
 def view_row(row: JsonObject) -> RowView:
@@ -162,10 +161,8 @@ def view_row(row: JsonObject) -> RowView:
         facts=[(name, cut(text, _MAX_CHARS)) for name, text in facts if text],
         repeats=_repeats(row),
         overlaps=cut(_overlaps(row), _MAX_CHARS),
-        trajectory=view(
-            SampleTrajectory(
-                messages=row["messages"], stop_reason=row["stop_reason"], verified=row["verified"], stage="teacher"
-            )
+        trajectory=SampleTrajectory(
+            messages=row["messages"], stop_reason=row["stop_reason"], verified=row["verified"], stage="teacher"
         ),
     )
 

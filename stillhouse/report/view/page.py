@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import orjson
 
+from stillhouse.chat.content import calls_of
 from stillhouse.report.conversation import question
 from stillhouse.report.environment import CONVERSATION_CSS, page_environment, style_sheet
 from stillhouse.report.view.rows import ViewRow, read_view_rows
 from stillhouse.report.view.sources import find_source
 from stillhouse.store.artifacts import require_whole
 from stillhouse.store.atomic import replaced_atomically
-from stillhouse.types import Message
 
 _FOLDER: Final = Path(__file__).parent
 _SCRIPTS: Final = ("words.js", "data.js", "filters.js", "list.js", "reader.js", "app.js")
@@ -41,15 +41,16 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class PageSummary:
-    """Rows on a page."""
+class WrittenPage:
+    """A page and the rows on it."""
 
+    path: Path
     num_rows: int
     is_complete: bool
     """Whether all rows of the source are on the page."""
 
 
-def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> PageSummary:
+def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> WrittenPage:
     """Writes the page atomically.
 
     Args:
@@ -69,9 +70,22 @@ def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_
         for row in islice(remaining, max_rows):
             packed.add(row)
         packed.close()
-        written = PageSummary(packed.num_rows, next(remaining, None) is None)
+        written = WrittenPage(path, packed.num_rows, next(remaining, None) is None)
         with work.open("w", encoding="utf-8") as file:
-            file.writelines(_render(title, place, packed, written))
+            file.writelines(
+                page_environment(_FOLDER)
+                .get_template("view.html.j2")
+                .generate(
+                    title=title,
+                    place=place,
+                    written=written,
+                    columns=" ".join(COLUMNS),
+                    style=style_sheet(CONVERSATION_CSS, _FOLDER / "view.css"),
+                    script="\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+                    index=packed.index(),
+                    chunks=packed.chunks(),
+                )
+            )
     return written
 
 
@@ -126,58 +140,22 @@ class _Packed:
 
 
 def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[Any]:
-    body, figures = row.body, row.figures
+    messages = row.body["messages"]
     values = {
-        **figures,
-        "id": body["id"],
+        **row.body,
+        **row.figures,
         "stage": row.stage,
-        "question": question(body["messages"], _QUESTION_CHARS),
+        "question": question(messages, _QUESTION_CHARS),
         "outcome": row.outcome,
         "kept": row.kept,
-        "stop_reason": body["stop_reason"],
-        "tools": _tools_used(body["messages"]),
+        # As the model wrote them.
+        "tools": list(dict.fromkeys(call.name or "(no name)" for message in messages for call in calls_of(message))),
         "score": row.score,
         "chars": num_bytes,
-        "model": body["model"],
-        "tag": body["tag"],
         "chunk": chunk,
         "place": place,
     }
     return [values[column] for column in COLUMNS]
-
-
-def _tools_used(messages: list[Message]) -> list[str]:
-    """Names of the tools called, distinct, as the model wrote them."""
-    names: dict[str, None] = {}
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            function: Any = call.get("function") if isinstance(call, dict) else None
-            name = function.get("name") if isinstance(function, dict) else None
-            names[name if isinstance(name, str) and name else "(no name)"] = None
-    return list(names)
-
-
-def _render(title: str, place: str, packed: _Packed, written: PageSummary) -> Iterator[str]:
-    style = style_sheet(CONVERSATION_CSS, _FOLDER / "view.css")
-    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    template = page_environment(_FOLDER).get_template("view.html.j2")
-    return template.generate(
-        title=title,
-        place=place,
-        written=written,
-        columns=" ".join(COLUMNS),
-        style=style,
-        script=script,
-        index=packed.index(),
-        chunks=packed.chunks(),
-    )
-
-
-class WrittenPage(NamedTuple):
-    """A page's path and summary."""
-
-    page: Path
-    summary: PageSummary
 
 
 def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) -> WrittenPage:
@@ -194,8 +172,8 @@ def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) ->
         StoreError: the page cannot be written, or an artifact that it is made of is damaged.
     """
     source = find_source(name, store_root)
-    for folder in {path.parent: None for path in (*(part.path for part in source.parts), *source.labels)}:
+    for folder in dict.fromkeys(path.parent for path in (*(part.path for part in source.parts), *source.labels)):
         require_whole(folder)
     file_name = re.sub(r"[^\w.-]+", "-", source.title).strip("-.") or "trajectories"
     page = output or store_root / "views" / f"{file_name}.html"
-    return WrittenPage(page, write_page(page, source.title, source.place, read_view_rows(source), max_rows))
+    return write_page(page, source.title, source.place, read_view_rows(source), max_rows)

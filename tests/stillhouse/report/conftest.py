@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary
-from stillhouse.types import Message
+from stillhouse.types import Message, ToolCall
 
 
 def evaluation(name: str, right: float, low: float, high: float, teacher_kl: float | None) -> dict[str, Any]:
     return {
         "name": name,
-        "num_prompts": 160,
-        "num_trajectories": 160,
-        "accuracy": right,
-        "accuracy_low": low,
-        "accuracy_high": high,
+        **{"num_prompts": 160, "num_trajectories": 160},
+        **{"accuracy": right, "accuracy_low": low, "accuracy_high": high},
         "accuracy_by_tag": {"two_steps": min(1.0, right + 0.05), "three_steps": right - 0.05},
         "mean_completion_tokens": 71.4 - 20 * right,
         "mean_turns": 1.2 + right,
@@ -105,24 +102,17 @@ def on_policy_rows() -> list[dict[str, Any]]:
     ]
 
 
-def conversation(question: str, expression: str, result: str, answer: str) -> list[Message]:
-    return [
-        {"role": "user", "content": question},
-        {
-            "role": "assistant",
-            "content": None,
-            "reasoning_content": "Three crates at 17 and a discount: the calculator will do.",
-            "tool_calls": [
-                {
-                    "id": "call_0",
-                    "type": "function",
-                    "function": {"name": "calculator", "arguments": f'{{"expression": "{expression}"}}'},
-                }
-            ],
-        },
+def sample(
+    stage: str, verified: bool | None, arguments: str, result: str, answer: str, name: str = "calculator"
+) -> SampleTrajectory:
+    call: ToolCall = {"id": "call_0", "type": "function", "function": {"name": name, "arguments": arguments}}
+    messages: list[Message] = [
+        {"role": "user", "content": STORY},
+        {"role": "assistant", "content": None, "reasoning_content": "Three crates at 17.", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_0", "content": result},
         {"role": "assistant", "content": answer},
     ]
+    return SampleTrajectory(messages=messages, stop_reason="answered", verified=verified, stage=stage)
 
 
 STORY = "A shop sells apples at 17 coins a crate. Mara buys 3 crates and pays with 100 coins. How many coins are left?"
@@ -130,40 +120,16 @@ STORY = "A shop sells apples at 17 coins a crate. Mara buys 3 crates and pays wi
 
 def stage(name: str, cached: bool, seconds: float, **tokens: Any) -> StageSummary:
     return StageSummary(
-        name=name,
-        uri=f"/store/artifacts/{name}/3fa2",
-        fingerprint="3fa2b81c9d0e4f56a7" * 3,
-        cached=cached,
-        seconds=seconds,
-        **tokens,
+        name=name, uri=f"/store/{name}", fingerprint="3fa2b81c9d" * 6, cached=cached, seconds=seconds, **tokens
     )
 
 
 @pytest.fixture
 def full() -> ReportData:
-    malformed: list[Message] = [
-        {"role": "user", "content": STORY},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [
-                {
-                    "id": "call_0",
-                    "type": "function",
-                    "function": {"name": "malformed_tool_call", "arguments": '{"expression": "17 * '},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_0", "content": '{"error": "arguments are not valid JSON"}'},
-        {"role": "assistant", "content": "The answer is 41."},
-    ]
     return ReportData(
         title="distill, demo.yaml",
         created_at=datetime(2026, 11, 20, 14, 5, tzinfo=UTC),
-        config={
-            "sft": {"learning_rate": 0.002, "num_epochs": 3},
-            "rollouts": {"temperature": 0.7, "system_prompt": None},
-        },
+        config={"sft": {"learning_rate": 0.002}, "rollouts": {"temperature": 0.7, "system_prompt": None}},
         stages=[
             stage("prompts", True, 0.1),
             stage("rollouts", True, 0.3, prompt_tokens=184_220, completion_tokens=51_030, cost_usd=0.0812),
@@ -179,36 +145,19 @@ def full() -> ReportData:
         training={"sft": sft_rows(), "on_policy": on_policy_rows()},
         dataset={
             "funnel": [["rollouts", 640], ["finished", 633], ["right", 611], ["within_limits", 604], ["kept", 604]],
-            "kept": 604,
-            "dropped": 36,
             "drop_reasons": {"wrong_answer": 22, "too_long": 7, "not_finished": 7},
-            "right": 611,
-            "wrong": 22,
-            "unverified": 0,
-            "train": 573,
-            "validation": 31,
-            "supervised_tokens": 28_411,
+            **{"kept": 604, "dropped": 36, "right": 611, "wrong": 22, "unverified": 0},
+            **{"train": 573, "validation": 31, "supervised_tokens": 28_411},
         },
         trajectories=[
-            SampleTrajectory(
-                messages=conversation(STORY, "100 - 3 * 17", "49", "Mara has **49** coins left."),
-                stop_reason="answered",
-                verified=True,
-                stage="teacher",
-            ),
-            SampleTrajectory(messages=malformed, stop_reason="answered", verified=False, stage="sft"),
-            SampleTrajectory(
-                messages=conversation(STORY, "100 - 51", "49", "49"),
-                stop_reason="max_turns",
-                verified=None,
-                stage="on_policy",
-            ),
+            sample("teacher", True, '{"expression": "100 - 3 * 17"}', "49", "Mara has **49** coins left."),
+            sample("sft", False, '{"expression": "17 * ', '{"error": "no JSON"}', "It is 41.", "malformed_tool_call"),
+            sample("on_policy", None, '{"expression": "100 - 51"}', "49", "49"),
         ],
         mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/0f3a",
         prefect_url="http://127.0.0.1:4200/runs/flow-run/77",
         commands=[
             Command(purpose="Run again", line="stillhouse distill configs/demo.yaml"),
-            Command(purpose="Open MLflow", line="mlflow ui --backend-store-uri sqlite:////store/mlflow.db"),
         ],
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stillhouse.report import ReportData, SampleTrajectory, write_report
+from stillhouse.types import Message
 
 pytestmark = pytest.mark.slow
 
@@ -55,16 +56,12 @@ def test_long_tool_results_and_system_prompts_are_folded_and_open_on_a_click(
     browser: Any, full: ReportData, tmp_path: Path
 ) -> None:
     result = "a line of a page\n" * 200
-    trajectory = SampleTrajectory(
-        messages=[
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "What does the page say?"},
-            {"role": "tool", "tool_call_id": "c", "content": result},
-        ],
-        stop_reason="answered",
-        verified=None,
-        stage="teacher",
-    )
+    messages: list[Message] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What does the page say?"},
+        {"role": "tool", "tool_call_id": "c", "content": result},
+    ]
+    trajectory = SampleTrajectory(messages=messages, stop_reason="answered", verified=None, stage="teacher")
     page, _ = opened(browser, write_report(tmp_path, replace(full, trajectories=[trajectory])))
     page.locator(".trajectory > summary").click()
     texts = page.locator(".message .text")

@@ -10,6 +10,7 @@ from stillhouse.errors import StoreError
 from stillhouse.report import ReportData, SampleTrajectory, write_report
 from stillhouse.report.comparison import overall_lines, tag_lines
 from stillhouse.report.page import render
+from stillhouse.types import Message, ToolCall
 
 _LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
 
@@ -102,9 +103,11 @@ def test_tokens_of_a_cache_hit_are_shown_but_not_in_the_sum(full: ReportData) ->
 
 def test_a_run_that_only_evaluated_shows_only_that(only_evaluation: ReportData) -> None:
     page = Page(render(only_evaluation))
-    assert "evaluation" in page.ids
-    assert not {"training", "dataset", "stages", "trajectories", "appendix", "failure"} & set(page.ids)
+    assert {"evaluation", "training", "dataset", "stages", "trajectories", "appendix", "failure"} & set(page.ids) == {
+        "evaluation"
+    }
     assert page.row("Teacher")[1:] == ["\u2013"] * 9
+    assert "Prompt by prompt" not in " ".join(page.texts)
 
 
 def test_a_run_without_a_kept_row_says_why_and_shows_the_funnel(no_kept_row: ReportData) -> None:
@@ -122,20 +125,12 @@ def test_a_bare_title_is_a_page(tmp_path: Path) -> None:
 
 def test_markup_in_a_trajectory_is_text(full: ReportData) -> None:
     attack = "</div><script>document.title='owned'</script><img src=x onerror=alert(1)>"
-    hostile = SampleTrajectory(
-        messages=[
-            {"role": "user", "content": attack},
-            {
-                "role": "assistant",
-                "content": attack,
-                "reasoning_content": attack,
-                "tool_calls": [{"id": "c", "type": "function", "function": {"name": attack, "arguments": attack}}],
-            },
-        ],
-        stop_reason=attack,
-        verified=None,
-        stage="sft",
-    )
+    call: ToolCall = {"id": "c", "type": "function", "function": {"name": attack, "arguments": attack}}
+    messages: list[Message] = [
+        {"role": "user", "content": attack},
+        {"role": "assistant", "content": attack, "reasoning_content": attack, "tool_calls": [call]},
+    ]
+    hostile = SampleTrajectory(messages=messages, stop_reason=attack, verified=None, stage="sft")
     page = Page(render(replace(full, title=attack, failure=attack, trajectories=[hostile], config={"a": attack})))
     assert page.tags["script"] == page.tags["img"] == 0
     assert page.handlers == []
@@ -167,12 +162,8 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
         ("", "sft", "\u22120.3", "\u22122.4 to +1.8", "0.770", ""),
         ("", "on_policy", "\u22123.6", "\u22125.6 to \u22121.6", "< 0.001", "right"),
     ]
-    assert [(line.group, line.model) for line in tag_lines(full.comparison)] == [
-        ("three_steps", "sft"),
-        ("", "on_policy"),
-        ("two_steps", "sft"),
-        ("", "on_policy"),
-    ]
+    by_tag = [("three_steps", "sft"), ("", "on_policy"), ("two_steps", "sft"), ("", "on_policy")]
+    assert [(line.group, line.model) for line in tag_lines(full.comparison)] == by_tag
     assert tag_lines([row for row in full.comparison if row["tag"] != "two_steps"]) == []
     html = render(full)
     assert "Prompt by prompt against the champion" in html
@@ -183,7 +174,3 @@ def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(fu
     same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "gain": 0.0}
     (line,) = overall_lines([same, {**same, "metric": "truncated_share"}])
     assert (line.group, line.difference, line.interval, line.sign) == ("Accuracy", "0.0", "0.0 to 0.0", "")
-
-
-def test_a_run_that_compared_nothing_has_no_comparison(only_evaluation: ReportData) -> None:
-    assert "Prompt by prompt" not in render(only_evaluation)

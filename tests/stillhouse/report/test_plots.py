@@ -19,10 +19,12 @@ from stillhouse.report.svg import WIDTH_IN
 Words = Callable[[str | None], list[str]]
 
 
-def test_bars_say_the_figures_they_show(full: ReportData, words: Words) -> None:
+def test_pictures_say_the_figures_they_show(full: ReportData, words: Words) -> None:
     assert {"Base student", "73.1 %", "98.1 %"} <= set(words(accuracy_plot(full.evaluations)))
     assert {"1.847", "0.214", "0.061"} <= set(words(teacher_kl_plot(full.evaluations)))
     assert {"640", "604", "94 %"} <= set(words(funnel_plot(full.dataset["funnel"])))
+    assert "validation 0.203" in words(sft_plot(full.training["sft"]))
+    assert "teacher_kl, nats per token" in words(on_policy_plot(full.training["on_policy"]))
 
 
 def test_a_model_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportData) -> None:
@@ -31,6 +33,8 @@ def test_a_model_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportDa
         assert f"var(--stage-{name})" in accuracy
         assert f"var(--stage-{name})" in kl
     assert re.findall(r"#[0-9a-f]{6}", accuracy + kl) == []
+    assert "var(--stage-sft)" in (sft_plot(full.training["sft"]) or "")
+    assert "var(--stage-on_policy)" in (on_policy_plot(full.training["on_policy"]) or "")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,8 @@ def test_a_model_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportDa
         accuracy_plot([{"name": "sft", "accuracy": None}]),
         teacher_kl_plot([{"name": "teacher", "teacher_kl": None}]),
         funnel_plot([]),
+        sft_plot([{"step": 1, "sft/grad_norm": 1.0}]),
+        on_policy_plot([]),
     ],
 )
 def test_nothing_to_show_is_no_picture(picture: str | None) -> None:
@@ -84,29 +90,9 @@ def test_a_funnel_shows_tokens_as_bars_of_another_colour() -> None:
 
 
 def test_a_series_passes_over_rows_without_the_metric_and_values_that_are_not_finite() -> None:
-    rows = [
-        {"step": 1, "a": 1.0},
-        {"step": 2},
-        {"step": 3, "a": None},
-        {"step": 4, "a": float("nan")},
-        {"step": 5, "a": 2},
-    ]
+    values = [{"a": 1.0}, {}, {"a": None}, {"a": float("nan")}, {"a": 2}]
+    rows = [{"step": step, **value} for step, value in enumerate(values, start=1)]
     assert series(rows, "a") == [Point(1, 1.0), Point(5, 2.0)]
-
-
-def test_curves_say_the_figures_they_show(full: ReportData, words: Words) -> None:
-    assert "validation 0.203" in words(sft_plot(full.training["sft"]))
-    assert "teacher_kl, nats per token" in words(on_policy_plot(full.training["on_policy"]))
-
-
-def test_a_curve_has_the_colour_of_its_stage(full: ReportData) -> None:
-    assert "var(--stage-sft)" in (sft_plot(full.training["sft"]) or "")
-    assert "var(--stage-on_policy)" in (on_policy_plot(full.training["on_policy"]) or "")
-
-
-def test_a_training_without_the_metrics_has_no_picture() -> None:
-    assert sft_plot([{"step": 1, "sft/grad_norm": 1.0}]) is None
-    assert on_policy_plot([]) is None
 
 
 def test_sft_shows_cross_entropy_whatever_the_loss_and_the_accuracy_of_sampled_answers(words: Words) -> None:
@@ -115,8 +101,8 @@ def test_sft_shows_cross_entropy_whatever_the_loss_and_the_accuracy_of_sampled_a
         {"step": 9, "sft/nll": 1.5, "sft/loss": 0.5},
     ]
     shown = words(sft_plot(rows))
-    for told in ("training 1.500", "validation 2.500", "Accuracy of sampled answers to validation prompts", "0.12"):
-        assert told in shown
+    for text in ("training 1.500", "validation 2.500", "Accuracy of sampled answers to validation prompts", "0.12"):
+        assert text in shown
 
 
 @pytest.mark.parametrize(

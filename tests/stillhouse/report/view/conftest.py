@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 
 from stillhouse.report.view.page import write_page
@@ -65,32 +64,21 @@ def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture
 def visit(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
     """Opens a page whose list is there. The page must not say a word on the console nor ask for anything."""
-    said: list[str] = []
-    asked: list[str] = []
+    console: list[str] = []
+    requests: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
 
     def open_page(path: Path, fragment: str = "", *, empty: bool = False) -> "Page":
         page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: console.append(message.text))
+        page.on("pageerror", lambda error: console.append(str(error)))
+        page.on("dialog", lambda dialog: console.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri() + fragment)
         page.wait_for_selector("p.empty" if empty else "[role=option]")
         return page
 
     yield open_page
     context.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-
-
-@pytest.fixture
-def write_rows(tmp_path: Path) -> Callable[[str, list[Any]], Path]:
-    def write(name: str, rows: list[Any]) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-        return path
-
-    return write
+    assert console == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []

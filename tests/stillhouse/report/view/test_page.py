@@ -36,8 +36,8 @@ def _row(index: int, text: str = "") -> ViewRow:
 
 
 def _blocks(html: str) -> dict[str, Any]:
-    found = re.findall(r'<script type="application/gzip" id="([^"]+)">([^<]*)</script>', html)
-    return {name: orjson.loads(gzip.decompress(base64.b64decode(packed))) for name, packed in found}
+    blocks = re.findall(r'<script type="application/gzip" id="([^"]+)">([^<]*)</script>', html)
+    return {name: orjson.loads(gzip.decompress(base64.b64decode(packed))) for name, packed in blocks}
 
 
 def test_every_row_is_in_the_index_and_where_the_index_says(tmp_path: Path) -> None:
@@ -55,34 +55,32 @@ def test_every_row_is_in_the_index_and_where_the_index_says(tmp_path: Path) -> N
         assert body["num_turns"] == line["turns"] == 1
 
 
-def test_rows_beyond_the_most_asked_for_are_left_out_and_said_so(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    written = write_page(path, "t", "p", map(_row, range(6)), 5)
-    assert (written.num_rows, written.is_complete) == (5, False)
-    assert "The first 5 only; raise --max-rows" in path.read_text(encoding="utf-8")
-    written = write_page(path, "t", "p", map(_row, range(5)), 5)
-    assert written.is_complete
-    assert "--max-rows" not in path.read_text(encoding="utf-8")
+def _html(path: Path, num_rows: int, max_rows: int, title: str = "t", place: str = "p") -> str:
+    write_page(path, title, place, map(_row, range(num_rows)), max_rows)
+    return path.read_text(encoding="utf-8")
+
+
+def test_rows_beyond_the_most_asked_for_are_left_out_and_the_page_says_so(tmp_path: Path) -> None:
+    page = write_page(tmp_path / "page.html", "t", "p", map(_row, range(6)), 5)
+    assert (page.num_rows, page.is_complete) == (5, False)
+    assert "The first 5 only; raise --max-rows" in page.path.read_text(encoding="utf-8")
+    assert "--max-rows" not in _html(tmp_path / "page.html", 5, 5)
 
 
 def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", "t", "p", [_row(0)], 5)
-    html = tmp_path.joinpath("page.html").read_text(encoding="utf-8")
+    html = _html(tmp_path / "page.html", 1, 5)
     assert re.findall(r"https?://|url\(|@import|\bfetch\(|XMLHttpRequest|<link[^>]+href=\"(?!data:,)", html) == []
     assert "default-src 'none'" in html
 
 
 def test_a_title_is_text(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", "</title><script>x()</script>", "<b>", [], 5)
-    html = tmp_path.joinpath("page.html").read_text(encoding="utf-8")
+    html = _html(tmp_path / "page.html", 0, 5, "</title><script>x()</script>", "<b>")
     assert "<script>x()" not in html
     assert "<b>" not in html
 
 
 def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_page(tmp_path / name, "t", "p", map(_row, range(50)), 100)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert _html(tmp_path / "a", 50, 100) == _html(tmp_path / "b", 50, 100)
 
 
 def test_memory_does_not_follow_the_number_of_rows(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -8,58 +6,56 @@ from stillhouse.errors import InputError
 from stillhouse.report.view.sources import find_source
 from stillhouse.store.runs import RunRecord, write_run_record
 
-Write = Callable[[str, list[Any]], Path]
-
 
 def _record(artifacts: dict[str, list[str]]) -> RunRecord:
     return RunRecord("distill", "2026-03-01T10:00:00+00:00", "a" * 32, "b" * 36, "calm-otter", artifacts)
 
 
+def _write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
-def test_a_file_of_trajectories_stands_for_itself(name: str, write_rows: Write) -> None:
-    path = write_rows(name, [])
-    source = find_source(str(path), path.parent)
-    assert [part.path for part in source.parts] == [path]
+def test_a_file_of_trajectories_stands_for_itself(name: str, tmp_path: Path) -> None:
+    _write(tmp_path, name)
+    source = find_source(str(tmp_path / name), tmp_path)
+    assert [part.path for part in source.parts] == [tmp_path / name]
     assert source.title == "out"
 
 
 @pytest.mark.parametrize(
     "files", [["trajectories.jsonl"], ["train.parquet", "validation.parquet", "rejected.parquet"], ["train.parquet"]]
 )
-def test_an_artifacts_folder_stands_for_its_files(files: list[str], write_rows: Write, tmp_path: Path) -> None:
-    for name in files:
-        write_rows(f"artifact/{name}", [])
-    source = find_source(str(tmp_path / "artifact"), tmp_path)
-    assert [part.path.name for part in source.parts] == files
+def test_an_artifacts_folder_stands_for_its_files(files: list[str], tmp_path: Path) -> None:
+    _write(tmp_path, *files)
+    assert [part.path.name for part in find_source(str(tmp_path), tmp_path).parts] == files
 
 
-def test_a_run_stands_for_the_trajectories_of_all_its_stages(write_rows: Write, tmp_path: Path) -> None:
-    for name in ("r1/trajectories.jsonl", "r2/trajectories.jsonl", "e/trajectories.jsonl", "m/metadata.jsonl"):
-        write_rows(name, [])
-    for name in ("d/train.parquet", "d/rejected.parquet"):
-        write_rows(name, [])
+def test_a_run_stands_for_the_trajectories_of_all_its_stages(tmp_path: Path) -> None:
+    _write(tmp_path, *(f"{folder}/trajectories.jsonl" for folder in ("r1", "r2", "e")))
+    _write(tmp_path, "m/metadata.jsonl", "d/train.parquet", "d/rejected.parquet")
     stages = {"prompts": ["m"], "rollouts": ["r1", "r2"], "dataset": ["d"], "evaluation of base": ["e"]}
     record = _record({stage: [str(tmp_path / folder) for folder in folders] for stage, folders in stages.items()})
     report = tmp_path / "reports" / "20260301-100000-distill"
     write_run_record(report, record)
+    parts = [("rollouts", "r1"), ("rollouts", "r2"), ("evaluation of base", "e")]
     for name in ("latest", "calm-otter", str(report), str(report / "run.json")):
         source = find_source(name, tmp_path)
-        assert [(part.stage, part.path.parent.name) for part in source.parts] == [
-            ("rollouts", "r1"),
-            ("rollouts", "r2"),
-            ("evaluation of base", "e"),
-        ]
+        assert [(part.stage, part.path.parent.name) for part in source.parts] == parts
         assert [path.name for path in source.labels] == ["train.parquet", "rejected.parquet"]
         assert [path.parent.name for path in source.metadata] == ["m"]
         assert source.title == "distill, calm-otter"
 
 
-def test_what_holds_no_trajectories_is_refused_with_what_would(write_rows: Write, tmp_path: Path) -> None:
+def test_what_holds_no_trajectories_is_refused_with_what_would(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no trajectories in this folder; expected trajectories\.jsonl"):
         find_source(str(tmp_path / "empty"), tmp_path)
+    _write(tmp_path, "out.csv")
     with pytest.raises(InputError, match=r"expected a file of trajectories that ends in \.jsonl or \.parquet"):
-        find_source(str(write_rows("out.csv", [])), tmp_path)
+        find_source(str(tmp_path / "out.csv"), tmp_path)
     write_run_record(tmp_path / "reports" / "r", _record({"prompts": [], "rollouts": [str(tmp_path / "gone")]}))
     with pytest.raises(InputError, match=r"left no trajectories; stages: prompts, rollouts; gone: .*gone"):
         find_source("latest", tmp_path)
