@@ -33,10 +33,10 @@ class MetricComparison:
     @property
     def gain(self) -> tuple[float, float, float]:
         """The difference and the bounds of its interval, turned so that more is better."""
-        seen = self.difference
+        result = self.difference
         if self.metric in LOWER_IS_BETTER:
-            return -seen.difference, -seen.high, -seen.low
-        return seen.difference, seen.low, seen.high
+            return -result.difference, -result.high, -result.low
+        return result.difference, result.low, result.high
 
     @property
     def p_better(self) -> float:
@@ -51,23 +51,23 @@ class MetricComparison:
     @property
     def p(self) -> float:
         """Two-sided p-value."""
-        return min(1.0, 2.0 * min(self.difference.p_higher, self.difference.p_lower))
+        return min(1.0, 2.0 * min(self.p_better, self.p_worse))
 
     def row(self) -> JsonObject:
         """The row of a table."""
-        seen = self.difference
+        result = self.difference
         return {
             "model": self.model,
             "metric": self.metric,
             "tag": self.tag,
-            "num_prompts": seen.num_prompts,
-            "value": seen.mean,
-            "reference": seen.reference,
-            "difference": seen.difference,
-            "low": seen.low,
-            "high": seen.high,
+            "num_prompts": result.num_prompts,
+            "value": result.mean,
+            "reference": result.reference,
+            "difference": result.difference,
+            "low": result.low,
+            "high": result.high,
             "p": self.p,
-            "test": seen.test,
+            "test": result.test,
             "gain": self.gain[0],
         }
 
@@ -79,10 +79,7 @@ def prompt_values(
 ) -> Values:
     """Means over each prompt's trajectories; those that the infrastructure failed are left out, as `measure` does.
 
-    Args:
-        trajectories: of one model.
-        metadata: by prompt id.
-        rewards: totals by rollout key; empty where the run has none.
+    `rewards` are totals by rollout key; empty where the run has none.
     """
     grouped: defaultdict[Metric, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trajectory in trajectories:
@@ -102,23 +99,15 @@ def compare_models(
 ) -> list[MetricComparison]:
     """Every other model against `reference`, over all prompts and tag by tag; in the order of `models`.
 
-    Args:
-        models: values by the model's name, the reference's among them.
-        reference: name of the model that the others are compared with.
-        tags: by prompt id; None where a prompt has none.
-        confidence: level of the intervals.
+    `tags` are by prompt id.
     """
-    theirs = models[reference]
     lines = []
-    for name, ours in models.items():
-        if name == reference:
-            continue
-        for metric, values in ours.items():
-            parts: dict[str | None, Mapping[str, float]] = {None: values}
-            if metric in _BY_TAG:
-                parts |= _by_tag(values, tags)
-            for tag, part in parts.items():
-                difference = paired_difference(part, theirs.get(metric, {}), confidence=confidence)
+    for name in (name for name in models if name != reference):
+        for metric, values in models[name].items():
+            known = {tag for prompt in values if (tag := tags.get(prompt)) is not None} if metric in _BY_TAG else set()
+            for tag in (None, *sorted(known)):
+                part = {prompt: value for prompt, value in values.items() if tag in (None, tags.get(prompt))}
+                difference = paired_difference(part, models[reference].get(metric, {}), confidence=confidence)
                 if difference is not None:
                     lines.append(MetricComparison(name, metric, tag, difference))
     return lines
@@ -140,12 +129,4 @@ def _values(
         "mean_completion_tokens": completion_tokens(trajectory) if trajectory.turns else 0,
         "truncated_share": trajectory.stop_reason in TRUNCATED,
         "valid_tool_call_share": 1.0 - totals.num_tool_errors / num_calls if num_calls else None,
-    }
-
-
-def _by_tag(values: Mapping[str, float], tags: Mapping[str, str | None]) -> dict[str | None, dict[str, float]]:
-    known = {tags.get(prompt) for prompt in values}
-    return {
-        tag: {prompt: value for prompt, value in values.items() if tags.get(prompt) == tag}
-        for tag in sorted(tag for tag in known if tag is not None)
     }

@@ -25,11 +25,6 @@ def measure(
     Trajectories that the infrastructure failed (an error, a timeout, a provider's filter) count in `failed_share`
     alone. Of the others, those with an expected answer count in the accuracy, as wrong if they came to no answer.
 
-    Args:
-        trajectories: of one model; several of a prompt are allowed for in the interval.
-        metadata: by prompt id.
-        confidence: level of the interval, within (0, 1).
-
     Returns:
         num_prompts, num_trajectories; accuracy, accuracy_low, accuracy_high, num_verified; accuracy_by_tag and
         num_verified_by_tag; pass_at_k (empty without several trajectories of a prompt); mean_completion_tokens,
@@ -41,6 +36,7 @@ def measure(
     valid = [trajectory for trajectory in all_trajectories if trajectory.stop_reason not in INFRASTRUCTURE_STOPS]
     by_prompt, by_tag = _verdicts(valid, metadata)
     valid_totals = [totals_of(trajectory) for trajectory in valid]
+    tokens, all_tokens = _tokens(valid), _tokens(all_trajectories)
     num_results = sum(totals.num_tool_results for totals in valid_totals)
     num_errors = sum(totals.num_tool_errors for totals in valid_totals)
     return {
@@ -50,12 +46,12 @@ def measure(
         "accuracy_by_tag": {tag: mean(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "num_verified_by_tag": {tag: len(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "pass_at_k": mean_pass_at_k(by_prompt),
-        "mean_completion_tokens": _mean_known([_tokens(trajectory) for trajectory in valid]),
+        "mean_completion_tokens": None if tokens is None else mean(tokens),
         "mean_turns": mean([len(trajectory.turns) for trajectory in valid]),
         "truncated_share": mean([trajectory.stop_reason in TRUNCATED for trajectory in valid]),
         "valid_tool_call_share": 1.0 - num_errors / num_results if num_results else None,
         "failed_share": mean([trajectory.stop_reason in INFRASTRUCTURE_STOPS for trajectory in all_trajectories]),
-        "completion_tokens": _sum_known([_tokens(trajectory) for trajectory in all_trajectories]),
+        "completion_tokens": None if all_tokens is None else sum(all_tokens),
     }
 
 
@@ -116,30 +112,17 @@ def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObj
         return {"accuracy": None, "accuracy_low": None, "accuracy_high": None, "num_verified": 0}
     accuracy = sum(map(sum, by_prompt)) / num_verified
     groups = Counter(Group(len(verdicts), sum(verdicts)) for verdicts in by_prompt)
-    interval = wilson_interval(accuracy, effective_sample_size(groups), confidence)
-    return {
-        "accuracy": accuracy,
-        "accuracy_low": interval.low,
-        "accuracy_high": interval.high,
-        "num_verified": num_verified,
-    }
+    low, high = wilson_interval(accuracy, effective_sample_size(groups), confidence)
+    return {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high, "num_verified": num_verified}
 
 
-def _tokens(trajectory: Trajectory) -> int | None:
-    """Tokens sampled; 0 where the prompt was too long or the first request failed."""
-    return completion_tokens(trajectory) if trajectory.turns else 0
+def _tokens(trajectories: Sequence[Trajectory]) -> list[int] | None:
+    """Tokens sampled, 0 where the prompt was too long or the first request failed; None if a count is unknown."""
+    counts = [completion_tokens(trajectory) if trajectory.turns else 0 for trajectory in trajectories]
+    known = [count for count in counts if count is not None]
+    return known if len(known) == len(counts) else None
 
 
 def mean(values: Sequence[float]) -> float | None:
     """The mean; None of nothing."""
     return math.fsum(values) / len(values) if values else None
-
-
-def _sum_known(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _mean_known(values: Sequence[int | None]) -> float | None:
-    total = _sum_known(values)
-    return total / len(values) if values and total is not None else None

@@ -52,8 +52,8 @@ def paired_difference(
     bootstrap's over prompts, bias-corrected and accelerated (Efron 1987, JASA 82).
 
     Args:
-        model: its value by prompt id.
-        reference: that of the model it is compared with.
+        model: value by prompt id.
+        reference: the same of the model it is compared with.
         confidence: level of the interval, within (0, 1).
     """
     import numpy as np
@@ -61,7 +61,7 @@ def paired_difference(
     shared = sorted(model.keys() & reference.keys())
     if not shared:
         return None
-    ours, theirs = (np.array([one[prompt] for prompt in shared]) for one in (model, reference))
+    ours, theirs = (np.array([values[prompt] for prompt in shared]) for values in (model, reference))
     differences = ours - theirs
     is_binary = bool(np.isin([ours, theirs], (0.0, 1.0)).all())
     p_higher, p_lower = _mcnemar(differences) if is_binary else _permutation(differences)

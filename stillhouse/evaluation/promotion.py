@@ -34,7 +34,7 @@ class Decision:
     promoted: str | None
     """Name of the new champion; None where there is no change."""
     reference: str
-    """Name of the model that the students were compared with: `champion`, or `base` while there is nseen."""
+    """Name of the model that the students were compared with: `champion`, or `base` while there is none."""
     checks: tuple[Check, ...]
     """All conditions of all students."""
     reason: str
@@ -56,26 +56,16 @@ def decide(
 
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
     (Bonferroni).
-
-    Args:
-        lines: of the comparison with `reference`.
-        students: names of those that may be promoted.
-        reference: what `lines` compare with.
-        config: the rule.
     """
     checks = [check for student in students for check in _checks(lines, student, reference, len(students), config)]
     passed = [name for name in students if all(check.passed for check in checks if check.student == name)]
     if not passed:
         blocked = " ".join(check.told for check in checks if not check.passed)
         return Decision(None, reference, tuple(checks), blocked or "There is no student to compare.")
-    best = max(passed, key=lambda name: _gain(lines, name, config.metric))
+    gains = {line.model: line.gain[0] for line in lines if (line.metric, line.tag) == (config.metric, None)}
+    best = max(passed, key=lambda name: gains[name])
     reason = " ".join(check.told for check in checks if check.student == best)
     return Decision(best, reference, tuple(checks), reason)
-
-
-def _gain(lines: Sequence[MetricComparison], student: str, metric: Metric) -> float:
-    line = line_of(lines, student, metric)
-    return float("-inf") if line is None else line.gain[0]
 
 
 def _checks(
@@ -98,8 +88,15 @@ def _checks(
     yield Check(student, is_better, f"{student} {verb} {reference}: {_describe(line)}, {_p(line.p_better)}, {bound}.")
     for margin in config.no_worse:
         yield _margin_check(line_of(lines, student, margin.metric), student, reference, margin)
-    if config.tag_level is not None:
-        yield from _tag_checks(lines, student, reference, config.metric, config.tag_level)
+    tag_level = config.tag_level or 0.0
+    for line in lines:
+        if (line.model, line.metric) == (student, config.metric) and line.tag is not None and line.p_worse < tag_level:
+            yield Check(
+                student,
+                False,
+                f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
+                f"{_p(line.p_worse)}, below {tag_level:.2g}.",
+            )
 
 
 def _margin_check(line: MetricComparison | None, student: str, reference: str, margin: Margin) -> Check:
@@ -110,30 +107,15 @@ def _margin_check(line: MetricComparison | None, student: str, reference: str, m
     return Check(student, passed, f"{student} {verb} the margin of {margin.margin:g}: {_describe(line)}.")
 
 
-def _tag_checks(
-    lines: Sequence[MetricComparison], student: str, reference: str, metric: Metric, level: float
-) -> Iterator[Check]:
-    for line in lines:
-        if (line.model, line.metric) != (student, metric) or line.tag is None:
-            continue
-        if line.p_worse < level:
-            yield Check(
-                student,
-                False,
-                f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
-                f"{_p(line.p_worse)}, below {level:.2g}.",
-            )
-
-
 def _describe(line: MetricComparison) -> str:
     """A line of a comparison in words, without the models' names."""
-    seen = line.difference
-    unit, scale, places = _UNITS[line.metric]
-    mean, reference = (f"{scale * value:.{places}f}" for value in (seen.mean, seen.reference))
-    difference, low, high = (f"{scale * value:+.{places}f}" for value in (seen.difference, seen.low, seen.high))
-    sign, points = ("%", " points") if unit == "%" else (unit, unit)
+    result = line.difference
+    sign, scale, places = _UNITS[line.metric]
+    mean, reference = (f"{scale * value:.{places}f}" for value in (result.mean, result.reference))
+    difference, low, high = (f"{scale * value:+.{places}f}" for value in (result.difference, result.low, result.high))
+    points = " points" if sign == "%" else sign
     return (
-        f"{line.metric.replace('_', ' ')} {mean}{sign} against {reference}{sign} on {seen.num_prompts} prompts, "
+        f"{line.metric.replace('_', ' ')} {mean}{sign} against {reference}{sign} on {result.num_prompts} prompts, "
         f"{difference}{points} ({low} to {high})"
     )
 

@@ -14,11 +14,6 @@ async def mean_rewards(
 ) -> JsonObject:
     """Means over the trajectories that could be scored; one that could not is left out of the mean, never 0.
 
-    Args:
-        trajectories: of one model.
-        metadata: by prompt id.
-        reward_set: the user's rewards.
-
     Returns:
         reward, the mean of totals, and num_rewarded, how many there were; reward_by_name; num_reward_errors, rewards
         that could not be computed. A mean of nothing is None.

@@ -1,9 +1,8 @@
 """The reverse KL to the teacher on the tokens that a model samples itself."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from stillhouse.config import RuntimeConfig
@@ -70,7 +69,7 @@ def teacher_kl(
 
 
 def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", teacher_ref: str) -> float:
-    """Mean of student minus teacher log-probability over all sampled positions; there must be span.
+    """Mean of student minus teacher log-probability over all sampled positions; there must be some.
 
     Raises:
         InputError: a token id lies outside the teacher's vocabulary.
@@ -85,7 +84,8 @@ def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", tea
             "and teacher to share a tokenizer. Name such a teacher in on_policy.teacher"
         )
     differences: list[float] = []
-    for chunk in _chunks(spans):
+    for first in range(0, len(spans), _CHUNK_SEQUENCES):
+        chunk = spans[first : first + _CHUNK_SEQUENCES]
         scores = score_tokens(teacher, [span.token_ids for span in chunk])
         for span, teacher_logprobs in zip(chunk, scores, strict=True):
             differences += [
@@ -119,15 +119,5 @@ def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
 
 
 def _is_recorded(turn: Turn) -> bool:
-    return (
-        bool(turn.prompt_ids)
-        and turn.completion_ids is not None
-        and turn.sampling_logprobs is not None
-        and len(turn.completion_ids) == len(turn.sampling_logprobs)
-    )
-
-
-def _chunks(spans: Sequence[ScoredSpans]) -> Iterator[list[ScoredSpans]]:
-    remaining = iter(spans)
-    while chunk := list(islice(remaining, _CHUNK_SEQUENCES)):
-        yield chunk
+    ids, logprobs = turn.completion_ids, turn.sampling_logprobs
+    return bool(turn.prompt_ids) and ids is not None and logprobs is not None and len(ids) == len(logprobs)
