@@ -32,7 +32,7 @@ class JournalKind:
     make: Callable[[Path], None]
     """Makes an empty one."""
 
-    def whole(self, record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
+    def unaltered(self, record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
         """Key and body of a record that is as it was written; None for any other."""
         match record:
             case [bytes(key), bytes(body), bytes(digest)] if self.digest_of(key, body) == digest:
@@ -67,53 +67,42 @@ SCORES: Final = JournalKind(
 class DatabaseState:
     """What was found in a SQLite file."""
 
-    num_records: int | None
-    """None where SQLite cannot count them, or where records are not ours to count."""
-    num_altered: int
-    """Records that do not match their digest."""
-    malformed: str | None
+    malformed: str | None = None
     """What SQLite says of a file it cannot use; None for one that it can."""
-    has_digests: bool
+    has_digests: bool = False
+    num_records: int = 0
+    """Counted only where they have digests."""
+    num_altered: int = 0
+    """Records that do not match their digest."""
 
 
 def inspect_database(path: Path, kind: JournalKind | None) -> DatabaseState:
-    """Reads all of a SQLite file, and changes nothing.
-
-    Args:
-        path: of the file.
-        kind: of journal; None for any other database.
+    """Reads all of a SQLite file, and changes nothing; `kind` is None for a database that is no journal.
 
     Raises:
         OSError: it cannot be read, or a process kept it locked.
     """
     try:
-        with closing(_connect(path)) as connection:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)) as connection:
             problems = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
             if problems != ["ok"]:
-                return DatabaseState(None, 0, "; ".join(problems), has_digests=False)
+                return DatabaseState("; ".join(problems))
             if kind is None:
-                return DatabaseState(None, 0, None, has_digests=False)
+                return DatabaseState()
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
             columns = {row[1] for row in connection.execute(f"PRAGMA table_info({kind.table})")}
-            if version < kind.first_version and "digest" in columns:
-                said = f"its header says version {version}, which has no digests, and its records have some"
-                return DatabaseState(None, 0, said, has_digests=False)
             if version < kind.first_version:
-                return DatabaseState(None, 0, None, has_digests=False)
+                problem = f"its header says version {version}, which has no digests, and its records have some"
+                return DatabaseState(problem if "digest" in columns else None)
             connection.create_function("digest_of", 2, kind.digest_of, deterministic=True)
-            count, whole = connection.execute(
+            count, num_unaltered = connection.execute(
                 f"SELECT count(*), total(digest_of(CAST({kind.key} AS BLOB), CAST({kind.body} AS BLOB)) "
                 f"IS CAST(digest AS BLOB)) FROM {kind.table}"
             ).fetchone()
-            return DatabaseState(count, count - int(whole), None, has_digests=True)
+            return DatabaseState(None, True, count, count - int(num_unaltered))
     except SQLITE_ERRORS as error:
-        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in {
-            sqlite3.SQLITE_BUSY,
-            sqlite3.SQLITE_CANTOPEN,
-        }:
+        unreadable = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN}
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in unreadable:
             raise OSError(str(error)) from error
-        return DatabaseState(None, 0, str(error), has_digests=False)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)
+        return DatabaseState(str(error))

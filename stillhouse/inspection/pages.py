@@ -51,10 +51,11 @@ def _page_bytes(data: bytes) -> int:
 
 
 def _wal_pages(data: bytes, size: int) -> dict[int, bytes]:
-    frames = range(_WAL_HEADER_BYTES, len(data) - size, _FRAME_HEADER_BYTES + size)
-    bodies = (start + _FRAME_HEADER_BYTES for start in frames)
-    numbers = (int.from_bytes(data[start : start + 4], "big") for start in frames)
-    return {number: data[body : body + size] for number, body in zip(numbers, bodies, strict=True)}
+    pages = {}
+    for start in range(_WAL_HEADER_BYTES, len(data) - size, _FRAME_HEADER_BYTES + size):
+        body = start + _FRAME_HEADER_BYTES
+        pages[int.from_bytes(data[start : start + 4], "big")] = data[body : body + size]
+    return pages
 
 
 def _records_of(pages: dict[int, bytes], size: int) -> Iterator[Record]:

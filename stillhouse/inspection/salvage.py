@@ -40,7 +40,7 @@ def salvage(path: Path, kind: JournalKind) -> Salvaged:
     try:
         if not claims.take_all():
             raise StoreError(f"{path}: a process is writing to this journal; stop it, then run the same command again")
-        num_records = kind.write(work, _whole_records(path, kind))
+        num_records = kind.write(work, _unaltered_records(path, kind))
         if num_records == 0:
             raise StoreError(
                 f"{path}: no record in it can be read. Put a copy from a backup in its place, or move it away and "
@@ -54,31 +54,30 @@ def salvage(path: Path, kind: JournalKind) -> Salvaged:
         ) from error
     finally:
         claims.close()
-        for left in (work, *(work.with_name(f"{work.name}-{suffix}") for suffix in ("wal", "shm"))):
-            left.unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            work.with_name(f"{work.name}{suffix}").unlink(missing_ok=True)
 
 
-def _whole_records(path: Path, kind: JournalKind) -> Iterator[tuple[bytes, bytes]]:
-    earlier = [one for one in path.parent.glob(f"{path.name}.damaged-*") if not one.name.endswith(("-wal", "-shm"))]
-    for source in (path, *sorted(earlier)):
+def _unaltered_records(path: Path, kind: JournalKind) -> Iterator[tuple[bytes, bytes]]:
+    kept = [file for file in path.parent.glob(f"{path.name}.damaged-*") if not file.name.endswith(("-wal", "-shm"))]
+    for source in (path, *sorted(kept)):
         has_digests = user_version(source) >= kind.first_version
-        for record in read_records(source):
-            if (whole := kind.whole(record, has_digests=has_digests)) is not None:
-                yield whole
+        unaltered = (kind.unaltered(record, has_digests=has_digests) for record in read_records(source))
+        yield from (record for record in unaltered if record is not None)
 
 
 def _put_in_place(work: Path, path: Path) -> Path:
-    """Where the old file is kept."""
+    """Replaces the file; returns where the old one is kept."""
     kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
     # One file: a WAL would be taken for that of whatever has its name.
     with closing(sqlite3.connect(work)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
     sync(work)
     os.link(path, kept)
-    for suffix in ("wal", "shm"):
-        beside = path.with_name(f"{path.name}-{suffix}")
-        if beside.exists():
-            beside.rename(kept.with_name(f"{kept.name}-{suffix}"))
+    for suffix in ("-wal", "-shm"):
+        companion = path.with_name(f"{path.name}{suffix}")
+        if companion.exists():
+            companion.rename(kept.with_name(f"{kept.name}{suffix}"))
     work.replace(path)
     sync(path.parent)
     return kept

@@ -1,4 +1,4 @@
-"""All that a store holds, looked at: what is damaged, and what to do about it."""
+"""What in a store is damaged, and what to do about it."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MADE_AGAIN: Final = "run the command that made it again: the stage is run anew,
 
 
 class Finding(NamedTuple):
-    """One thing looked at. `ok` is None for what is not there."""
+    """One thing inspected. `ok` is None for what is not there."""
 
     name: str
     ok: bool | None
@@ -26,11 +26,7 @@ class Finding(NamedTuple):
 
 
 def inspect_store(root: Path) -> Iterator[Finding]:
-    """Looks at everything in a store and changes nothing.
-
-    Args:
-        root: folder of the store on this machine.
-    """
+    """Looks at everything in a store, a folder of this machine, and changes nothing."""
     if not root.is_dir():
         yield Finding("store", None, f"{root} is not there yet; the first run makes it")
         return
@@ -132,13 +128,13 @@ def _journal(path: Path, kind: JournalKind, root: Path) -> Finding:
     except OSError as error:
         return Finding("journal", False, f"{path} cannot be read: {error}")
     if state.malformed is not None:
-        said = f"{path} is malformed: {state.malformed}"
-        return Finding("journal", False, f"{said}; {salvage_command(root)} copies what can be read into a new file")
+        remedy = f"{salvage_command(root)} copies what can be read into a new file"
+        return Finding("journal", False, f"{path} is malformed: {state.malformed}; {remedy}")
     if not state.has_digests:
         return Finding("journal", True, f"{path}: of an earlier version; its records get digests when a run opens it")
     if state.num_altered:
-        said = f"{path}: {state.num_altered} of {state.num_records} records were altered"
-        return Finding("journal", False, f"{said}; the next run that needs them asks again and replaces them")
+        altered = f"{path}: {state.num_altered} of {state.num_records} records were altered"
+        return Finding("journal", False, f"{altered}; the next run that needs them asks again and replaces them")
     return Finding("journal", True, f"{path}: {state.num_records} records, all as they were written")
 
 
