@@ -23,10 +23,7 @@ _MAX_SHOWN: Final = 200
 
 
 class AnswerSchema:
-    """Validator of the final answer.
-
-    Args:
-        schema: JSON schema of the draft that `$schema` names, 2020-12 without it; references stay within it.
+    """Validator of the final answer by a JSON schema of the draft that `$schema` names, 2020-12 without it.
 
     Raises:
         ConfigError: it is no JSON schema, or refers to something outside of it.
@@ -64,10 +61,8 @@ class AnswerSchema:
             return "the answer is nested too deeply to be checked"
         if not errors:
             return None
-        problems = [_described(error) for error in errors[:_MAX_PROBLEMS]]
-        if len(errors) > _MAX_PROBLEMS:
-            problems.append(f"and {len(errors) - _MAX_PROBLEMS} more")
-        return "; ".join(problems)
+        more = [f"and {len(errors) - _MAX_PROBLEMS} more"] if len(errors) > _MAX_PROBLEMS else []
+        return "; ".join([*map(_described, errors[:_MAX_PROBLEMS]), *more])
 
     def correction(self, problem: str) -> Message:
         """The user's message that asks for a corrected answer."""
@@ -105,17 +100,13 @@ def _check_references(schema: JsonObject) -> None:
         if isinstance(value, dict):
             pending += value.values()
             reference = value.get("$ref")
-            if isinstance(reference, str):
-                _resolve(resolver, reference)
+            try:
+                if isinstance(reference, str):
+                    resolver.lookup(reference)
+            except Unresolvable as error:
+                raise ConfigError(
+                    f"rollouts.response_schema refers to {reference!r}, which is not in it; name a place within the "
+                    'schema, such as "#/$defs/NAME"'
+                ) from error
         elif isinstance(value, list):
             pending += value
-
-
-def _resolve(resolver: Any, reference: str) -> None:
-    try:
-        resolver.lookup(reference)
-    except Unresolvable as error:
-        raise ConfigError(
-            f"rollouts.response_schema refers to {reference!r}, which is not in it; name a place within the schema, "
-            'such as "#/$defs/NAME"'
-        ) from error

@@ -6,9 +6,9 @@ deterministic, as replay from the journal is, so is the loop.
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
-from stillhouse.agent.turns import CallTools, End, RequestedCall, TurnRules, TurnState, next_action
+from stillhouse.agent.turns import CallTools, End, TurnRules, TurnState, next_action
 from stillhouse.inference.completion import Completion, ToolChoice
 from stillhouse.inference.keys import RequestDigest
 from stillhouse.tools import ToolResult
@@ -25,9 +25,6 @@ class Conversation:
 
     It outlives the agent loop, so that a rollout that is cut off keeps its part. Messages are appended and never
     changed: each is serialised once for the digests of all requests that hold it.
-
-    Args:
-        messages: the prompt's.
     """
 
     def __init__(self, messages: Iterable[Message]) -> None:
@@ -65,7 +62,12 @@ async def run_agent(
         if isinstance(action, End):
             return action
         if isinstance(action, CallTools):
-            results = await _run_tools(action.calls, state.num_turns - 1, call_tool)
+            results = await asyncio.gather(
+                *(
+                    call_tool(state.num_turns - 1, index, call.name, call.arguments)
+                    for index, call in enumerate(action.calls)
+                )
+            )
             messages = [call.result(result.content) for call, result in zip(action.calls, results, strict=True)]
             num_errors = sum(result.error_kind is not None for result in results)
             conversation.turns[-1] = dataclasses.replace(turn, num_tool_errors=num_errors)
@@ -74,9 +76,3 @@ async def run_agent(
             conversation.turns[-1] = dataclasses.replace(turn, num_refused_calls=action.num_refused_calls)
         for message in messages:
             conversation.add(message)
-
-
-async def _run_tools(calls: Sequence[RequestedCall], turn: int, call_tool: CallTool) -> list[ToolResult]:
-    return await asyncio.gather(
-        *(call_tool(turn, index, call.name, call.arguments) for index, call in enumerate(calls))
-    )

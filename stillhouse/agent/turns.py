@@ -127,12 +127,6 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
 
     Calls of the last turn are never run: they are refused where a closing answer is wanted, and end the conversation
     otherwise. An unknown finish reason counts as a regular end: the message decides what follows.
-
-    Args:
-        rules: of the conversation.
-        state: before the completion.
-        message: the completion's.
-        finish_reason: the completion's, in the endpoint's word.
     """
     taken = replace(state, num_turns=state.num_turns + 1)
     is_last = taken.num_turns >= state.max_turns

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from stillhouse.config import PromptsConfig, SamePrompt
 from stillhouse.errors import InputError
-from stillhouse.prompts.row import RowProblem, parse_row
+from stillhouse.prompts.row import RowProblem, first_problems, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
 from stillhouse.store.fingerprint import unit_interval, variant_id, without_variant
 from stillhouse.types import Prompt, PromptMetadata
-
-_SHOWN_PROBLEMS: Final = 5
 
 
 @dataclass(slots=True)
@@ -120,20 +117,18 @@ def _selected(config: PromptsConfig) -> Iterator[SourceRow]:
         yield from rows
         return
     missing = set(config.entries)
-    num_rows = 0
+    number = -1
     for number, row in enumerate(rows):
-        num_rows = number + 1
         if number in missing:
             missing.remove(number)
             yield row
             if not missing:
                 return
-    if num_rows == 0:
-        return
-    raise InputError(
-        f"prompts.entries names rows {sorted(missing)} that {config.source} does not have; expected numbers from 0 to "
-        f"{num_rows - 1}"
-    )
+    if number >= 0:
+        raise InputError(
+            f"prompts.entries names rows {sorted(missing)} that {config.source} does not have; expected numbers from 0 "
+            f"to {number}"
+        )
 
 
 def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None:
@@ -142,13 +137,11 @@ def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None
     num_malformed = len(report.malformed)
     if num_prompts > 0 and num_malformed <= config.failure_budget * report.rows_read:
         return
-    lines = "\n  ".join(report.malformed[:_SHOWN_PROBLEMS])
-    more = f"\n  and {num_malformed - _SHOWN_PROBLEMS} more" if num_malformed > _SHOWN_PROBLEMS else ""
     share = num_malformed / report.rows_read
     why = f"more than prompts.failure_budget = {config.failure_budget:.1%}" if num_prompts else "leaving none"
     raise InputError(
         f"{num_malformed} of {report.rows_read} rows of {config.source} are malformed ({share:.1%}), {why}. "
-        f"Mend these rows:\n  {lines}{more}"
+        f"Mend these rows:\n  {first_problems(report.malformed)}"
     )
 
 

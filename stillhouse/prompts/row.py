@@ -1,6 +1,6 @@
 """Parses a row of a prompts source into a prompt and its metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 import orjson
@@ -11,11 +11,18 @@ from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 _ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
+_SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class RowProblem(ValueError):
     """A row is no prompt; the message says what was seen and what was expected."""
+
+
+def first_problems(problems: Sequence[str]) -> str:
+    """The first problems of a file, one a line, and how many more there are."""
+    num_more = len(problems) - _SHOWN_PROBLEMS
+    return "\n  ".join([*problems[:_SHOWN_PROBLEMS], *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
@@ -34,9 +41,10 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     messages = _messages(row)
     tools = _tools(row.get("tools"))
     prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
-    rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | _metadata(
-        row.get("metadata")
-    )
+    metadata = _decoded(row.get("metadata"), "metadata")
+    if not isinstance(metadata, dict | None):
+        raise RowProblem(f"expected metadata to be an object, saw {_brief(metadata)}")
+    rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
     expected_answer = _take_answer(rest)
     tag = _take_text(rest, "tag")
     verifier = _take_text(rest, "verifier")
@@ -52,13 +60,11 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
 
 
 def _messages(row: Mapping[str, Any]) -> list[Message]:
-    value = row.get("messages")
+    value, prompt = row.get("messages"), row.get("prompt")
+    if value is None and prompt is None:
+        raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
     if value is None:
-        value = row.get("prompt")
-        if value is None:
-            raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
-        if isinstance(value, str):
-            value = [{"role": "user", "content": value}]
+        value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     value = _decoded(value, "messages")
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected messages to be a list that is not empty, saw {_brief(value)}")
@@ -84,38 +90,22 @@ def _message(index: int, value: Any) -> Message:
         raise RowProblem(f"expected {where}.content to be text, a list of parts or null, saw {_brief(content)}")
     if role == "user" and (not content or (isinstance(content, str) and content.isspace())):
         raise RowProblem(f"expected {where}, a user's, to have content, saw {_brief(content)}")
-    _check_calls(where, value.get("tool_calls"))
-    # Struct columns fill absent keys with null.
-    return {key: item for key, item in value.items() if item is not None or key == "content"}  # type: ignore[return-value]
-
-
-def _check_calls(where: str, calls: Any) -> None:
-    if calls is None:
-        return
-    for call in calls if isinstance(calls, list) else [calls]:
+    calls = value.get("tool_calls")
+    for call in calls if isinstance(calls, list) else [] if calls is None else [calls]:
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not all(
-            isinstance(function.get(key), str) for key in ("name", "arguments")
-        ):
+        if not isinstance(function, dict) or not all(isinstance(function.get(k), str) for k in ("name", "arguments")):
             raise RowProblem(
                 f"expected {where}.tool_calls to be a list of calls whose function has a name and, as a JSON string, "
                 f"arguments; saw {_brief(calls)}"
             )
+    # Struct columns fill absent keys with null.
+    return {key: item for key, item in value.items() if item is not None or key == "content"}  # type: ignore[return-value]
 
 
 def _tools(value: Any) -> list[str] | None:
-    if value is None:
-        return None
     value = _decoded(value, "tools")
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+    if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise RowProblem(f"expected tools to be a list of tool names, saw {_brief(value)}")
-    return value
-
-
-def _metadata(value: Any) -> JsonObject:
-    value = {} if value is None else _decoded(value, "metadata")
-    if not isinstance(value, dict):
-        raise RowProblem(f"expected metadata to be an object, saw {_brief(value)}")
     return value
 
 
@@ -123,8 +113,7 @@ def _take_answer(rest: JsonObject) -> str | None:
     for key in _ANSWER_KEYS:
         if isinstance(rest.get(key), dict | list):
             return orjson.dumps(rest.pop(key)).decode()
-        answer = _take_text(rest, key)
-        if answer is not None:
+        if (answer := _take_text(rest, key)) is not None:
             return answer
     return None
 

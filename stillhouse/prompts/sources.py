@@ -5,6 +5,7 @@ has no prompt column, raises. An empty cell is an absent key. `row` decides what
 """
 
 import csv
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ EMBEDDED: Final = "embedded:"
 HUGGING_FACE: Final = "hf:"
 _BATCH_ROWS: Final = 1024
 _PROMPT_COLUMNS: Final = ("prompt", "messages")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 _FORMATS: Final = {".txt": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -169,18 +171,10 @@ def _csv_rows(path: Path, reader: Any, header: list[str]) -> Iterator[SourceRow]
             continue
         if len(cells) != len(header):
             yield SourceRow(place, {}, f"expected {len(header)} cells as in the header, saw {len(cells)}")
-        elif not all(map(_is_utf8, cells)):
+        elif _SURROGATE.search("".join(cells)):
             yield SourceRow(place, {}, "expected UTF-8, saw other bytes")
         else:
             yield SourceRow(place, {name: cell for name, cell in zip(header, cells, strict=True) if cell != ""})
-
-
-def _is_utf8(cell: str) -> bool:
-    try:
-        cell.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
@@ -198,13 +192,9 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
 
 
 def hugging_face_rows(name: str, split: str, *, key: str, required: Sequence[str]) -> Iterator[SourceRow]:
-    """Rows of a Hugging Face dataset, streamed.
+    """Rows of a Hugging Face dataset, `NAME` or `NAME:CONFIG`, or of a local folder, streamed.
 
-    Args:
-        name: `NAME` or `NAME:CONFIG`, or a local folder.
-        split: split of the dataset.
-        key: the config key that names it, for errors.
-        required: columns of which it must have one.
+    `key` is the config key that names it, for errors; of the columns `required` it must have one.
 
     Raises:
         ConfigError: the package `datasets` is not installed.

@@ -3,9 +3,4 @@
 from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan, UntilAccepted
 
-__all__ = [
-    "EverySample",
-    "Plan",
-    "RolloutCollector",
-    "UntilAccepted",
-]
+__all__ = ["EverySample", "Plan", "RolloutCollector", "UntilAccepted"]

@@ -29,10 +29,6 @@ class RolloutCaps:
 
     Completions are bounded exactly. The endpoint counts a prompt only once it is sent, so that the next prompt is
     estimated: the tokens of the last request, and the text added since at its ratio of tokens to characters.
-
-    Args:
-        config: holds `max_tokens` and the caps.
-        price: None where it is unknown; there is then no cap on money.
     """
 
     def __init__(self, config: RolloutsConfig, price: Price | None) -> None:
@@ -64,13 +60,7 @@ class RolloutCaps:
         return int(allowed) if allowed >= min(self._max_tokens, _USEFUL_TOKENS) else None
 
     def count(self, turn: Turn, num_characters: int, max_tokens: int) -> None:
-        """Counts a completion; usage that the endpoint did not report counts as the most it can have been.
-
-        Args:
-            turn: of the completion.
-            num_characters: length of its prompt.
-            max_tokens: bound of its request.
-        """
+        """Counts a completion; usage that the endpoint did not report counts as the most it can have been."""
         self.has_cut = max_tokens < self._max_tokens
         prompt_tokens = turn.usage.get("prompt_tokens", self._prompt_tokens(num_characters))
         completion_tokens = turn.usage.get("completion_tokens", max_tokens)

@@ -90,13 +90,7 @@ class RolloutCollector:
         self._given_client = client
         self._effects = effects
         self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
-        self._reporter = Reporter(
-            progress,
-            self.stats,
-            self._controller,
-            total=plan.total,
-            clock=effects.clock,
-        )
+        self._reporter = Reporter(progress, self.stats, self._controller, total=plan.total, clock=effects.clock)
         self._scheduler = Scheduler(plan, toolbox, self._controller, self._finish)
         self._generator = self._collect()
 
@@ -120,7 +114,10 @@ class RolloutCollector:
                         yield trajectory
                 await rollouts
             finally:
-                await _end([reports, rollouts, *self._scheduler.tasks])
+                tasks = [reports, rollouts, *self._scheduler.tasks]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 if self._given_client is None:
                     await client.aclose()
                 self._reporter.report()
@@ -184,9 +181,3 @@ class RolloutCollector:
             await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
             self._scheduler.wake()
-
-
-async def _end(tasks: "list[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -33,9 +33,7 @@ class PreparedTools:
 class ToolSets:
     """Selections of the tools, each prepared for the first rollout that is offered it.
 
-    Args:
-        config: what is sampled.
-        identity: `Endpoint.identity`.
+    `identity` is `Endpoint.identity`.
     """
 
     def __init__(self, config: RolloutsConfig, identity: str) -> None:
@@ -86,12 +84,7 @@ def rollout_keys(
 ) -> Iterator[str]:
     """The key of every rollout that a collection may begin; prompts that name a tool not configured have none.
 
-    Args:
-        prompts: of the collection.
-        config: what is sampled.
-        toolbox: the tools configured.
-        identity: `Endpoint.identity`.
-        metadata: of prompts, by their ids, for tools that take it.
+    `identity` is `Endpoint.identity`; `metadata` is by prompt id.
     """
     tool_sets = ToolSets(config, identity)
     for prompt in prompts:

@@ -11,12 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.row import RowProblem
+from stillhouse.prompts.row import RowProblem, first_problems
 from stillhouse.prompts.sources import read_source
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.types import JsonObject, StopReason, Trajectory
 
-_MAX_PROBLEMS_SHOWN: Final = 5
 _MAX_VALUE_CHARACTERS: Final = 60
 
 
@@ -111,12 +110,7 @@ def _describe(problem: Any) -> str:
 
 
 class TrajectoryFile:
-    """The trajectories of a file that belong to known prompts, in order; iterate once, then `check`.
-
-    Args:
-        path: JSON lines.
-        prompt_ids: of the known prompts.
-    """
+    """The trajectories of a file of JSON lines that belong to known prompts; iterate once, then `check`."""
 
     def __init__(self, path: Path, prompt_ids: Container[str]) -> None:
         self._path = path
@@ -154,12 +148,10 @@ class TrajectoryFile:
             raise InputError(f"{self._path} is empty; expected trajectories, as `stillhouse convert` writes them")
         num_malformed = len(self.problems)
         if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
-            lines = "\n  ".join(self.problems[:_MAX_PROBLEMS_SHOWN])
-            more = f"\n  and {num_malformed - _MAX_PROBLEMS_SHOWN} more" if num_malformed > _MAX_PROBLEMS_SHOWN else ""
             raise InputError(
                 f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
                 f"rollouts.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
-                f"`stillhouse convert`:\n  {lines}{more}"
+                f"`stillhouse convert`:\n  {first_problems(self.problems)}"
             )
         if not self._num_matched:
             raise InputError(

@@ -26,12 +26,7 @@ class Plan(Protocol):
 
 
 class EverySample:
-    """`num_samples` rollouts of each prompt, one prompt after the other.
-
-    Args:
-        prompts: distinct ones, drawn as they are needed.
-        num_samples: rollouts of each.
-    """
+    """`num_samples` rollouts of each prompt, one prompt after the other; prompts are drawn as they are needed."""
 
     def __init__(self, prompts: Iterable[Prompt], num_samples: int) -> None:
         self.total = len(prompts) * num_samples if isinstance(prompts, Sized) else None

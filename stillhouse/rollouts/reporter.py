@@ -10,15 +10,7 @@ from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatche
 
 
 class Reporter:
-    """Reports figures of the collection together with the limits of its endpoint.
-
-    Args:
-        watcher: receives the reports.
-        stats: of the collection.
-        controller: of the endpoint.
-        total: rollouts in all; None when not known.
-        clock: seconds that never go back.
-    """
+    """Reports figures of a collection of `total` rollouts (None: unknown) together with the limits of its endpoint."""
 
     def __init__(
         self,

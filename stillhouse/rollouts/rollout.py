@@ -27,14 +27,7 @@ _RESUMED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
 
 
 class Rollout:
-    """One sample of one prompt.
-
-    Args:
-        prompt: what is sampled from.
-        sample_index: which of the prompt's samples, from 0.
-        toolbox: the tools offered, no more.
-        context: shared with the other rollouts of the collection.
-    """
+    """One sample of one prompt, with the tools that it is offered."""
 
     def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, context: RolloutContext) -> None:
         self._prompt = prompt

@@ -26,13 +26,9 @@ _CLAIM_RETRY_S: Final = 1.0
 
 
 class Scheduler:
-    """Runs the rollouts of a plan, each as a task of its own.
+    """Runs the rollouts of a plan, each as a task of its own; `finish` is awaited with each trajectory.
 
-    Args:
-        plan: says what to start.
-        toolbox: the tools configured; each prompt is offered those it names.
-        controller: of the endpoint, whose concurrency window is kept full.
-        finish: awaited with each trajectory.
+    It keeps the controller's concurrency window full. Each prompt is offered those tools of the toolbox that it names.
     """
 
     def __init__(
@@ -140,10 +136,14 @@ class Scheduler:
                 self._claimed_elsewhere.append(rollout)
                 return
             try:
-                if (replayed := rollout.finished()) is not None:
-                    await self._finish_replayed(replayed)
+                trajectory = rollout.finished()
+                if trajectory is None:
+                    trajectory = await rollout.run()
                 else:
-                    await self._finish(await rollout.run())
+                    self._context.stats.num_replayed_rollouts += 1
+                    for turn in trajectory.turns:
+                        self._context.replayed(turn)
+                await self._finish(trajectory)
             finally:
                 journal.disclaim(rollout.key)
         except Halted:
@@ -151,12 +151,6 @@ class Scheduler:
         # `Rollout.run` turns what concerns one rollout into a row; what it raises concerns all.
         except Exception as error:
             self._halt(error)
-
-    async def _finish_replayed(self, trajectory: Trajectory) -> None:
-        self._context.stats.num_replayed_rollouts += 1
-        for turn in trajectory.turns:
-            self._context.replayed(turn)
-        await self._finish(trajectory)
 
     def _halt(self, error: Exception) -> None:
         """Cancels rollouts that lose nothing and lets answers in flight come in."""

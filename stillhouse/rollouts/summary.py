@@ -7,10 +7,7 @@ from stillhouse.types import JsonObject, StopReason, Trajectory
 
 
 def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
-    """Counts, tokens and cost.
-
-    `cost_usd` is None as soon as the price of one turn is unknown: a sum with a gap in it is not a price.
-    """
+    """Counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown."""
     stop_reasons: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     prompt_tokens = completion_tokens = num_turns = num_tool_calls = num_tool_errors = 0
