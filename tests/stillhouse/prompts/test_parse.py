@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,11 +11,24 @@ from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts import ParsedPrompts, parse_prompts, split_prompts
 from stillhouse.types import Prompt
 
+Read = Callable[..., ParsedPrompts]
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def load(path: Path, **config: object) -> ParsedPrompts:
     return parse_prompts(PromptsConfig(source=str(path), **config))
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """The prompts of a file with this content."""
+
+    def write_and_load(content: str | bytes, suffix: str = ".jsonl", **config: object) -> ParsedPrompts:
+        path = tmp_path / f"prompts{suffix}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return load(path, **config)
+
+    return write_and_load
 
 
 def texts(loaded: ParsedPrompts) -> list[object]:
@@ -28,20 +42,16 @@ def test_embedded_prompts_carry_answers_and_tags() -> None:
     assert all(entry.expected_answer and entry.tag and entry.metadata == {} for entry in loaded.metadata.values())
 
 
-def test_txt_holds_a_prompt_a_line_whatever_its_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n  two\xe2\x80\xa8still two  \n \t \nthree")
-    assert texts(load(path)) == ["one", "two\u2028still two", "three"]
+def test_txt_holds_a_prompt_a_line_whatever_its_line_ends(read: Read) -> None:
+    loaded = read(b"\xef\xbb\xbfone\r\n\r\n  two\xe2\x80\xa8still two  \n \t \nthree", ".txt")
+    assert texts(loaded) == ["one", "two\u2028still two", "three"]
 
 
-def test_jsonl_survives_byte_order_mark_crlf_and_blank_lines(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}')
-    assert texts(load(path)) == ["one", "two"]
+def test_jsonl_survives_byte_order_mark_crlf_and_blank_lines(read: Read) -> None:
+    assert texts(read(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}')) == ["one", "two"]
 
 
-def test_every_row_form_of_one_prompt_is_the_same_prompt(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
+def test_every_row_form_of_one_prompt_is_the_same_prompt(read: Read) -> None:
     rows = [
         {"prompt": "Hello"},
         {"messages": HELLO},
@@ -50,8 +60,7 @@ def test_every_row_form_of_one_prompt_is_the_same_prompt(tmp_path: Path) -> None
         {"messages": [{"role": "user", "content": "Hello", "name": None, "tool_calls": None}]},
         {"messages": [json.dumps(HELLO[0])]},
     ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    loaded = load(path)
+    loaded = read("\n".join(map(json.dumps, rows)))
     assert [prompt.messages for prompt in loaded.prompts] == [HELLO]
     assert loaded.report.duplicates == 5
     assert loaded.report.rows_read == 6
@@ -81,15 +90,13 @@ def test_missing_hugging_face_split_is_named(tmp_path: Path) -> None:
         parse_prompts(PromptsConfig(source=f"hf:{tmp_path}", hf_split="test"))
 
 
-def test_metadata_of_row_and_of_its_metadata_travels_whole(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
+def test_metadata_of_row_and_of_its_metadata_travels_whole(read: Read) -> None:
     row = {
         "id": 7, "difficulty": 0.5, "prompt": "the text", "messages": json.dumps(HELLO), "tag": "math",
         "ground_truth": "72", "tools": ["calculator"], "docker": "local/x",
         "metadata": {"verifier": "numeric", "answer": "", "difficulty": 1, "nested": {"a": [None]}},
     }  # fmt: skip
-    path.write_text(json.dumps(row))
-    loaded = load(path)
+    loaded = read(json.dumps(row))
     (entry,) = loaded.metadata.values()
     assert loaded.prompts[0].tools == ["calculator"]
     assert (entry.expected_answer, entry.tag, entry.verifier) == ("72", "math", "numeric")
@@ -111,11 +118,10 @@ def test_metadata_of_row_and_of_its_metadata_travels_whole(tmp_path: Path) -> No
     ],
 )
 def test_verifier_is_the_rows_own_then_its_tags_then_the_configs(
-    tmp_path: Path, row: dict[str, object], verifier: str
+    read: Read, row: dict[str, object], verifier: str
 ) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps({"prompt": "p", **row}))
-    (entry,) = load(path, verifier="numeric", verifier_by_tag={"math": "math"}).metadata.values()
+    config = {"verifier": "numeric", "verifier_by_tag": {"math": "math"}}
+    (entry,) = read(json.dumps({"prompt": "p", **row}), **config).metadata.values()
     assert entry.verifier == verifier
     assert entry.metadata.get("test_cases") == row.get("test_cases")
 
@@ -131,26 +137,19 @@ def test_verifier_is_the_rows_own_then_its_tags_then_the_configs(
         (None, None),
     ],
 )
-def test_expected_answers_of_all_kinds_are_kept_as_text(tmp_path: Path, answer: object, expected: str | None) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps({"prompt": "p", "ground_truth": answer}))
-    (entry,) = load(path).metadata.values()
+def test_expected_answers_of_all_kinds_are_kept_as_text(read: Read, answer: object, expected: str | None) -> None:
+    (entry,) = read(json.dumps({"prompt": "p", "ground_truth": answer})).metadata.values()
     assert entry.expected_answer == expected
 
 
-def test_editing_metadata_leaves_the_prompt_id_and_other_tools_change_it(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    ids = []
-    for row in ({"prompt": "p"}, {"prompt": "p", "answer": "4"}, {"prompt": "p", "tools": []}):
-        path.write_text(json.dumps(row))
-        ids.append(load(path).prompts[0].id)
-    assert ids[0] == ids[1] != ids[2]
+def test_editing_metadata_leaves_the_prompt_id_and_other_tools_change_it(read: Read) -> None:
+    rows = ({"prompt": "p"}, {"prompt": "p", "answer": "4"}, {"prompt": "p", "tools": []})
+    plain, with_answer, with_tools = (read(json.dumps(row)).prompts[0].id for row in rows)
+    assert plain == with_answer != with_tools
 
 
-def test_duplicate_with_other_metadata_is_named_and_the_first_stands(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "p", "answer": "4"}\n{"prompt": "p", "answer": "5"}\n{"prompt": "p", "answer": "4"}\n')
-    loaded = load(path)
+def test_duplicate_with_other_metadata_is_named_and_the_first_stands(read: Read) -> None:
+    loaded = read('{"prompt": "p", "answer": "4"}\n{"prompt": "p", "answer": "5"}\n{"prompt": "p", "answer": "4"}\n')
     assert loaded.report.duplicates == 2
     assert [entry.expected_answer for entry in loaded.metadata.values()] == ["4"]
     (conflict,) = loaded.report.conflicts
@@ -270,27 +269,22 @@ def test_csv_row_with_a_cell_too_many_is_reported(tmp_path: Path) -> None:
     assert loaded.report.malformed == [f"{path}, line 4: expected 2 cells as in the header, saw 3"]
 
 
-def test_malformed_share_above_the_budget_fails_and_shows_rows(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"prompt": "x"}\n' * 18 + "bad\n" + "worse\n")
-    assert len(load(path, failure_budget=0.1).report.malformed) == 2
+def test_malformed_share_above_the_budget_fails_and_shows_rows(read: Read) -> None:
+    content = '{"prompt": "x"}\n' * 18 + "bad\n" + "worse\n"
+    assert len(read(content, failure_budget=0.1).report.malformed) == 2
     with pytest.raises(InputError, match=r"2 of 20 rows .* \(10\.0%\)(.|\n)*line 19(.|\n)*line 20"):
-        load(path, failure_budget=0.09)
+        read(content, failure_budget=0.09)
 
 
-def test_no_usable_row_fails_whatever_the_budget(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text("bad\n")
+def test_no_usable_row_fails_whatever_the_budget(read: Read) -> None:
     with pytest.raises(InputError, match="leaving none"):
-        load(path, failure_budget=1.0)
+        read("bad\n", failure_budget=1.0)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
-def test_empty_file_is_an_error(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(content)
+def test_empty_file_is_an_error(read: Read, content: str) -> None:
     with pytest.raises(InputError, match="is empty"):
-        load(path)
+        read(content)
 
 
 def test_unusable_sources_are_named(tmp_path: Path) -> None:
@@ -312,18 +306,15 @@ def test_unusable_sources_are_named(tmp_path: Path) -> None:
         load(tmp_path / "p.txt")
 
 
-def test_max_prompts_counts_distinct_prompts(tmp_path: Path) -> None:
-    path = tmp_path / "p.txt"
-    path.write_text("one\none\ntwo\nthree\n")
-    assert texts(load(path, max_prompts=2)) == ["one", "two"]
+def test_max_prompts_counts_distinct_prompts(read: Read) -> None:
+    assert texts(read("one\none\ntwo\nthree\n", ".txt", max_prompts=2)) == ["one", "two"]
 
 
-def test_entries_choose_rows_counted_from_zero(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"prompt": "zero"}\n\nbad\n{"prompt": "two"}\n{"prompt": "three"}\n')
-    assert texts(load(path, entries=(3, 0))) == ["zero", "three"]
+def test_entries_choose_rows_counted_from_zero(read: Read) -> None:
+    content = '{"prompt": "zero"}\n\nbad\n{"prompt": "two"}\n{"prompt": "three"}\n'
+    assert texts(read(content, entries=(3, 0))) == ["zero", "three"]
     with pytest.raises(InputError, match=r"\[9\].*0 to 3"):
-        load(path, entries=(0, 9))
+        read(content, entries=(0, 9))
 
 
 def test_parquet_values_beyond_json_become_text_in_metadata(tmp_path: Path) -> None:
