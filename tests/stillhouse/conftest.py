@@ -92,19 +92,8 @@ def make_prompts() -> Callable[..., list[Prompt]]:
     return make
 
 
-class Watched:
-    """A watcher that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.updates: list[RolloutProgress] = []
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        assert stage == "rollouts"
-        self.updates.append(state)
-
-
 class Collected:
-    """What a collection gave, with the error it ended by."""
+    """What a collection gave and reported, with the error it ended by."""
 
     def __init__(self) -> None:
         self.trajectories: list[Trajectory] = []
@@ -112,44 +101,46 @@ class Collected:
         self.error: Exception | None = None
         self.updates: list[RolloutProgress] = []
 
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        assert stage == "rollouts"
+        self.updates.append(state)
+
 
 async def _nap(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
 @pytest.fixture
-def collect(journal: Journal) -> Callable[..., Collected]:
-    """Collects rollouts from an endpoint with the real engine; waits before a retry are cut to nothing."""
+def collect(journal: Journal, make_prompts: Callable[..., list[Prompt]]) -> Callable[..., Collected]:
+    """Collects rollouts of prompts, or of so many, with the real engine; waits before a retry are cut to nothing."""
 
     def run(
         url: str,
-        prompts: Iterable[Prompt],
+        prompts: int | Iterable[Prompt],
         *,
-        config: RolloutsConfig | None = None,
-        runtime: RuntimeConfig | None = None,
+        config: RolloutsConfig = RolloutsConfig(),
+        runtime: RuntimeConfig = RuntimeConfig(max_attempts=3, concurrency=8),
         toolbox: Toolbox | None = None,
         controller: Controller | None = None,
         identity: str = "model@1",
         journal: Journal = journal,
-        effects: Effects | None = None,
         plan: Plan | None = None,
         **options: Any,
     ) -> Collected:
         collected = Collected()
-        watched = Watched()
-        runtime = runtime or RuntimeConfig(max_attempts=3, concurrency=8)
+        prompts = make_prompts(prompts) if isinstance(prompts, int) else prompts
 
         async def main() -> None:
             collection = RolloutCollector(
-                plan or EverySample(prompts, (config or RolloutsConfig()).num_samples),
+                plan or EverySample(prompts, config.num_samples),
                 endpoint=Endpoint(url, "simulated", identity, "secret-key"),
-                config=config or RolloutsConfig(),
+                config=config,
                 toolbox=toolbox or Toolbox([calculator]),
                 journal=journal,
                 runtime=runtime,
-                progress=watched,
+                progress=collected,
                 controller=controller or Controller(RateControl(runtime.concurrency, Caps(runtime.max_concurrency))),
-                effects=effects or Effects(sleep=_nap),
+                effects=Effects(sleep=_nap),
                 **options,
             )
             collected.stats = collection.stats
@@ -161,7 +152,6 @@ def collect(journal: Journal) -> Callable[..., Collected]:
             asyncio.run(main())
         except Exception as error:
             collected.error = error
-        collected.updates = watched.updates
         return collected
 
     return run

@@ -17,11 +17,9 @@ MakePrompts = Callable[..., list[Prompt]]
 Script = Callable[[ReceivedRequest], Reply]
 
 
-def test_every_prompt_gets_its_samples_with_tools_run(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
-) -> None:
+def test_every_prompt_gets_its_samples_with_tools_run(collect: Collect, two_sums_then_answer: Script) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
-        got = collect(provider.url, make_prompts(10), config=RolloutsConfig(num_samples=3))
+        got = collect(provider.url, 10, config=RolloutsConfig(num_samples=3))
     assert got.error is None
     assert len({one.rollout_key for one in got.trajectories}) == 30
     for one in got.trajectories:
@@ -37,12 +35,10 @@ def test_every_prompt_gets_its_samples_with_tools_run(
     assert got.stats.completion_tokens == 450
 
 
-def test_system_prompt_and_seed_reach_the_endpoint(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
-) -> None:
+def test_system_prompt_and_seed_reach_the_endpoint(collect: Collect, two_sums_then_answer: Script) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
-        collect(provider.url, make_prompts(2), config=RolloutsConfig(system_prompt="Be brief.", num_samples=2))
-        without = collect(provider.url, make_prompts(1), config=RolloutsConfig(seed=None))
+        collect(provider.url, 2, config=RolloutsConfig(system_prompt="Be brief.", num_samples=2))
+        without = collect(provider.url, 1, config=RolloutsConfig(seed=None))
     with_seed = [body for body in provider.requests if "seed" in body]
     assert len(with_seed) == 12
     assert len({body["seed"] for body in with_seed}) == 12
@@ -68,9 +64,7 @@ def test_a_prompt_is_offered_the_tools_it_names(collect: Collect, make_prompts: 
     assert "'browse' is not configured" in unknown.trajectories[0].error["message"]
 
 
-def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(collect: Collect) -> None:
     @tool
     def explode() -> str:
         """Raises."""
@@ -88,7 +82,7 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(
         return Reply(completion("sorry") if request.num_turns else completion(tool_calls=calls))
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(2), toolbox=Toolbox([explode, hang, calculator]))
+        got = collect(provider.url, 2, toolbox=Toolbox([explode, hang, calculator]))
     for one in got.trajectories:
         assert one.stop_reason is StopReason.ANSWERED
         told = [json.loads(message["content"])["error"] for message in one.messages if message["role"] == "tool"]
@@ -100,9 +94,9 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(
     assert got.stats.num_tool_errors == 8
 
 
-def test_progress_tells_what_a_person_wants_to_see(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
+def test_progress_tells_what_a_person_wants_to_see(collect: Collect, hello: Script) -> None:
     with SimulatedProvider(hello) as provider:
-        got = collect(provider.url, make_prompts(5), config=RolloutsConfig(num_samples=2))
+        got = collect(provider.url, 5, config=RolloutsConfig(num_samples=2))
     last = got.updates[-1]
     assert (last.done, last.total, last.failed, last.num_replayed) == (10, 10, 0, 0)
     assert last.tokens_per_s > 0
@@ -122,7 +116,7 @@ def test_prompts_that_raise_end_the_collection_with_their_error(
     assert isinstance(got.error, ValueError)
 
 
-def test_token_ids_reach_the_trajectory_when_asked_for(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_token_ids_reach_the_trajectory_when_asked_for(collect: Collect) -> None:
     def script(request: ReceivedRequest) -> Reply:
         body = completion("hello")
         body["prompt_token_ids"] = [1, 2]
@@ -131,14 +125,14 @@ def test_token_ids_reach_the_trajectory_when_asked_for(collect: Collect, make_pr
         return Reply(body)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(2), config=RolloutsConfig(record_tokens=True))
+        got = collect(provider.url, 2, config=RolloutsConfig(record_tokens=True))
     turn = got.trajectories[0].turns[0]
     assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2], [3, 4], [-0.5, -1.5])
 
 
-def test_the_key_is_in_no_file(collect: Collect, make_prompts: MakePrompts, tmp_path: Path, hello: Script) -> None:
+def test_the_key_is_in_no_file(collect: Collect, tmp_path: Path, hello: Script) -> None:
     with SimulatedProvider(hello) as provider:
-        collect(provider.url, make_prompts(3))
+        collect(provider.url, 3)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert all(b"secret-key" not in path.read_bytes() for path in files)

@@ -15,25 +15,22 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox
-from stillhouse.types import Prompt, StopReason
+from stillhouse.types import StopReason
 
 Collect = Callable[..., Any]
-MakePrompts = Callable[..., list[Prompt]]
 Script = Callable[[ReceivedRequest], Reply]
 
 
-def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
-    collect: Collect, make_prompts: MakePrompts, hello: Script
-) -> None:
+def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(collect: Collect, hello: Script) -> None:
     def script(request: ReceivedRequest) -> Reply:
         if "question 1" in str(request.body["messages"]):
             return error(400, "maximum context length is 16 tokens", code="context_length_exceeded")
         return hello(request)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(3))
+        got = collect(provider.url, 3)
         assert len(provider.ledger) == 3
-        again = collect(provider.url, make_prompts(3))
+        again = collect(provider.url, 3)
         assert len(provider.ledger) == 3
     for collected in (got, again):
         reasons = sorted(one.stop_reason.value for one in collected.trajectories)
@@ -46,20 +43,18 @@ def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
         }
 
 
-def test_one_bad_request_among_many_is_a_row(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
+def test_one_bad_request_among_many_is_a_row(collect: Collect, hello: Script) -> None:
     def script(request: ReceivedRequest) -> Reply:
         return error(400, "no such field") if "question 7" in str(request.body["messages"]) else hello(request)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(30))
+        got = collect(provider.url, 30)
     assert got.error is None
     assert sum(one.stop_reason is StopReason.ERROR for one in got.trajectories) == 1
     assert len(got.trajectories) == len(provider.ledger) == 30
 
 
-def test_faults_of_every_passing_kind_lose_and_double_nothing(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
-) -> None:
+def test_faults_of_every_passing_kind_lose_and_double_nothing(collect: Collect, two_sums_then_answer: Script) -> None:
     faults = [
         error(500, "oops"),
         Reply(completion("x"), fault="reset"),
@@ -79,7 +74,7 @@ def test_faults_of_every_passing_kind_lose_and_double_nothing(
     with SimulatedProvider(script) as provider:
         got = collect(
             provider.url,
-            make_prompts(40),
+            40,
             runtime=RuntimeConfig(max_attempts=6, concurrency=8, request_timeout_s=0.5),
         )
     assert len({one.rollout_key for one in got.trajectories}) == len(got.trajectories) == 40
@@ -90,7 +85,7 @@ def test_faults_of_every_passing_kind_lose_and_double_nothing(
     assert got.stats.num_rate_limited > 0
 
 
-def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collect) -> None:
     controller = Controller(RateControl(32, Caps(1000)))
     limits: list[int] = []
     # Slow enough that a cap in flight is not taken for one of requests a second, also on a busy machine.
@@ -107,7 +102,7 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
     with provider:
         got = collect(
             provider.url,
-            make_prompts(500),
+            500,
             runtime=RuntimeConfig(max_attempts=1, concurrency=32),
             controller=controller,
         )
@@ -130,68 +125,64 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
     ],
 )
 def test_what_concerns_every_request_stops_the_run(
-    collect: Collect, make_prompts: MakePrompts, reply: Reply, expected: type[EndpointError]
+    collect: Collect, reply: Reply, expected: type[EndpointError]
 ) -> None:
     with SimulatedProvider(lambda request: reply) as provider:
-        got = collect(provider.url, make_prompts(500))
+        got = collect(provider.url, 500)
         assert len(provider.ledger) <= 16
     assert type(got.error) is expected
     assert provider.url in str(got.error)
     assert "secret-key" not in str(got.error)
 
 
-def test_answers_under_way_come_in_before_the_run_stops(
-    collect: Collect, make_prompts: MakePrompts, hello: Script
-) -> None:
+def test_answers_under_way_come_in_before_the_run_stops(collect: Collect, hello: Script) -> None:
     def script(request: ReceivedRequest) -> Reply:
         if request.index == 7:
             return error(402, "Insufficient credits")
         return Reply(completion("hello"), delay_s=0.3)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(50))
+        got = collect(provider.url, 50)
         assert isinstance(got.error, QuotaError)
         assert len(provider.ledger) == 8
         assert len(got.trajectories) == 7
         provider.script = hello
-        again = collect(provider.url, make_prompts(50))
+        again = collect(provider.url, 50)
     assert len(again.trajectories) == 50
     assert provider.num_billed == 50
 
 
-def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(collect: Collect) -> None:
     options: dict[str, Any] = {"config": RolloutsConfig(max_tokens=20), "toolbox": Toolbox([])}
     with SimulatedProvider(lambda request: Reply(completion("hello"), delay_s=0.01)) as provider:
         small = Budget(BudgetConfig(max_tokens=300), None)
-        got = collect(provider.url, make_prompts(50), budget=small, **options)
+        got = collect(provider.url, 50, budget=small, **options)
         assert isinstance(got.error, BudgetReached)
         assert "budget.max_tokens" in str(got.error)
         # 12 tokens each; the last request had to fit with its worst case.
         assert 8 <= len(got.trajectories) == provider.num_billed <= 300 // 12
         large = Budget(BudgetConfig(max_tokens=5000), None)
-        again = collect(provider.url, make_prompts(50), budget=large, **options)
+        again = collect(provider.url, 50, budget=large, **options)
         assert again.error is None
         assert provider.num_billed == 50
     assert large.snapshot().counted.tokens == 50 * 12
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect) -> None:
     def one_is_silent(request: ReceivedRequest) -> Reply:
         silent = request.attempt == 0 and request.body["messages"][0]["content"] == "question 90"
         return Reply(completion("hello"), fault="hang" if silent else "none")
 
     with SimulatedProvider(one_is_silent) as provider:
         started = time.monotonic()
-        got = collect(provider.url, make_prompts(100))
+        got = collect(provider.url, 100)
         assert len(provider.ledger) == 101
     assert len(got.trajectories) == 100
     assert time.monotonic() - started < 20
     assert got.stats.retries == {}
 
 
-def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect) -> None:
     def some_are_silent(request: ReceivedRequest) -> Reply:
         number = int(request.body["messages"][0]["content"].split()[1])
         return Reply(completion("hello"), fault="hang" if request.attempt == 0 and number >= 32 else "none")
@@ -199,25 +190,23 @@ def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Coll
     with SimulatedProvider(some_are_silent) as provider:
         runtime = RuntimeConfig(concurrency=4, max_concurrency=4, request_timeout_s=60)
         started = time.monotonic()
-        got = collect(provider.url, make_prompts(36), runtime=runtime)
+        got = collect(provider.url, 36, runtime=runtime)
         assert len(provider.ledger) == 40
     assert len(got.trajectories) == 36
     assert time.monotonic() - started < 30
 
 
-def test_an_endpoint_that_is_not_there_is_named(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-    got = collect(url, make_prompts(1000))
+    got = collect(url, 1000)
     assert type(got.error) is EndpointError
     assert f"{url}: cannot be reached after 3 tries" in str(got.error)
     assert "Check that the server runs" in str(got.error)
     assert got.stats.num_requests < 100
 
 
-def test_a_journal_that_cannot_be_written_stops_the_run(
-    collect: Collect, make_prompts: MakePrompts, tmp_path: Path
-) -> None:
+def test_a_journal_that_cannot_be_written_stops_the_run(collect: Collect, tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite3"
     with SimulatedProvider(lambda request: Reply(completion("x" * 20_000))) as provider:
         with Journal(path) as journal:
@@ -225,14 +214,14 @@ def test_a_journal_that_cannot_be_written_stops_the_run(
             pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
             journal._connection.execute(f"PRAGMA max_page_count = {pages + 200}")
             runtime = RuntimeConfig(concurrency=8, max_concurrency=8)
-            got = collect(provider.url, make_prompts(100), journal=journal, runtime=runtime)
+            got = collect(provider.url, 100, journal=journal, runtime=runtime)
         assert isinstance(got.error, StoreError)
         assert "full" in str(got.error)
         assert 0 < len(got.trajectories) < 100
         billed = provider.num_billed
         assert billed < 60
         with Journal(path) as journal:
-            again = collect(provider.url, make_prompts(100), journal=journal)
+            again = collect(provider.url, 100, journal=journal)
         assert again.error is None
         assert len(again.trajectories) == 100
         assert again.stats.num_replayed >= len(got.trajectories)

@@ -27,12 +27,12 @@ Script = Callable[[ReceivedRequest], Reply]
 
 
 def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+    collect: Collect, two_sums_then_answer: Script
 ) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
-        first = collect(provider.url, make_prompts(10))
+        first = collect(provider.url, 10)
         billed = provider.num_billed
-        second = collect(provider.url, make_prompts(10))
+        second = collect(provider.url, 10)
         assert provider.num_billed == billed
     assert second.stats.num_requests == 0
     assert second.stats.num_replayed == 30
@@ -44,7 +44,7 @@ def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
 
 
 def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+    collect: Collect, two_sums_then_answer: Script
 ) -> None:
     broken = True
 
@@ -54,11 +54,11 @@ def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
         return two_sums_then_answer(request)
 
     with SimulatedProvider(script) as provider:
-        failed = collect(provider.url, make_prompts(5))
+        failed = collect(provider.url, 5)
         assert [one.stop_reason for one in failed.trajectories] == [StopReason.ERROR] * 5
         assert failed.trajectories[0].error == {"kind": "transient", "message": "HTTP 500: down", "status": 500}
         billed, broken = provider.num_billed, False
-        finished = collect(provider.url, make_prompts(5))
+        finished = collect(provider.url, 5)
     assert provider.num_billed == billed + 5
     assert finished.stats.num_replayed == 10
     assert finished.stats.num_tool_calls == 0
@@ -69,10 +69,10 @@ def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
         assert one.messages[:5] == before[one.rollout_key].messages
 
 
-def test_more_samples_owe_only_the_missing_ones(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
+def test_more_samples_owe_only_the_missing_ones(collect: Collect, hello: Script) -> None:
     with SimulatedProvider(hello) as provider:
-        collect(provider.url, make_prompts(4), config=RolloutsConfig(num_samples=2))
-        got = collect(provider.url, make_prompts(4), config=RolloutsConfig(num_samples=5))
+        collect(provider.url, 4, config=RolloutsConfig(num_samples=2))
+        got = collect(provider.url, 4, config=RolloutsConfig(num_samples=5))
     assert provider.num_billed == 20
     assert len(got.trajectories) == 20
 
@@ -98,11 +98,11 @@ def other_toolbox() -> Toolbox:
     ],
 )
 def test_another_model_prompt_sampling_or_toolbox_is_asked_anew(
-    collect: Collect, make_prompts: MakePrompts, change: dict[str, Any], hello: Script
+    collect: Collect, change: dict[str, Any], hello: Script
 ) -> None:
     with SimulatedProvider(hello) as provider:
-        collect(provider.url, make_prompts(3))
-        collect(provider.url, make_prompts(3), **change)
+        collect(provider.url, 3)
+        collect(provider.url, 3, **change)
     assert provider.num_billed == 6
 
 
@@ -129,9 +129,7 @@ def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
             assert provider.num_billed - billed == 2 + others
 
 
-def test_two_collections_on_one_journal_pay_once_and_agree(
-    collect: Collect, make_prompts: MakePrompts, tmp_path: Path
-) -> None:
+def test_two_collections_on_one_journal_pay_once_and_agree(collect: Collect, tmp_path: Path) -> None:
     path = tmp_path / "shared.sqlite3"
     results: list[Any] = [None, None]
 
@@ -141,7 +139,7 @@ def test_two_collections_on_one_journal_pay_once_and_agree(
 
     def run(index: int, url: str) -> None:
         with Journal(path) as journal:
-            results[index] = collect(url, make_prompts(60), journal=journal)
+            results[index] = collect(url, 60, journal=journal)
 
     with SimulatedProvider(script) as provider:
         threads = [threading.Thread(target=run, args=(index, provider.url)) for index in (0, 1)]
@@ -187,6 +185,6 @@ def test_leaving_early_ends_everything_and_keeps_what_was_paid(
         assert controller.snapshot().in_flight == 0
         billed = provider.num_billed
         assert billed < 100
-        got = collect(provider.url, make_prompts(100))
+        got = collect(provider.url, 100)
     assert len(got.trajectories) == 100
     assert provider.num_billed <= 300 + 8

@@ -46,7 +46,7 @@ def test_a_row_is_kept_as_it_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         (lambda row: row.pop("turns"), "expected a trajectory, which has the key `turns`, saw none"),
         (lambda row: row.update(surprise=1), "expected a trajectory, which has no key `surprise`; saw one"),
@@ -68,8 +68,8 @@ def test_a_row_is_kept_as_it_was_read() -> None:
         (lambda row: row.update(model=["x" * 99]), r"model: expected a valid string, saw list \['xxx.*x\.\.\.$"),
     ],
 )  # fmt: skip
-def test_a_malformed_row_is_told_by_key_value_seen_and_value_expected(change: Change, told: str) -> None:
-    with pytest.raises(RowProblem, match=told):
+def test_a_malformed_row_is_reported_by_key_value_seen_and_value_expected(change: Change, problem: str) -> None:
+    with pytest.raises(RowProblem, match=problem):
         parse_trajectory(changed(change))
 
 
@@ -92,20 +92,17 @@ def test_malformed_rows_and_those_of_other_prompts_are_counted_and_the_rest_goes
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "problem"),
     [
         ([], r"t\.jsonl is empty; expected trajectories"),
-        (
-            [{**ROW, "prompt_id": "x"}],
-            "none of the 1 rows .* 1 belong to others and 0 are malformed. Set",
-        ),
+        ([{**ROW, "prompt_id": "x"}], "none of the 1 rows .* 1 belong to others and 0 are malformed. Set"),
         ([{}], "1 of 1 rows of .* are no trajectories"),
     ],
 )
-def test_a_file_without_a_row_to_use_is_refused(tmp_path: Path, rows: list[Any], told: str) -> None:
+def test_a_file_without_a_row_to_use_is_refused(tmp_path: Path, rows: list[Any], problem: str) -> None:
     path = tmp_path / "t.jsonl"
     write_jsonl(path, rows)
     source = TrajectoryFile(path, {"p"})
     assert list(source) == []
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=problem):
         source.check(1.0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from stillhouse.inference.journal import Journal
 from stillhouse.store import digest
 
+Two = tuple[Journal, Journal]
 KEY = digest("rollout")
 ASKED = digest("request")
 CLAIMING = textwrap.dedent("""
@@ -30,18 +32,25 @@ def claim(journal: Journal, key: str = KEY) -> bool:
     return asyncio.run(journal.claim(key))
 
 
-def test_of_two_journals_one_gets_a_rollout_and_the_other_gets_another(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
-        assert claim(one)
-        assert not claim(two)
-        assert claim(two, digest("another"))
-        assert not claim(one, digest("another"))
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    """Two journals of one file."""
+    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as other:
+        yield one, other
+
+
+def test_of_two_journals_one_gets_a_rollout_and_the_other_gets_another(two: Two) -> None:
+    one, other = two
+    assert claim(one)
+    assert not claim(other)
+    assert claim(other, digest("another"))
+    assert not claim(one, digest("another"))
 
 
 def test_journals_of_different_files_know_nothing_of_each_other(tmp_path: Path) -> None:
-    with Journal(tmp_path / "a") as one, Journal(tmp_path / "b") as two:
+    with Journal(tmp_path / "a") as one, Journal(tmp_path / "b") as other:
         assert claim(one)
-        assert claim(two)
+        assert claim(other)
 
 
 def test_a_rollout_is_claimed_once_also_by_collections_that_share_a_journal(tmp_path: Path) -> None:
@@ -52,28 +61,24 @@ def test_a_rollout_is_claimed_once_also_by_collections_that_share_a_journal(tmp_
         assert claim(journal)
 
 
-def test_what_is_disclaimed_is_free_for_others_at_once(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
-        assert claim(one)
-        one.disclaim(KEY)
-        one.disclaim(KEY)
-        assert claim(two)
+def test_what_is_disclaimed_is_free_for_others_at_once_and_what_another_has_stays(two: Two, tmp_path: Path) -> None:
+    one, other = two
+    assert claim(one)
+    with Journal(tmp_path / "j") as third:
+        third.disclaim(KEY)
+        assert not claim(other)
+    one.disclaim(KEY)
+    one.disclaim(KEY)
+    assert claim(other)
 
 
-def test_to_disclaim_what_another_has_changes_nothing(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two, Journal(tmp_path / "j") as three:
-        assert claim(one)
-        two.disclaim(KEY)
-        assert not claim(three)
-
-
-def test_closing_a_journal_frees_its_claims_and_nobody_elses(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
-        assert claim(one, digest(1))
-        with Journal(tmp_path / "j") as three:
-            assert claim(three, digest(3))
-        assert claim(two, digest(3))
-        assert not claim(two, digest(1))
+def test_closing_a_journal_frees_its_claims_and_nobody_elses(two: Two, tmp_path: Path) -> None:
+    one, other = two
+    assert claim(one, digest(1))
+    with Journal(tmp_path / "j") as third:
+        assert claim(third, digest(3))
+    assert claim(other, digest(3))
+    assert not claim(other, digest(1))
 
 
 def test_a_closed_journal_claims_nothing(tmp_path: Path) -> None:
@@ -84,26 +89,26 @@ def test_a_closed_journal_claims_nothing(tmp_path: Path) -> None:
         claim(journal)
 
 
-def test_a_finished_rollout_is_granted_to_everybody_and_held_by_nobody(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
-        assert claim(one)
-        asyncio.run(one.put_trajectory(KEY, b"done"))
-        for journal in (two, two, one, two):
-            assert claim(journal)
-            assert journal.trajectory(KEY) == b"done"
+def test_a_finished_rollout_is_granted_to_everybody_and_held_by_nobody(two: Two) -> None:
+    one, other = two
+    assert claim(one)
+    asyncio.run(one.put_trajectory(KEY, b"done"))
+    for journal in (other, other, one, other):
+        assert claim(journal)
+        assert journal.trajectory(KEY) == b"done"
 
 
-def test_who_claims_after_another_sees_all_that_it_made_durable(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
-        assert claim(one)
-        asyncio.run(one.put_completion(KEY, 0, ASKED, b"paid"))
-        asyncio.run(one.put_tool_result(KEY, 0, 1, ASKED, b"result"))
-        one.disclaim(KEY)
-        assert claim(two)
-        assert two.completion(KEY, 0, ASKED) == b"paid"
-        assert two.tool_result(KEY, 0, 1, ASKED) == b"result"
-        assert two.completion(KEY, 1, ASKED) is None
-        assert two.trajectory(KEY) is None
+def test_who_claims_after_another_sees_all_that_it_made_durable(two: Two) -> None:
+    one, other = two
+    assert claim(one)
+    asyncio.run(one.put_completion(KEY, 0, ASKED, b"paid"))
+    asyncio.run(one.put_tool_result(KEY, 0, 1, ASKED, b"result"))
+    one.disclaim(KEY)
+    assert claim(other)
+    assert other.completion(KEY, 0, ASKED) == b"paid"
+    assert other.tool_result(KEY, 0, 1, ASKED) == b"result"
+    assert other.completion(KEY, 1, ASKED) is None
+    assert other.trajectory(KEY) is None
 
 
 def test_a_new_rollout_finds_what_it_put_itself(tmp_path: Path) -> None:

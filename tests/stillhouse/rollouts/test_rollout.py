@@ -32,21 +32,19 @@ def used(body: dict[str, Any], prompt: int, completed: int) -> dict[str, Any]:
     return {**body, "usage": {"prompt_tokens": prompt, "completion_tokens": completed}}
 
 
-def test_the_closing_answer_is_asked_for_with_tools_shown_and_forbidden(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_the_closing_answer_is_asked_for_with_tools_shown_and_forbidden(collect: Collect) -> None:
     with SimulatedProvider(always_call) as provider:
-        said = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=2)))
-        assert said.stop_reason is StopReason.ANSWERED
-        assert said.messages[-1]["content"] == "2"
+        row = only(collect(provider.url, 1, config=RolloutsConfig(max_turns=2)))
+        assert row.stop_reason is StopReason.ANSWERED
+        assert row.messages[-1]["content"] == "2"
         assert len(provider.requests) == 3
         last = provider.requests[-1]
-        assert (last["tool_choice"], last["tools"]) == ("none", said.tools)
+        assert (last["tool_choice"], last["tools"]) == ("none", row.tools)
         assert last["messages"][-1]["content"] == REFUSAL
         assert all("tool_choice" not in request for request in provider.requests[:-1])
 
 
-def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect) -> None:
     thought: dict[str, Any] = {
         "reasoning": "hm",
         "reasoning_content": "hm",
@@ -62,98 +60,88 @@ def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect, mak
         return Reply(body)
 
     with SimulatedProvider(think) as provider:
-        said = only(collect(provider.url, make_prompts(1)))
+        row = only(collect(provider.url, 1))
         sent = provider.requests[1]["messages"][1]
         assert {key: sent[key] for key in thought} == thought
         assert sent["tool_calls"][0]["extra_content"] == signed
-        assert said.messages[1] == sent
+        assert row.messages[1] == sent
 
 
-def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(collect: Collect) -> None:
     def ignore(request: ReceivedRequest) -> Reply:
         return Reply(completion("five" if len(request.body["messages"]) == 1 else '{"sum": 5}'))
 
     with SimulatedProvider(ignore) as provider:
-        said = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(response_schema=SCHEMA)))
-        assert said.stop_reason is StopReason.ANSWERED
-        assert json.loads(said.messages[-1]["content"] or "") == {"sum": 5}
+        row = only(collect(provider.url, 1, config=RolloutsConfig(response_schema=SCHEMA)))
+        assert row.stop_reason is StopReason.ANSWERED
+        assert json.loads(row.messages[-1]["content"] or "") == {"sum": 5}
         described = {"name": "answer", "strict": True, "schema": SCHEMA}
         form = {"type": "json_schema", "json_schema": described}
         assert [request["response_format"] for request in provider.requests] == [form, form]
 
 
-def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(collect: Collect) -> None:
     with SimulatedProvider(lambda request: Reply(completion("five"))) as provider:
         config = RolloutsConfig(response_schema=SCHEMA)
-        said = only(collect(provider.url, make_prompts(1), config=config))
-        assert said.stop_reason is StopReason.INVALID
-        assert said.error is not None
-        assert "not JSON" in said.error["message"]
-        assert only(collect(provider.url, make_prompts(1), config=config)) == said
+        row = only(collect(provider.url, 1, config=config))
+        assert row.stop_reason is StopReason.INVALID
+        assert row.error is not None
+        assert "not JSON" in row.error["message"]
+        assert only(collect(provider.url, 1, config=config)) == row
         assert provider.num_billed == 2
 
 
-def test_a_schema_that_is_none_ends_the_collection_before_anything_is_paid(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_a_schema_that_is_none_ends_the_collection_before_anything_is_paid(collect: Collect) -> None:
     with SimulatedProvider(always_call) as provider:
-        got = collect(provider.url, make_prompts(3), config=RolloutsConfig(response_schema={"type": "objekt"}))
+        got = collect(provider.url, 3, config=RolloutsConfig(response_schema={"type": "objekt"}))
         assert "rollouts.response_schema is no JSON schema" in str(got.error)
         assert provider.ledger == []
 
 
-def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(collect: Collect) -> None:
     with SimulatedProvider(lambda request: Reply(used(completion(tool_calls=[CALL]), 400, 100))) as provider:
         config = RolloutsConfig(max_tokens=200, max_rollout_tokens=1500)
-        said = only(collect(provider.url, make_prompts(1), config=config))
-        assert said.stop_reason is StopReason.BUDGET
-        assert said.error is None
-        assert len(said.turns) == len(provider.requests) == 2
-        assert sum(turn.usage["prompt_tokens"] + turn.usage["completion_tokens"] for turn in said.turns) <= 1500
+        row = only(collect(provider.url, 1, config=config))
+        assert row.stop_reason is StopReason.BUDGET
+        assert row.error is None
+        assert len(row.turns) == len(provider.requests) == 2
+        assert sum(turn.usage["prompt_tokens"] + turn.usage["completion_tokens"] for turn in row.turns) <= 1500
 
 
-def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Collect) -> None:
     def think(request: ReceivedRequest) -> Reply:
         done = len(request.body["messages"]) > 4
         return Reply(used(completion("2") if done else completion(tool_calls=[CALL]), 400, 100))
 
     with SimulatedProvider(think) as provider:
         low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1500, 9000))
-        assert only(collect(provider.url, make_prompts(1), config=low)).stop_reason is StopReason.BUDGET
-        assert only(collect(provider.url, make_prompts(1), config=low)).stop_reason is StopReason.BUDGET
+        assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
+        assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
         assert provider.num_billed == 2
-        assert only(collect(provider.url, make_prompts(1), config=high)).stop_reason is StopReason.ANSWERED
+        assert only(collect(provider.url, 1, config=high)).stop_reason is StopReason.ANSWERED
         assert provider.num_billed == 3
 
 
-def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
+def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(collect: Collect) -> None:
     def write(request: ReceivedRequest) -> Reply:
         short = request.body["max_tokens"] < 2000
         return Reply(used(completion("half" if short else "whole", finish_reason="length" if short else "stop"), 50, 9))
 
     with SimulatedProvider(write) as provider:
         capped = RolloutsConfig(max_tokens=2000, max_rollout_tokens=1000)
-        said = only(collect(provider.url, make_prompts(1), config=capped))
-        assert (said.stop_reason, said.turns[0].finish_reason) == (StopReason.BUDGET, "length")
-        free = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_tokens=2000)))
+        row = only(collect(provider.url, 1, config=capped))
+        assert (row.stop_reason, row.turns[0].finish_reason) == (StopReason.BUDGET, "length")
+        free = only(collect(provider.url, 1, config=RolloutsConfig(max_tokens=2000)))
         assert (free.stop_reason, free.messages[-1]["content"]) == (StopReason.ANSWERED, "whole")
         # What is paid for is used under any cap.
-        assert only(collect(provider.url, make_prompts(1), config=capped)) == free
+        assert only(collect(provider.url, 1, config=capped)) == free
         assert provider.num_billed == 2
 
 
-def test_further_keys_of_the_config_reach_the_endpoint(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_further_keys_of_the_config_reach_the_endpoint(collect: Collect) -> None:
     with SimulatedProvider(lambda request: Reply(completion("2"))) as provider:
         config = RolloutsConfig(reasoning_effort="low", extra_body={"provider": {"order": ["x"]}})
-        only(collect(provider.url, make_prompts(1), config=config))
+        only(collect(provider.url, 1, config=config))
         (request,) = provider.requests
         assert (request["reasoning_effort"], request["provider"]) == ("low", {"order": ["x"]})
 
@@ -189,37 +177,35 @@ def test_metadata_that_no_tool_is_told_changes_no_rollout(collect: Collect, make
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_what_was_said_before_a_failure_stays_in_the_row(
-    collect: Collect, make_prompts: MakePrompts, status: int
-) -> None:
+def test_what_was_said_before_a_failure_stays_in_the_row(collect: Collect, status: int) -> None:
     def fail_later(request: ReceivedRequest) -> Reply:
         if len(request.body["messages"]) > 1:
             return error(status, "no")
         return Reply(completion(tool_calls=[CALL]))
 
     with SimulatedProvider(fail_later) as provider:
-        said = only(collect(provider.url, make_prompts(1)))
-    assert (said.stop_reason, len(said.turns), len(said.messages)) == (StopReason.ERROR, 1, 3)
+        row = only(collect(provider.url, 1))
+    assert (row.stop_reason, len(row.turns), len(row.messages)) == (StopReason.ERROR, 1, 3)
 
 
-def test_a_trajectory_reads_back_as_it_was_handed_out(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_a_trajectory_reads_back_as_it_was_handed_out(collect: Collect) -> None:
     with SimulatedProvider(always_call) as provider:
-        first = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=1)))
+        first = only(collect(provider.url, 1, config=RolloutsConfig(max_turns=1)))
         assert first.turns[0].num_refused_calls == 1
-        assert only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=1))) == first
+        assert only(collect(provider.url, 1, config=RolloutsConfig(max_turns=1))) == first
         assert provider.num_billed == 2
 
 
-def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script) -> None:
+def test_a_rollout_has_a_wall_time(collect: Collect, two_sums_then_answer: Script) -> None:
     def script(request: ReceivedRequest) -> Reply:
         if request.num_turns == 1 and "question 0" in str(request.body["messages"][0]):
             return Reply(completion("late"), delay_s=20)
         return two_sums_then_answer(request)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
+        got = collect(provider.url, 3, config=RolloutsConfig(timeout_s=0.5))
         sent = len(provider.ledger)
-        again = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
+        again = collect(provider.url, 3, config=RolloutsConfig(timeout_s=0.5))
         assert len(provider.ledger) == sent
     for collected in (got, again):
         reasons = sorted(one.stop_reason.value for one in collected.trajectories)
@@ -228,12 +214,12 @@ def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, 
     assert len(late.turns) == 1
 
 
-def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect) -> None:
     # Three are under way at once for the single slot, so the third waits as long as its whole allowance.
     with SimulatedProvider(lambda request: Reply(completion("hello"), delay_s=0.4)) as provider:
         got = collect(
             provider.url,
-            make_prompts(4),
+            4,
             config=RolloutsConfig(timeout_s=0.8),
             runtime=RuntimeConfig(concurrency=1, max_concurrency=1),
         )

@@ -34,13 +34,13 @@ def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakeP
     assert got.updates[-1].total is None
 
 
-def test_a_slow_rollout_holds_up_no_other(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_a_slow_rollout_holds_up_no_other(collect: Collect) -> None:
     def script(request: ReceivedRequest) -> Reply:
         slow = "question 0" in str(request.body["messages"])
         return Reply(completion("hello"), delay_s=1.0 if slow else 0.01)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(40), runtime=RuntimeConfig(concurrency=4, max_concurrency=4))
+        got = collect(provider.url, 40, runtime=RuntimeConfig(concurrency=4, max_concurrency=4))
     assert got.trajectories[-1].messages[0]["content"] == "question 0"
 
 
@@ -56,12 +56,10 @@ class Watching(Controller):
         return super().try_acquire(size, continuing=continuing)
 
 
-def test_rollouts_under_way_go_before_new_ones(
-    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
-) -> None:
+def test_rollouts_under_way_go_before_new_ones(collect: Collect, two_sums_then_answer: Script) -> None:
     controller = Watching()
     with SimulatedProvider(two_sums_then_answer) as provider:
-        collect(provider.url, make_prompts(30), controller=controller)
+        collect(provider.url, 30, controller=controller)
     firsts = [
         index
         for index, body in enumerate(provider.requests)
