@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 
@@ -18,8 +18,7 @@ _OPTIONAL = {"datasets": "hub"}
 _ENDPOINT_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One finding. `ok` is None for what is absent but not needed."""
 
     name: str
@@ -96,9 +95,10 @@ def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> I
         label = "API key" if len(needed) == 1 else f"API key {name}"
         if os.environ.get(name):
             yield Check(label, True, f"{name} is set")
+        elif is_needed:
+            yield Check(label, False, f"{name} is not set")
         else:
-            detail = f"{name} is not set" if is_needed else f"{name} is not set; not needed here"
-            yield Check(label, False if is_needed else None, detail)
+            yield Check(label, None, f"{name} is not set; not needed here")
 
 
 def _models(config: DistillConfig) -> Iterator[Check]:

@@ -20,10 +20,10 @@ def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[P
         TemplateError: from the texts of one conversation, in place of the first prefix that the template refuses.
         ConfigError: the template exceeds a limit of time, length or memory.
     """
-    prepared = [_prepare(one) for one in conversations]
-    rendered = render_prefixes(tokenizer, [one for one in prepared if isinstance(one, Prefixes)])
-    for conversation, one in zip(conversations, prepared, strict=True):
-        yield _texts(conversation, next(rendered) if isinstance(one, Prefixes) else RenderedPrefixes([], one))
+    prepared = [_prepare(conversation) for conversation in conversations]
+    rendered = render_prefixes(tokenizer, [item for item in prepared if isinstance(item, Prefixes)])
+    for conversation, item in zip(conversations, prepared, strict=True):
+        yield _texts(conversation, next(rendered) if isinstance(item, Prefixes) else RenderedPrefixes([], item))
 
 
 def render_text(

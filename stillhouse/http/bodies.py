@@ -22,10 +22,7 @@ class BodyRefused(Exception):
 
 
 class Decoder:
-    """Decodes one body.
-
-    Args:
-        headers: of the answer; looked up by names in lower case.
+    """Decodes the body of an answer, whose headers are looked up by names in lower case.
 
     Raises:
         BodyRefused: it is encoded more than once, or in a coding that was not requested.

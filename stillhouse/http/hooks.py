@@ -14,16 +14,9 @@ ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
 
 def guard_answers(
-    redactor: KeyRedactor,
-    is_stream: Callable[[httpx2.Response], bool],
-    max_bytes: int = MAX_ANSWER_BYTES,
+    redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool], max_bytes: int = MAX_ANSWER_BYTES
 ) -> ResponseHook:
-    """A hook for `event_hooks["response"]` of an asynchronous client.
-
-    Args:
-        redactor: takes the keys out.
-        is_stream: whether an answer is read line by line and may be endless.
-        max_bytes: longest answer, or line of a stream.
+    """A hook for `event_hooks["response"]` of an asynchronous client; `is_stream` tells answers that may be endless.
 
     Raises, from requests and reads:
         httpx2.DecodingError: the answer is longer, or in a coding that was not requested.
@@ -31,16 +24,10 @@ def guard_answers(
 
     async def guard(response: httpx2.Response) -> None:
         headers = redactor.headers(dict(response.headers))
-        response.stream = _GuardedBody(
-            response, headers, redactor, None if is_stream(response) else max_bytes, max_bytes
-        )
-        response.headers = httpx2.Headers(
-            [
-                (name, value)
-                for name, value in headers.items()
-                if name.lower() not in ("content-encoding", "content-length")
-            ]
-        )
+        response.stream = _GuardedBody(response, headers, redactor, max_bytes, is_stream=is_stream(response))
+        describing_body = ("content-encoding", "content-length")
+        kept = [(name, value) for name, value in headers.items() if name.lower() not in describing_body]
+        response.headers = httpx2.Headers(kept)
         # The text behind the status is the server's own.
         response.extensions.pop("reason_phrase", None)
 
@@ -48,15 +35,16 @@ def guard_answers(
 
 
 class _GuardedBody(httpx2.AsyncByteStream):
-    """The decoded body in complete lines, as a key is within one; `max_bytes` is None for an endless stream."""
+    """The decoded body in complete lines, as a key is within one; of a stream only lines are bounded."""
 
     def __init__(
         self,
         response: httpx2.Response,
         headers: Mapping[str, str],
         redactor: KeyRedactor,
-        max_bytes: int | None,
-        max_line_bytes: int,
+        max_bytes: int,
+        *,
+        is_stream: bool,
     ) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._request = response.request
@@ -64,11 +52,11 @@ class _GuardedBody(httpx2.AsyncByteStream):
         self._headers = headers
         self._redactor = redactor
         self._max_bytes = max_bytes
-        self._max_line_bytes = max_line_bytes
+        self._is_stream = is_stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for lines in complete_lines(self._bounded(), self._max_line_bytes):
+            async for lines in complete_lines(self._bounded(), self._max_bytes):
                 yield self._redactor.body(lines)
         except BodyRefused as error:
             raise httpx2.DecodingError(f"the answer {error}", request=self._request) from error
@@ -77,7 +65,7 @@ class _GuardedBody(httpx2.AsyncByteStream):
         num_bytes = 0
         async for piece in adecoded(self._headers, self._inner):
             num_bytes += len(piece)
-            if self._max_bytes is not None and num_bytes > self._max_bytes:
+            if num_bytes > self._max_bytes and not self._is_stream:
                 raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")
             yield piece
 

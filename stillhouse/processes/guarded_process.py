@@ -25,7 +25,7 @@ class GuardedProcess:
 
     Args:
         module: the module to run.
-        args: its arguments.
+        args: command line arguments.
         env: environment variables of the child, on top of the parent's.
         inherit_env: False gives the child only the variables of `env`.
         pass_fds: open files the child shares, under the same numbers.

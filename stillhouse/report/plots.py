@@ -75,9 +75,7 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
 def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = ()) -> str | None:
     """Rollouts left after each step of the dataset, without inner steps that drop none.
 
-    Args:
-        funnel: name of each step and the rollouts left after it.
-        tokens: tokens left after each step, drawn as thin bars; may be empty.
+    `funnel` has the name of each step and the rollouts left, `tokens` the tokens left, drawn as thin bars.
     """
     if not funnel:
         return None
@@ -120,7 +118,12 @@ def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *,
     """Writes text right of the panel that ends at `right_edge` in (panel widths, points more)."""
     widths, points = right_edge
     style = _BOLD if bold else {**_BOLD, "color": MUTED, "fontweight": "normal"}
-    place = {"xycoords": axis.get_yaxis_transform(), "ha": "right", "va": "center", "annotation_clip": False}
+    place: Mapping[str, Any] = {
+        "xycoords": axis.get_yaxis_transform(),
+        "ha": "right",
+        "va": "center",
+        "annotation_clip": False,
+    }
     axis.annotate(text, (widths, row), (points, 0.0), **place, **style).set_in_layout(False)
 
 

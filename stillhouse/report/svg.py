@@ -70,10 +70,7 @@ def drawing() -> Iterator[None]:
 def panels(height_in: float, count: int = 1, *, used_width: float = 1.0) -> tuple["Figure", list["Axes"]]:
     """A figure with `count` stacked panels that share their x axis.
 
-    Args:
-        height_in: height of the figure in inches.
-        count: number of panels.
-        used_width: share of the width for the panels; the rest, on the right, is for text.
+    They take `used_width`, a share of the width; the rest, on the right, is for text.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -88,12 +85,9 @@ def panels(height_in: float, count: int = 1, *, used_width: float = 1.0) -> tupl
 
 
 def to_svg(figure: "Figure", name: str, description: str) -> str:
-    """The figure as an `<svg>` element without fixed size, external reference, date or clashing id.
+    """A figure drawn within `drawing()` as an `<svg>` element without fixed size, external reference or date.
 
-    Args:
-        figure: drawn within `drawing()`.
-        name: unique on the page; prefix of all ids.
-        description: text alternative.
+    Its ids begin with `name`, which is unique on the page.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -169,12 +169,8 @@ def drop_privileges() -> None:
 def run_child(run: Callable[[], T], finish: Callable[[T], int]) -> int:
     """Runs untrusted code in a child of the jail's first process, and reaps the jail's orphans meanwhile.
 
-    Args:
-        run: calls the code. Processes that the code forks return from it as well.
-        finish: turns the result into the child's exit code; called in the child alone.
-
-    Returns:
-        The child's exit code, or a signal's number below 0.
+    `run` calls the code; processes that the code forks return from it as well. `finish`, called in the child alone,
+    turns the result into the child's exit code, which is returned, or a signal's number below 0.
     """
     child = os.fork()
     if child == 0:

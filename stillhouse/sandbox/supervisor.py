@@ -248,8 +248,7 @@ def descendants(pid: int) -> list[int]:
 def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent, a process of one thread, ends.
 
-    Args:
-        parent: pid of the parent; 0 if it is in an outer process namespace.
+    `parent` is 0 if it is in an outer process namespace.
     """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

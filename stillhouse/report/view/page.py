@@ -51,14 +51,7 @@ class WrittenPage:
 
 
 def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> WrittenPage:
-    """Writes the page atomically.
-
-    Args:
-        path: the file.
-        title: name of the run.
-        place: its location.
-        rows: trajectories, consumed one at a time.
-        max_rows: most rows shown; the page says if there are more.
+    """Writes the page of the first `max_rows` rows atomically; it says if there are more.
 
     Raises:
         StoreError: it cannot be written.
@@ -159,13 +152,7 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
 
 
 def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) -> WrittenPage:
-    """Writes the page of a run, an artifact's folder or a file.
-
-    Args:
-        name: what `find_source` takes.
-        store_root: where runs are looked up.
-        output: the page; None makes it `views/TITLE.html` in the store.
-        max_rows: most trajectories on the page.
+    """Writes the page of a run, an artifact's folder or a file; without `output` as `views/TITLE.html` in the store.
 
     Raises:
         InputError: `name` means nothing, or what it means cannot be read.
