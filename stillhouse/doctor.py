@@ -4,13 +4,13 @@ import importlib.metadata
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import httpx
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole
 from stillhouse.errors import ConfigError, StoreError
+from stillhouse.inspection import Finding
 from stillhouse.store import ArtifactStore
 
 _REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "openai", "pyarrow")
@@ -18,15 +18,7 @@ _OPTIONAL = {"datasets": "hub"}
 _ENDPOINT_TIMEOUT_S = 5.0
 
 
-class Check(NamedTuple):
-    """One finding. `ok` is None for what is absent but not needed."""
-
-    name: str
-    ok: bool | None
-    detail: str
-
-
-def examine(config: DistillConfig) -> Iterator[Check]:
+def examine(config: DistillConfig) -> Iterator[Finding]:
     """Every check for a run of `config`, in the order a person wants to read them."""
     yield from _packages()
     yield _device(config)
@@ -42,36 +34,36 @@ def examine(config: DistillConfig) -> Iterator[Check]:
     yield from _servers(config)
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[Finding]:
     for name in (*_REQUIRED, *_OPTIONAL):
         try:
-            yield Check(name, True, importlib.metadata.version(name))
+            yield Finding(name, True, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             extra = _OPTIONAL.get(name)
             remedy = f"pip install 'stillhouse[{extra}]'" if extra else "pip install -c constraints.txt stillhouse"
-            yield Check(name, None if extra else False, f"not installed; {remedy}")
+            yield Finding(name, None if extra else False, f"not installed; {remedy}")
 
 
-def _device(config: DistillConfig) -> Check:
+def _device(config: DistillConfig) -> Finding:
     try:
         import torch
     except ImportError as error:
-        return Check("device", False, f"torch cannot be imported: {error}")
+        return Finding("device", False, f"torch cannot be imported: {error}")
     if torch.cuda.is_available():
-        return Check("device", True, f"cuda: {torch.cuda.get_device_name(0)}")
+        return Finding("device", True, f"cuda: {torch.cuda.get_device_name(0)}")
     device = config.runtime.device
     detail = f"cpu, {torch.get_num_threads()} threads; no CUDA device (asked: {device})"
-    return Check("device", device != "cuda", detail)
+    return Finding("device", device != "cuda", detail)
 
 
-def _store(config: DistillConfig) -> Check:
+def _store(config: DistillConfig) -> Finding:
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     try:
         store.check()
     except (ConfigError, StoreError) as error:
-        return Check("store", False, str(error))
+        return Finding("store", False, str(error))
     remote = "" if store.remote is None else f", and so is {store.remote.url}"
-    return Check("store", True, f"{store.root} is writable{remote}")
+    return Finding("store", True, f"{store.root} is writable{remote}")
 
 
 def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
@@ -85,7 +77,7 @@ def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
     return endpoints
 
 
-def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Check]:
+def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Finding]:
     """One check for each variable, however many models share it."""
     needed: dict[str, bool] = {}
     for role, base_url in endpoints.items():
@@ -94,14 +86,14 @@ def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> I
     for name, is_needed in needed.items():
         label = "API key" if len(needed) == 1 else f"API key {name}"
         if os.environ.get(name):
-            yield Check(label, True, f"{name} is set")
+            yield Finding(label, True, f"{name} is set")
         elif is_needed:
-            yield Check(label, False, f"{name} is not set")
+            yield Finding(label, False, f"{name} is not set")
         else:
-            yield Check(label, None, f"{name} is not set; not needed here")
+            yield Finding(label, None, f"{name} is not set; not needed here")
 
 
-def _models(config: DistillConfig) -> Iterator[Check]:
+def _models(config: DistillConfig) -> Iterator[Finding]:
     local = {"student": config.student.model}
     if config.teacher.base_url is None:
         local["teacher"] = config.teacher.model
@@ -111,12 +103,12 @@ def _models(config: DistillConfig) -> Iterator[Check]:
         local |= {f"on-policy {name}": ref for name, ref in config.local_teachers.items()}
     for part, ref in local.items():
         try:
-            yield Check(part, True, f"{ref} ({model_identity(ref)})")
+            yield Finding(part, True, f"{ref} ({model_identity(ref)})")
         except ConfigError as error:
-            yield Check(part, False, str(error))
+            yield Finding(part, False, str(error))
 
 
-def _servers(config: DistillConfig) -> Iterator[Check]:
+def _servers(config: DistillConfig) -> Iterator[Finding]:
     mlflow = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     if mlflow.startswith("http"):
         name = os.environ.get("MLFLOW_TRACKING_USERNAME")
@@ -132,11 +124,11 @@ def _basic_auth(login: str | None) -> dict[str, str] | None:
     return None if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
-def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Check:
+def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Finding:
     try:
         # The body, which may be large, is not read.
         with httpx.stream("GET", url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S) as response:
             status = response.status_code
     except httpx.HTTPError as error:
-        return Check(name, False, f"{url}: {type(error).__name__}: {error}")
-    return Check(name, status < 400, f"{url}: HTTP {status}")
+        return Finding(name, False, f"{url}: {type(error).__name__}: {error}")
+    return Finding(name, status < 400, f"{url}: HTTP {status}")

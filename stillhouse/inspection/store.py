@@ -1,7 +1,7 @@
 """What in a store is damaged, and what to do about it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -74,19 +74,14 @@ def _artifacts(root: Path) -> Iterator[Finding]:
         # What is being written, or was when its writer was killed, is no artifact yet.
         if path.is_dir() and not path.name.startswith(".")
     ]
-    problems = [problem for folder in folders if (problem := damage(folder)) is not None]
-    yield from (Finding("artifact", False, f"{problem}; {_MADE_AGAIN}") for problem in problems)
-    yield Finding(
-        "artifacts", not problems, f"{len(folders) - len(problems)} of {len(folders)} are as they were written"
-    )
+    problems = [problem and f"{problem}; {_MADE_AGAIN}" for problem in map(damage, folders)]
+    yield from _of_all("artifact", problems, "are as they were written")
 
 
 def _results(root: Path) -> Iterator[Finding]:
     records = [path for path in sorted((root / "results").rglob("*")) if path.is_file()]
-    damaged = [path for path in records if not _is_json(path)]
-    for path in damaged:
-        yield Finding("result", False, f"{path} is not JSON; {_MADE_AGAIN}")
-    yield Finding("results", not damaged, f"{len(records) - len(damaged)} of {len(records)} can be read")
+    problems = [None if _is_json(path) else f"{path} is not JSON; {_MADE_AGAIN}" for path in records]
+    yield from _of_all("result", problems, "can be read")
 
 
 def _is_json(path: Path) -> bool:
@@ -103,15 +98,22 @@ def _checkpoints(root: Path) -> Iterator[Finding]:
     # Takes torch with it.
     from stillhouse.training.loop.checkpoint import verify_checkpoint
 
-    num_damaged = 0
+    problems: list[str | None] = []
     for folder in folders:
         try:
             verify_checkpoint(folder)
+            problems.append(None)
         except (OSError, ValueError) as error:
-            num_damaged += 1
             remedy = "the training goes on from the checkpoint before it; nothing is to be done"
-            yield Finding("checkpoint", False, f"{folder}: {error}; {remedy}, or delete the folder")
-    yield Finding("checkpoints", not num_damaged, f"{len(folders) - num_damaged} of {len(folders)} are whole")
+            problems.append(f"{folder}: {error}; {remedy}, or delete the folder")
+    yield from _of_all("checkpoint", problems, "are whole")
+
+
+def _of_all(kind: str, problems: Sequence[str | None], sound: str) -> Iterator[Finding]:
+    """A finding for each problem, and one that counts the items without."""
+    damaged = [problem for problem in problems if problem is not None]
+    yield from (Finding(kind, False, problem) for problem in damaged)
+    yield Finding(f"{kind}s", not damaged, f"{len(problems) - len(damaged)} of {len(problems)} {sound}")
 
 
 def _journals(root: Path) -> Iterator[tuple[Path, JournalKind]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import DistillConfig, parse_config
-from stillhouse.doctor import Check, examine
+from stillhouse.doctor import examine
+from stillhouse.inspection import Finding
 
 KEY = "DOCTOR_TEST_KEY"
 
@@ -50,7 +51,7 @@ def _config(store: Path, *overrides: str) -> DistillConfig:
     return parse_config({"runtime": {"store": str(store), "api_key_env": KEY}}, "test", overrides)
 
 
-def _checks(config: DistillConfig) -> dict[str, Check]:
+def _checks(config: DistillConfig) -> dict[str, Finding]:
     return {check.name: check for check in examine(config)}
 
 

@@ -18,7 +18,6 @@ from stillhouse.store import digest
 
 NUM_ROLLOUTS = 400
 PAGE_BYTES = 4096
-ASKED = digest("request")
 
 
 def _body(number: int) -> bytes:
@@ -32,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / JOURNAL_FILE
 
     async def write() -> None:
-        await asyncio.gather(*(journal.put_trajectory(digest(one), _body(one)) for one in range(NUM_ROLLOUTS)))
+        await asyncio.gather(*(journal.put_trajectory(digest(number), _body(number)) for number in range(NUM_ROLLOUTS)))
 
     with Journal(path) as journal:
         asyncio.run(write())
@@ -59,9 +58,9 @@ def _damage(path: Path, pages: list[int], draw: random.Random) -> None:
 def _saved(store: Path) -> int:
     """The number of answers that are there; all of them right."""
     with Journal(store / JOURNAL_FILE) as journal:
-        found = {number: journal.trajectory(digest(number)) for number in range(NUM_ROLLOUTS)}
-    assert all(body in (None, _body(number)) for number, body in found.items())
-    return sum(body is not None for body in found.values())
+        bodies = {number: journal.trajectory(digest(number)) for number in range(NUM_ROLLOUTS)}
+    assert all(body in (None, _body(number)) for number, body in bodies.items())
+    return sum(body is not None for body in bodies.values())
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -181,7 +180,7 @@ def test_scores_of_a_teacher_are_saved_too(tmp_path: Path) -> None:
     _damage(path, [1, 7], random.Random(3))
     (saved,) = salvage_store(tmp_path)
     journal = ScoreJournal(path, "far")
-    found = journal.find(list(scores))
+    kept = journal.find(list(scores))
     journal.close()
-    assert len(found) == saved.num_records >= 440
-    assert found.items() <= scores.items()
+    assert len(kept) == saved.num_records >= 440
+    assert kept.items() <= scores.items()

@@ -14,7 +14,11 @@ from stillhouse.inspection import Finding, inspect_store
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.types import JsonObject
 
+Harm = Callable[[Path], object]
+ARTIFACT = "artifacts/dataset/0123456789abcdef"
 RECORD = b"a trajectory of some length"
+DAMAGED_ARTIFACT = {"artifact", "artifacts"}
+MADE_AGAIN = "run the command that made it again"
 
 
 @pytest.fixture
@@ -55,17 +59,12 @@ def test_a_store_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
     assert finding.ok is None
 
 
-def _flip_row(root: Path) -> None:
-    (root / "artifacts/dataset/0123456789abcdef/rows.jsonl").write_text('{"row": 2}\n')
+def _overwrite(name: str, data: bytes) -> Harm:
+    return lambda root: (root / name).write_bytes(data)
 
 
-def _empty_manifest(root: Path) -> None:
-    (root / "artifacts/dataset/0123456789abcdef/manifest.json").write_text("{}")
-
-
-def _flip_record(root: Path) -> None:
-    path = root / JOURNAL_FILE
-    path.write_bytes(path.read_bytes().replace(RECORD, RECORD.replace(b"some", b"sone")))
+def _replace(name: str, old: bytes, new: bytes) -> Harm:
+    return lambda root: (root / name).write_bytes((root / name).read_bytes().replace(old, new))
 
 
 def _break_journal(root: Path) -> None:
@@ -73,36 +72,29 @@ def _break_journal(root: Path) -> None:
     path.write_bytes(path.read_bytes()[:4096] + b"x" * 4096 + path.read_bytes()[8192:])
 
 
-def _break_tracking(root: Path) -> None:
-    (root / "mlflow.db").write_bytes(b"not a database any more" * 100)
-
-
-def _break_result(root: Path) -> None:
-    (root / "results/dataset/v1-0").write_bytes(b'{"result": ')
-
-
-def _open_to_others(root: Path) -> None:
-    root.chmod(0o755)
-
-
 @pytest.mark.parametrize(
-    ("harm", "names", "said", "remedy"),
+    ("harm", "names", "problem", "remedy"),
     [
-        (_flip_row, {"artifact", "artifacts"}, "rows.jsonl was altered", "run the command that made it again"),
-        (_empty_manifest, {"artifact", "artifacts"}, "cannot be read", "run the command that made it again"),
-        (_flip_record, {"journal"}, "1 of 1 records were altered", "asks again"),
+        (
+            _overwrite(f"{ARTIFACT}/rows.jsonl", b'{"row": 2}\n'),
+            DAMAGED_ARTIFACT,
+            "rows.jsonl was altered",
+            MADE_AGAIN,
+        ),
+        (_overwrite(f"{ARTIFACT}/manifest.json", b"{}"), DAMAGED_ARTIFACT, "cannot be read", MADE_AGAIN),
+        (_replace(JOURNAL_FILE, b"some", b"sone"), {"journal"}, "1 of 1 records were altered", "asks again"),
         (_break_journal, {"journal"}, "is malformed", "stillhouse doctor --store --salvage"),
-        (_break_tracking, {"MLflow"}, "is malformed", ".recover"),
-        (_break_result, {"result", "results"}, "is not JSON", "run the command that made it again"),
-        (_open_to_others, {"permissions"}, "others may use", "chmod -R go-rwx"),
+        (_overwrite("mlflow.db", b"not a database any more" * 100), {"MLflow"}, "is malformed", ".recover"),
+        (_overwrite("results/dataset/v1-0", b'{"result": '), {"result", "results"}, "is not JSON", MADE_AGAIN),
+        (lambda root: root.chmod(0o755), {"permissions"}, "others may use", "chmod -R go-rwx"),
     ],
 )
 def test_damage_is_found_and_its_remedy_named(
-    store: Path, harm: Callable[[Path], None], names: set[str], said: str, remedy: str
+    store: Path, harm: Harm, names: set[str], problem: str, remedy: str
 ) -> None:
     harm(store)
     failed = _failed(store)
     assert {finding.name for finding in failed} == names
-    assert said in failed[0].detail
+    assert problem in failed[0].detail
     assert remedy in failed[0].detail
     assert str(store) in failed[0].detail
