@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stillhouse.report import format as formats
+from stillhouse.report.format import count, decimal, dollars, interval, metric, percent, seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,16 +27,9 @@ def page_environment(folder: Path) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        count=formats.count,
-        decimal=formats.decimal,
-        percent=formats.percent,
-        seconds=formats.seconds,
-        dollars=formats.dollars,
-        metric=formats.metric,
-        csp_hash=csp_hash,
-    )
-    environment.globals["interval"] = formats.interval
+    for function in (count, decimal, percent, seconds, dollars, metric, csp_hash):
+        environment.filters[function.__name__] = function
+    environment.globals["interval"] = interval
     return environment
 
 

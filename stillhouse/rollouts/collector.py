@@ -7,6 +7,7 @@ number of running rollouts and not with the number of prompts. `plan` says which
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -81,17 +82,36 @@ class RolloutCollector:
         self._plan = plan
         self._endpoint = endpoint
         self._config = config
-        self._rules = TurnRules.of(config)
         self._toolbox = toolbox
-        self._journal = journal
         self._runtime = runtime
-        self._metadata = metadata
-        self._controller = controller or controller_of(endpoint, runtime)
         self._given_client = client
         self._effects = effects
         self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
-        self._reporter = Reporter(progress, self.stats, self._controller, total=plan.total, clock=effects.clock)
-        self._scheduler = Scheduler(plan, toolbox, self._controller, self._finish)
+        controller = controller or controller_of(endpoint, runtime)
+        self._reporter = Reporter(progress, self.stats, controller, total=plan.total, clock=effects.clock)
+        self._scheduler = Scheduler(plan, toolbox, controller, self._finish)
+        requester = Requester(
+            endpoint,
+            controller,
+            self._budget,
+            max_attempts=runtime.max_attempts,
+            hedging=Hedging(enabled=runtime.hedge),
+            stats=self.stats,
+            effects=effects,
+        )
+        self._make_context = partial(
+            RolloutContext,
+            endpoint=endpoint,
+            config=config,
+            rules=TurnRules.of(config),
+            tool_sets=ToolSets(config, endpoint.identity),
+            journal=journal,
+            requester=requester,
+            stats=self.stats,
+            asleep=self._scheduler.asleep,
+            metadata=metadata,
+            replayed=self._count_replayed,
+        )
         self._generator = self._collect()
 
     def __aiter__(self) -> AsyncGenerator[Trajectory, None]:
@@ -105,7 +125,7 @@ class RolloutCollector:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            rollouts = asyncio.create_task(self._schedule_all(self._context(client)))
+            rollouts = asyncio.create_task(self._schedule_all(self._make_context(client=client)))
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():
@@ -130,30 +150,6 @@ class RolloutCollector:
         from stillhouse.inference.http_client import HttpClient
 
         return HttpClient(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
-
-    def _context(self, client: ChatClient) -> RolloutContext:
-        requester = Requester(
-            self._endpoint,
-            self._controller,
-            self._budget,
-            max_attempts=self._runtime.max_attempts,
-            hedging=Hedging(enabled=self._runtime.hedge),
-            stats=self.stats,
-            effects=self._effects,
-        )
-        return RolloutContext(
-            endpoint=self._endpoint,
-            config=self._config,
-            rules=self._rules,
-            tool_sets=ToolSets(self._config, self._endpoint.identity),
-            journal=self._journal,
-            client=client,
-            requester=requester,
-            stats=self.stats,
-            asleep=self._scheduler.asleep,
-            metadata=self._metadata,
-            replayed=self._count_replayed,
-        )
 
     async def _schedule_all(self, context: RolloutContext) -> None:
         """Runs every rollout, then closes the queue of finished ones."""
