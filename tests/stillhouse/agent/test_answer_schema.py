@@ -8,10 +8,7 @@ from stillhouse.types import Message
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {
-        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
-        "kind": {"enum": ["a", "b"]},
-    },
+    "properties": {"items": {"type": "array", "items": {"$ref": "#/$defs/item"}}, "kind": {"enum": ["a", "b"]}},
     "required": ["items"],
     "additionalProperties": False,
     "$defs": {"item": {"type": "object", "properties": {"price": {"type": "number", "minimum": 0}}}},
@@ -29,7 +26,7 @@ def test_an_answer_that_meets_the_schema_has_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "parts"),
     [
         ('{"items": [{"price": 1}, {"price": "2"}]}', ["at $.items[1].price", 'saw "2"', '{"type":"number"}']),
         ('{"items": [{"price": -1}]}', ["at $.items[0].price", "saw -1", '{"minimum":0}']),
@@ -43,20 +40,20 @@ def test_an_answer_that_meets_the_schema_has_no_problem() -> None:
         (None, ["the answer is empty"]),
     ],
 )
-def test_a_problem_names_place_value_and_what_was_expected(content: Any, told: list[str]) -> None:
-    said = problem(content)
-    assert said is not None
-    assert all(part in said for part in told), said
+def test_a_problem_names_place_value_and_what_was_expected(content: Any, parts: list[str]) -> None:
+    text = problem(content)
+    assert text is not None
+    assert all(part in text for part in parts), text
 
 
-def test_of_many_problems_the_first_are_told_and_the_rest_counted() -> None:
-    said = problem('{"items": [' + ", ".join(['{"price": "x"}'] * 9) + "]}")
-    assert said is not None
-    assert said.count("$.items[") == 5
-    assert said.endswith("and 4 more")
+def test_of_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
+    text = problem('{"items": [' + ", ".join(['{"price": "x"}'] * 9) + "]}")
+    assert text is not None
+    assert text.count("$.items[") == 5
+    assert text.endswith("and 4 more")
 
 
-def test_of_a_choice_of_schemas_the_closest_miss_is_told() -> None:
+def test_of_a_choice_of_schemas_the_closest_miss_is_shown() -> None:
     schema = {"anyOf": [{"type": "object", "properties": {"n": {"type": "integer"}}}, {"type": "null"}]}
     assert "at $.n" in str(problem('{"n": "one"}', schema))
 
@@ -83,13 +80,13 @@ def test_a_correction_says_what_is_wrong_and_shows_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "place"),
     [
         ({"type": "objekt"}, r"\$\.type"),
         ({"properties": {"a": {"$ref": "https://example.org/schema.json"}}}, "https://example.org"),
         ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "#/\\$defs/missing"),
     ],
 )
-def test_a_schema_that_cannot_be_checked_against_is_a_config_error(schema: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_schema_that_cannot_be_checked_against_is_a_config_error(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError, match=place):
         AnswerSchema(schema)

@@ -22,7 +22,7 @@ MESSAGES: list[Message] = [
 NUMBER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 
 
-def said(body: dict[str, Any]) -> Completion:
+def parsed(body: dict[str, Any]) -> Completion:
     return read_completion(json.dumps(body).encode(), {}, latency_s=0.1, model="m", record_tokens=False)
 
 
@@ -35,16 +35,10 @@ class Played:
         self.asked: list[tuple[int, ToolChoice]] = []
         self._toolbox = Toolbox([calculator])
         self._answers = answers
-        settings = {"closing_answer": False, **config}
-        rollouts = RolloutsConfig.model_validate(settings)
+        rollouts = RolloutsConfig.model_validate({"closing_answer": False, **config})
+        rules, state = TurnRules.of(rollouts), TurnState(rollouts.max_turns, offers_tools)
         self.ending: End = asyncio.run(
-            run_agent(
-                self.conversation,
-                TurnRules.of(rollouts),
-                TurnState(rollouts.max_turns, offers_tools),
-                complete=self._complete,
-                call_tool=self._call_tool,
-            )
+            run_agent(self.conversation, rules, state, complete=self._complete, call_tool=self._call_tool)
         )
 
     @property
@@ -52,12 +46,16 @@ class Played:
         return self.ending.stop_reason
 
     @property
+    def contents(self) -> list[Any]:
+        return [message.get("content") for message in self.conversation.messages]
+
+    @property
     def roles(self) -> list[str]:
         return [message["role"] for message in self.conversation.messages]
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
         self.asked.append((turn, tool_choice))
-        return said(self._answers[turn])
+        return parsed(self._answers[turn])
 
     async def _call_tool(self, turn: int, index: int, name: str, arguments: str) -> ToolResult:
         self.calls.append((turn, index, name, arguments))
@@ -74,8 +72,7 @@ def test_it_ends_when_the_model_answers() -> None:
     played = Played([sums("1+1"), sums("2+2"), completion("four")])
     assert played.stop is StopReason.ANSWERED
     assert played.roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
-    messages = played.conversation.messages
-    assert [message["content"] for message in messages if message["role"] == "tool"] == ["2", "4"]
+    assert played.contents[2:5:2] == ["2", "4"]
     assert len(played.conversation.turns) == 3
     assert [(turn, index) for turn, index, *_ in played.calls] == [(0, 0), (1, 0)]
     assert played.asked == [(0, "auto"), (1, "auto"), (2, "auto")]
@@ -83,12 +80,9 @@ def test_it_ends_when_the_model_answers() -> None:
 
 def test_calls_of_one_turn_run_together_and_answer_in_order() -> None:
     played = Played([sums("1", "2", "3"), completion("done")])
-    replies = [one for one in played.conversation.messages if one["role"] == "tool"]
-    assert [(one["tool_call_id"], one["content"]) for one in replies] == [
-        ("call_0", "1"),
-        ("call_1", "2"),
-        ("call_2", "3"),
-    ]
+    replies = played.conversation.messages[2:5]
+    assert [reply["tool_call_id"] for reply in replies] == ["call_0", "call_1", "call_2"]
+    assert played.contents[2:5] == ["1", "2", "3"]
     assert len(played.calls) == 3
 
 
@@ -103,8 +97,8 @@ def test_a_closing_answer_follows_the_refusal_of_the_last_turns_calls() -> None:
     played = Played([sums("1"), sums("2", "3"), completion("five")], max_turns=2, closing_answer=True)
     assert played.stop is StopReason.ANSWERED
     assert played.roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "assistant"]
-    assert [one["content"] for one in played.conversation.messages[4:]] == [REFUSAL, REFUSAL, "five"]
-    assert [one["tool_call_id"] for one in played.conversation.messages[4:6]] == ["call_0", "call_1"]
+    assert played.contents[4:] == [REFUSAL, REFUSAL, "five"]
+    assert [reply["tool_call_id"] for reply in played.conversation.messages[4:6]] == ["call_0", "call_1"]
     assert played.asked == [(0, "auto"), (1, "auto"), (2, "none")]
     assert len(played.calls) == 1
     turns = played.conversation.turns
@@ -119,9 +113,35 @@ def test_a_closing_turn_that_calls_tools_all_the_same_is_the_last() -> None:
     assert played.calls == []
 
 
-def test_an_answer_within_the_turns_is_not_asked_for_again() -> None:
-    played = Played([sums("1"), completion("one")], max_turns=2, closing_answer=True)
-    assert (played.stop, len(played.asked)) == (StopReason.ANSWERED, 2)
+NO_TURN_LEFT: dict[str, Any] = {"response_schema": NUMBER, "max_turns": 1}
+ASKS_ON: dict[str, Any] = {"response_schema": NUMBER, "termination_policy": "max_turns", "max_corrections": 0}
+FIVE = completion('{"sum": 5}')
+
+
+@pytest.mark.parametrize(
+    ("answers", "config", "stop"),
+    [
+        ([sums("1"), completion("one")], {"max_turns": 2, "closing_answer": True}, StopReason.ANSWERED),
+        ([sums("1")], {"max_turns": 1, "closing_answer": True, "offers_tools": False}, StopReason.MAX_TURNS),
+        ([completion("five")], NO_TURN_LEFT, StopReason.INVALID),
+        ([sums("2+3"), FIVE], {**NO_TURN_LEFT, "closing_answer": True}, StopReason.ANSWERED),
+        ([sums("2+3"), completion("five")], {**NO_TURN_LEFT, "closing_answer": True}, StopReason.INVALID),
+        ([completion("hm"), FIVE], {**ASKS_ON, "max_turns": 2}, StopReason.ANSWERED),
+        ([FIVE, completion("hm")], {**ASKS_ON, "max_turns": 2}, StopReason.INVALID),
+    ],
+    ids=[
+        *("answered within the turns", "no closing answer without tools", "a correction takes a turn"),
+        *(
+            "a closing answer that meets the schema",
+            "one that misses it",
+            "asked on until it meets it",
+            "and misses it",
+        ),
+    ],
+)
+def test_the_last_turn_decides(answers: list[dict[str, Any]], config: dict[str, Any], stop: StopReason) -> None:
+    played = Played(answers, **config)
+    assert (played.stop, len(played.asked)) == (stop, len(answers))
 
 
 def test_the_policy_max_turns_asks_on_until_the_turns_are_used_up() -> None:
@@ -129,7 +149,7 @@ def test_the_policy_max_turns_asks_on_until_the_turns_are_used_up() -> None:
     played = Played(answers, max_turns=4, termination_policy="max_turns", continue_message="And then?")
     assert played.stop is StopReason.ANSWERED
     assert played.roles == ["user", "assistant", "user", "assistant", "tool", "assistant", "user", "assistant"]
-    assert [one["content"] for one in played.conversation.messages if one["role"] == "user"][1:] == ["And then?"] * 2
+    assert played.contents[2] == played.contents[6] == "And then?"
 
 
 @pytest.mark.parametrize(
@@ -200,47 +220,21 @@ def test_after_the_last_correction_the_rollout_is_invalid_and_says_why() -> None
     assert len(played.asked) == 3
 
 
-def test_corrections_are_turns_and_end_with_them() -> None:
-    played = Played([completion("five")], response_schema=NUMBER, max_turns=1)
-    assert (played.stop, played.roles) == (StopReason.INVALID, ["user", "assistant"])
-
-
-def test_a_closing_answer_has_to_meet_the_schema_as_well() -> None:
-    options: dict[str, Any] = {"response_schema": NUMBER, "max_turns": 1, "closing_answer": True}
-    assert Played([sums("2+3"), completion('{"sum": 5}')], **options).stop is StopReason.ANSWERED
-    assert Played([sums("2+3"), completion("five")], **options).stop is StopReason.INVALID
-
-
-def test_only_the_final_answer_decides_under_the_policy_max_turns() -> None:
-    options: dict[str, Any] = {"response_schema": NUMBER, "termination_policy": "max_turns", "max_corrections": 0}
-    assert Played([completion("hm"), completion('{"sum": 5}')], max_turns=2, **options).stop is StopReason.ANSWERED
-    assert Played([completion('{"sum": 5}'), completion("hm")], max_turns=2, **options).stop is StopReason.INVALID
-
-
 def test_what_was_said_stays_when_a_callable_raises() -> None:
     conversation = Conversation([{"role": "user", "content": "go"}])
 
     async def complete(turn: int, tool_choice: ToolChoice) -> Completion:
         if turn:
             raise OSError("gone")
-        return said(sums("1"))
+        return parsed(sums("1"))
 
     async def call_tool(turn: int, index: int, name: str, arguments: str) -> ToolResult:
         return ToolResult("1", None, 0.0)
 
     with pytest.raises(OSError, match="gone"):
-        asyncio.run(
-            run_agent(
-                conversation, TurnRules(), TurnState(5, offers_tools=True), complete=complete, call_tool=call_tool
-            )
-        )
+        asyncio.run(run_agent(conversation, TurnRules(), TurnState(5, True), complete=complete, call_tool=call_tool))
     assert len(conversation.messages) == 3
     assert len(conversation.turns) == 1
-
-
-def test_a_rollout_without_tools_has_no_closing_answer() -> None:
-    played = Played([sums("1")], max_turns=1, closing_answer=True, offers_tools=False)
-    assert (played.stop, played.roles) == (StopReason.MAX_TURNS, ["user", "assistant"])
 
 
 def test_a_digest_that_grew_is_that_of_all_messages() -> None:

@@ -1,13 +1,15 @@
 from typing import Any
 
+import orjson
 import pytest
+from pydantic import TypeAdapter
 
 from stillhouse.evaluation.comparison import MetricComparison, Values, compare_models, line_of, prompt_values
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-ABOUT = {name: PromptMetadata(name, "5", name[0], "exact", {}) for name in ("a1", "a2", "b1")}
-TAGS = {name: one.tag for name, one in ABOUT.items()}
+METADATA = {name: PromptMetadata(name, "5", name[0], "exact", {}) for name in ("a1", "a2", "b1")}
+TAGS = {name: metadata.tag for name, metadata in METADATA.items()}
 
 
 def trajectory(
@@ -31,7 +33,7 @@ def test_a_prompts_values_are_the_means_of_its_trajectories() -> None:
         trajectory("b1", stop=StopReason.LENGTH),
         trajectory("a2", stop=StopReason.ERROR),
     ]
-    values = prompt_values(rows, ABOUT, {"a1/0": 0.5, "a1/1": 0.25, "b1/0": None})
+    values = prompt_values(rows, METADATA, {"a1/0": 0.5, "a1/1": 0.25, "b1/0": None})
     assert values == {
         "accuracy": {"a1": 0.5, "b1": 0.0},
         "reward": {"a1": 0.375},
@@ -79,9 +81,6 @@ def test_fewer_tokens_are_a_gain() -> None:
 
 
 def test_lines_are_read_back_as_they_were_written() -> None:
-    import orjson
-    from pydantic import TypeAdapter
-
     models: dict[str, Values] = {"base": {"accuracy": {"a1": 1.0}}, "sft": {"accuracy": {"a1": 0.0}}}
     lines = compare_models(models, "base", TAGS, confidence=0.95)
     assert TypeAdapter(list[MetricComparison]).validate_json(orjson.dumps(lines)) == lines

@@ -15,18 +15,9 @@ def line(
     model: str = "sft", metric: Metric = "accuracy", tag: str | None = None, *, difference: float = 0.1,
     half: float = 0.05, p_higher: float = 0.001, p_lower: float = 0.999, num_prompts: int = 200,
 ) -> MetricComparison:  # fmt: skip
-    one = Difference(
-        num_prompts,
-        0.6 + difference,
-        0.6,
-        difference,
-        difference - half,
-        difference + half,
-        p_higher,
-        p_lower,
-        "mcnemar",
-    )
-    return MetricComparison(model, metric, tag, one)
+    low, high = difference - half, difference + half
+    values = (num_prompts, 0.6 + difference, 0.6, difference, low, high, p_higher, p_lower)
+    return MetricComparison(model, metric, tag, Difference(*values, "mcnemar"))
 
 
 def test_a_student_that_is_better_by_more_than_noise_is_promoted_and_the_reason_has_the_figures() -> None:

@@ -17,7 +17,7 @@ TEACHER = "embedded:teacher"
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 
-def turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs: Sequence[float]) -> Turn:
+def made_turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs: Sequence[float]) -> Turn:
     return Turn(
         "stop", {}, 0.1, "m",
         prompt_ids=list(prompt_ids), completion_ids=list(completion_ids), sampling_logprobs=list(logprobs),
@@ -43,11 +43,10 @@ def sampled(student: PreTrainedModel) -> list[Trajectory]:
         (first,) = generator.run([GenerationRequest(prompt, max_tokens=12, seed=seed)])
         longer = [*prompt, *first.completion_ids, 9, 8, 7]
         (second,) = generator.run([GenerationRequest(longer, max_tokens=6, seed=seed)])
-        rows.append(
-            trajectory(
-                turn(prompt, first.completion_ids, first.logprobs), turn(longer, second.completion_ids, second.logprobs)
-            )
-        )
+        turns = [
+            made_turn(ids, turn.completion_ids, turn.logprobs) for ids, turn in ((prompt, first), (longer, second))
+        ]
+        rows.append(trajectory(*turns))
     return rows
 
 
@@ -58,16 +57,12 @@ def test_a_student_that_is_the_teacher_is_at_distance_zero(sampled: list[Traject
 def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(sampled: list[Trajectory]) -> None:
     teacher = load_model(TEACHER, device="cpu", num_threads=1)
     differences = []
-    for one in sampled:
-        for each in one.turns:
-            assert each.prompt_ids is not None
-            assert each.completion_ids is not None
-            assert each.sampling_logprobs is not None
-            ids = torch.tensor([each.prompt_ids + each.completion_ids])
-            with torch.no_grad():
-                logprobs = teacher(ids).logits[0].log_softmax(-1)
-            for place, (token, logprob) in enumerate(zip(each.completion_ids, each.sampling_logprobs, strict=True)):
-                differences.append(logprob - float(logprobs[len(each.prompt_ids) + place - 1, token]))
+    for turn in (turn for trajectory in sampled for turn in trajectory.turns):
+        prompt_ids, completion_ids = turn.prompt_ids or [], turn.completion_ids or []
+        with torch.no_grad():
+            logprobs = teacher(torch.tensor([prompt_ids + completion_ids])).logits[0].log_softmax(-1)
+        for place, (token, logprob) in enumerate(zip(completion_ids, turn.sampling_logprobs or [], strict=True)):
+            differences.append(logprob - float(logprobs[len(prompt_ids) + place - 1, token]))
     expected = sum(differences) / len(differences)
     assert abs(expected) > 0.01
     assert teacher_kl(sampled, TEACHER, RUNTIME, temperature=1.0) == pytest.approx(expected, abs=1e-4)
@@ -76,20 +71,20 @@ def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(sampled: list[Tr
 def test_mean_is_over_tokens_by_hand(student: PreTrainedModel) -> None:
     with torch.no_grad():
         logprobs = student(torch.tensor([[4, 6, 8]])).logits[0].log_softmax(-1)
-    one = trajectory(turn([4], [6, 8], [-1.0, -2.5]))
+    row = trajectory(made_turn([4], [6, 8], [-1.0, -2.5]))
     by_hand = ((-1.0 - float(logprobs[0, 6])) + (-2.5 - float(logprobs[1, 8]))) / 2
-    assert teacher_kl([one], STUDENT, RUNTIME, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
+    assert teacher_kl([row], STUDENT, RUNTIME, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_turns_that_continue_are_scored_in_one_sequence() -> None:
-    (spans,) = merge_turns([turn([1, 2], [3], [-0.1]), turn([1, 2, 3, 9], [4, 5], [-0.2, -0.3])])
+    (spans,) = merge_turns([made_turn([1, 2], [3], [-0.1]), made_turn([1, 2, 3, 9], [4, 5], [-0.2, -0.3])])
     assert spans.token_ids == [1, 2, 3, 9, 4, 5]
     assert spans.positions == [2, 4, 5]
     assert spans.sampling_logprobs == [-0.1, -0.2, -0.3]
 
 
 def test_a_turn_whose_prompt_was_rendered_anew_starts_its_own_sequence() -> None:
-    first, second = merge_turns([turn([1, 2], [3], [-0.1]), turn([1, 2, 7, 9], [4], [-0.2])])
+    first, second = merge_turns([made_turn([1, 2], [3], [-0.1]), made_turn([1, 2, 7, 9], [4], [-0.2])])
     assert (first.token_ids, first.positions) == ([1, 2, 3], [2])
     assert (second.token_ids, second.positions) == ([1, 2, 7, 9, 4], [4])
 
@@ -99,8 +94,8 @@ def test_a_turn_whose_prompt_was_rendered_anew_starts_its_own_sequence() -> None
     [
         [],
         [trajectory()],
-        [trajectory(turn([1], [], []))],
-        [trajectory(turn([1], [2], [-0.1])), trajectory(Turn("stop", {}, 0.1, "m"))],
+        [trajectory(made_turn([1], [], []))],
+        [trajectory(made_turn([1], [2], [-0.1])), trajectory(Turn("stop", {}, 0.1, "m"))],
         [trajectory(Turn("stop", {}, 0.1, "m", prompt_ids=[1], completion_ids=[2]))],
     ],
 )
@@ -114,4 +109,4 @@ def test_another_temperature_gives_no_estimate(sampled: list[Trajectory]) -> Non
 
 def test_a_token_the_teacher_does_not_know_is_named() -> None:
     with pytest.raises(InputError, match=r"token id 9999999.*share a tokenizer"):
-        teacher_kl([trajectory(turn([1], [9999999], [-0.1]))], STUDENT, RUNTIME, temperature=1.0)
+        teacher_kl([trajectory(made_turn([1], [9999999], [-0.1]))], STUDENT, RUNTIME, temperature=1.0)
