@@ -10,6 +10,9 @@ from rich.console import Console
 from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.progress.terminal import TerminalProgress, show_warnings, table
 
+TRAINING = {"loss": 0.8123, "token_accuracy": 0.74, "learning_rate": 1e-4, "tokens_per_s": 12_345.0, "eta_s": 372.0}
+TRAINING_TEXT = "loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
+
 
 def _console(*, terminal: bool = False, width: int = 100) -> tuple[Console, io.StringIO]:
     written = io.StringIO()
@@ -37,12 +40,14 @@ def test_piped_output_is_a_line_now_and_then_and_one_at_the_end() -> None:
     assert lines[-1].endswith("12.3 tokens/s, limit 8")
 
 
-def test_each_stage_has_lines_of_its_own_with_facts_as_they_are_and_an_unknown_total_is_said() -> None:
+def test_each_stage_has_lines_of_its_own_with_facts_as_they_are_and_a_question_mark_for_an_unknown_total() -> None:
     with _reports() as (progress, written):
-        progress.update("sft", 0, None)
+        progress.update("labels", 0, None)
         progress.update("on_policy", 1, 4, reason="[bold]429[/]")
-    lines = [line.split() for line in written.getvalue().splitlines()]
-    assert lines == [["sft", "0/?"], ["on_policy", "1/4", "reason", "[bold]429[/]"]]
+        progress.update("sft", 120, 600, **TRAINING)
+    labels, on_policy, sft = written.getvalue().splitlines()
+    assert [labels.split(), on_policy.split()] == [["labels", "0/?"], ["on_policy", "1/4", "reason", "[bold]429[/]"]]
+    assert sft == f"sft                120/600  {TRAINING_TEXT}"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -51,10 +56,6 @@ def test_a_terminal_shows_a_bar_with_its_count_whatever_its_width(width: int) ->
         progress.update("rollouts", 3, 40, reason="growing: nothing refused yet and much more to say than fits here")
     assert "rollouts" in written.getvalue()
     assert "3/40" in written.getvalue()
-
-
-TRAINING = {"loss": 0.8123, "token_accuracy": 0.74, "learning_rate": 1e-4, "tokens_per_s": 12_345.0, "eta_s": 372.0}
-TRAINING_TEXT = "loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -75,12 +76,6 @@ def test_training_that_is_done_leaves_its_bar_with_its_headline() -> None:
     (line,) = [line for line in _screen(written) if line.strip("\0 ")]
     assert "600/600" in line
     assert line.rstrip().endswith("loss 0.812")
-
-
-def test_training_in_a_log_is_a_plain_line_with_the_same_facts() -> None:
-    with _reports() as (progress, written):
-        progress.update("sft", 120, 600, **TRAINING)
-    assert written.getvalue().splitlines() == [f"sft                120/600  {TRAINING_TEXT}"]
 
 
 BUSY = RolloutProgress(
