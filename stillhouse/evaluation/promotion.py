@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.config.promotion import Margin, Metric, PromotionConfig
+from stillhouse.config.promotion import Metric, PromotionConfig
 from stillhouse.evaluation.comparison import MetricComparison, line_of
 
 _UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
@@ -23,7 +23,7 @@ class Check:
 
     student: str
     passed: bool
-    told: str
+    finding: str
     """The value seen and the value required."""
 
 
@@ -57,54 +57,56 @@ def decide(
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
     (Bonferroni).
     """
-    checks = [check for student in students for check in _checks(lines, student, reference, len(students), config)]
+    checks = tuple(
+        Check(student, passed, finding)
+        for student in students
+        for passed, finding in _findings(lines, student, reference, config.level / len(students), config)
+    )
     passed = [name for name in students if all(check.passed for check in checks if check.student == name)]
     if not passed:
-        blocked = " ".join(check.told for check in checks if not check.passed)
-        return Decision(None, reference, tuple(checks), blocked or "There is no student to compare.")
+        blocked = " ".join(check.finding for check in checks if not check.passed)
+        return Decision(None, reference, checks, blocked or "There is no student to compare.")
     gains = {line.model: line.gain[0] for line in lines if (line.metric, line.tag) == (config.metric, None)}
     best = max(passed, key=lambda name: gains[name])
-    reason = " ".join(check.told for check in checks if check.student == best)
-    return Decision(best, reference, tuple(checks), reason)
+    return Decision(best, reference, checks, " ".join(check.finding for check in checks if check.student == best))
 
 
-def _checks(
-    lines: Sequence[MetricComparison], student: str, reference: str, num_students: int, config: PromotionConfig
-) -> Iterator[Check]:
+def _findings(
+    lines: Sequence[MetricComparison], student: str, reference: str, level: float, config: PromotionConfig
+) -> Iterator[tuple[bool, str]]:
+    """Whether each condition is met, and the value seen and the value required."""
     line = line_of(lines, student, config.metric)
     num_prompts = 0 if line is None else line.difference.num_prompts
     if line is None or num_prompts < config.min_prompts:
-        yield Check(
-            student,
+        yield (
             False,
-            f"{student} and {reference} have {num_prompts} held-out prompts with {config.metric} in common; "
-            f"promotion.min_prompts asks for {config.min_prompts}.",
+            (
+                f"{student} and {reference} have {num_prompts} held-out prompts with {config.metric} in common; "
+                f"promotion.min_prompts asks for {config.min_prompts}."
+            ),
         )
         return
-    level = config.level / num_students
     is_better = line.p_better < level
-    verb = "is better than" if is_better else "is not better than"
-    bound = f"below {level:.2g}" if is_better else f"not below {level:.2g}"
-    yield Check(student, is_better, f"{student} {verb} {reference}: {_describe(line)}, {_p(line.p_better)}, {bound}.")
+    verb, bound = ("is better than", "below") if is_better else ("is not better than", "not below")
+    yield is_better, f"{student} {verb} {reference}: {_describe(line)}, {_p(line.p_better)}, {bound} {level:.2g}."
     for margin in config.no_worse:
-        yield _margin_check(line_of(lines, student, margin.metric), student, reference, margin)
+        line = line_of(lines, student, margin.metric)
+        if line is None:
+            yield False, f"{margin.metric} of {student} and {reference} is not known on the same prompts."
+        else:
+            passed = line.gain[1] >= -margin.margin
+            verb = "stays within" if passed else "may be worse by more than"
+            yield passed, f"{student} {verb} the margin of {margin.margin:g}: {_describe(line)}."
     tag_level = config.tag_level or 0.0
     for line in lines:
         if (line.model, line.metric) == (student, config.metric) and line.tag is not None and line.p_worse < tag_level:
-            yield Check(
-                student,
+            yield (
                 False,
-                f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
-                f"{_p(line.p_worse)}, below {tag_level:.2g}.",
+                (
+                    f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
+                    f"{_p(line.p_worse)}, below {tag_level:.2g}."
+                ),
             )
-
-
-def _margin_check(line: MetricComparison | None, student: str, reference: str, margin: Margin) -> Check:
-    if line is None:
-        return Check(student, False, f"{margin.metric} of {student} and {reference} is not known on the same prompts.")
-    passed = line.gain[1] >= -margin.margin
-    verb = "stays within" if passed else "may be worse by more than"
-    return Check(student, passed, f"{student} {verb} the margin of {margin.margin:g}: {_describe(line)}.")
 
 
 def _describe(line: MetricComparison) -> str:

@@ -97,7 +97,7 @@ def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> 
     rival = "" if decision.promoted is None else f" {decision.promoted} was promoted."
     verdicts = {}
     for student, version in versions.items():
-        reasons = " ".join(check.told for check in decision.checks if check.student == student)
+        reasons = " ".join(check.finding for check in decision.checks if check.student == student)
         is_promoted = student == decision.promoted
         verdict = f"promoted: {decision.reason}" if is_promoted else f"not promoted: {reasons}{rival}"
         verdicts[version] = shorten(verdict, MAX_TAG_CHARS)
