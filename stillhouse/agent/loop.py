@@ -39,11 +39,6 @@ class Conversation:
         self.messages.append(message)
         self.digest.add(message)
 
-    @property
-    def num_characters(self) -> int:
-        """Length of the messages as JSON in UTF-8."""
-        return self.digest.num_characters
-
 
 async def run_agent(
     conversation: Conversation, rules: TurnRules, state: TurnState, *, complete: Complete, call_tool: CallTool

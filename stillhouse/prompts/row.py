@@ -43,7 +43,7 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
     metadata = _decoded(row.get("metadata"), "metadata")
     if not isinstance(metadata, dict | None):
-        raise RowProblem(f"expected metadata to be an object, saw {_brief(metadata)}")
+        raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
     expected_answer = _take_answer(rest)
     tag = _take_text(rest, "tag")
@@ -67,7 +67,7 @@ def _messages(row: Mapping[str, Any]) -> list[Message]:
         value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     value = _decoded(value, "messages")
     if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected messages to be a list that is not empty, saw {_brief(value)}")
+        raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
     messages = [_message(index, _decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
@@ -77,26 +77,24 @@ def _messages(row: Mapping[str, Any]) -> list[Message]:
 def _message(index: int, value: Any) -> Message:
     where = f"messages[{index}]"
     if not isinstance(value, dict):
-        raise RowProblem(f"expected {where} to be an object with role and content, saw {_brief(value)}")
+        raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
     role, content = value.get("role"), value.get("content")
     if role not in _ROLES:
-        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {_brief(role)}")
+        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(role)}")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
-            raise RowProblem(
-                f"expected each part of {where}.content to be an object with a type, saw {_brief(content)}"
-            )
+            raise RowProblem(f"expected each part of {where}.content to be an object with a type, saw {brief(content)}")
     elif content is not None and not isinstance(content, str):
-        raise RowProblem(f"expected {where}.content to be text, a list of parts or null, saw {_brief(content)}")
+        raise RowProblem(f"expected {where}.content to be text, a list of parts or null, saw {brief(content)}")
     if role == "user" and (not content or (isinstance(content, str) and content.isspace())):
-        raise RowProblem(f"expected {where}, a user's, to have content, saw {_brief(content)}")
+        raise RowProblem(f"expected {where}, a user's, to have content, saw {brief(content)}")
     calls = value.get("tool_calls")
     for call in calls if isinstance(calls, list) else [] if calls is None else [calls]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not all(isinstance(function.get(k), str) for k in ("name", "arguments")):
             raise RowProblem(
                 f"expected {where}.tool_calls to be a list of calls whose function has a name and, as a JSON string, "
-                f"arguments; saw {_brief(calls)}"
+                f"arguments; saw {brief(calls)}"
             )
     # Struct columns fill absent keys with null.
     return {key: item for key, item in value.items() if item is not None or key == "content"}  # type: ignore[return-value]
@@ -105,7 +103,7 @@ def _message(index: int, value: Any) -> Message:
 def _tools(value: Any) -> list[str] | None:
     value = _decoded(value, "tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
-        raise RowProblem(f"expected tools to be a list of tool names, saw {_brief(value)}")
+        raise RowProblem(f"expected tools to be a list of tool names, saw {brief(value)}")
     return value
 
 
@@ -125,7 +123,7 @@ def _check_pattern(expected_answer: str) -> None:
         regex.compile(expected_answer)
     except regex.error as error:
         raise RowProblem(
-            f"expected the answer of a prompt under `regex` to be a regular expression, saw {_brief(expected_answer)}: "
+            f"expected the answer of a prompt under `regex` to be a regular expression, saw {brief(expected_answer)}: "
             f"{error}"
         ) from error
 
@@ -136,7 +134,7 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, dict | list):
-        raise RowProblem(f"expected {key} to be text or a number, saw {_brief(value)}")
+        raise RowProblem(f"expected {key} to be text or a number, saw {brief(value)}")
     del rest[key]
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -151,9 +149,10 @@ def _decoded(value: Any, key: str) -> Any:
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise RowProblem(f"expected {key} to be JSON, saw {_brief(value)}: {error}") from error
+        raise RowProblem(f"expected {key} to be JSON, saw {brief(value)}: {error}") from error
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """The type and the start of a value, for a message."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -5,18 +5,16 @@ Validation neither adds keys nor converts values: a valid row is kept as it was 
 
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.row import RowProblem, first_problems
+from stillhouse.prompts.row import RowProblem, brief, first_problems
 from stillhouse.prompts.sources import read_source
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.types import JsonObject, StopReason, Trajectory
-
-_MAX_VALUE_CHARACTERS: Final = 60
 
 
 class _Part(BaseModel):
@@ -104,9 +102,7 @@ def _describe(problem: Any) -> str:
             expected = "expected an object"
         case _:
             expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    value = repr(problem["input"])
-    seen = value if len(value) <= _MAX_VALUE_CHARACTERS else f"{value[:_MAX_VALUE_CHARACTERS]}..."
-    return f"{place}: {expected}, saw {type(problem['input']).__name__} {seen}"
+    return f"{place}: {expected}, saw {brief(problem['input'])}"
 
 
 class TrajectoryFile:

@@ -182,7 +182,7 @@ class Rollout:
 
     @property
     def _num_characters(self) -> int:
-        return self._conversation.num_characters + self._prepared.num_characters
+        return self._conversation.digest.num_characters + self._prepared.num_characters
 
     async def _call_tool(self, turn: int, call_index: int, name: str, arguments: str) -> ToolResult:
         context = self._context

@@ -244,7 +244,7 @@ def test_a_digest_that_grew_is_that_of_all_messages() -> None:
         if count < 3:
             grown.add(MESSAGES[count])
     assert Conversation([]).digest.of_request() == digest([])
-    assert grown.num_characters == sum(len(canonical_json(message)) for message in MESSAGES)
+    assert grown.digest.num_characters == sum(len(canonical_json(message)) for message in MESSAGES)
 
 
 def test_opaque_reasoning_is_part_of_a_request() -> None:
