@@ -95,9 +95,9 @@ class Launched:
         # Some below it have sessions of their own, others have lost the parent that led to them.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        for one in self._seen:
+        for process in self._seen:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self.process.wait()
 
 

@@ -94,17 +94,17 @@ def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
 
 
 def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(deployed: Any) -> None:
-    known = deployed.post("automations/filter", {})
-    assert len(known) == 6
-    switched_off = next(one for one in known if "train-sft/demo" in one["name"])
+    automations = deployed.post("automations/filter", {})
+    assert len(automations) == 6
+    switched_off = next(known for known in automations if "train-sft/demo" in known["name"])
     httpx.patch(
         f"{deployed.api}/automations/{switched_off['id']}", json={"enabled": False}, timeout=60, auth=deployed.auth
     ).raise_for_status()
     assert deployed.tool("python", "deployments/automations.py").count(": unchanged") == 6
     changed = deployed.tool("python", "deployments/automations.py", "--pending-minutes", "45")
     assert changed.count(": updated") == 1
-    after = {one["name"]: one["enabled"] for one in deployed.post("automations/filter", {})}
-    assert after == {one["name"]: one["name"] != switched_off["name"] for one in known}
+    after = {found["name"]: found["enabled"] for found in deployed.post("automations/filter", {})}
+    assert after == {known["name"]: known["name"] != switched_off["name"] for known in automations}
 
     assert "there already" in deployed.tool("python", "deployments/pools.py")
     deployed.tool("prefect", "--no-prompt", "deploy", "-n", "demo", "--prefect-file", "deployments/prefect.yaml")
@@ -167,7 +167,7 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
     (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
     process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")
     training = wait_until(
-        lambda: [one for one in process.children(recursive=True) if "stillhouse.training" in one.cmdline()],
+        lambda: [each for each in process.children(recursive=True) if "stillhouse.training" in each.cmdline()],
         "the training's process",
     )
     if end == "cancelled":

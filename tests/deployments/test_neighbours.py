@@ -86,7 +86,7 @@ def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_
         run.wait_until(lambda: "http" in run.said, "its server answers")
         api = run.said.split()[-1].rstrip("/")
         assert _create_flow(api, None, {}).status_code == 401
-        (server,) = [one for one in run.family() if "tasks.server.temporary_server" in one.cmdline()]
+        (server,) = [process for process in run.family() if "tasks.server.temporary_server" in process.cmdline()]
         login = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
         auth = httpx.BasicAuth(*login.split(":"))
         assert _create_flow(api, auth, {}).status_code == 201

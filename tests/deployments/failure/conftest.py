@@ -66,9 +66,7 @@ class Case:
             "prompts": {"source": str(rows), "held_out_fraction": 0.0, "verifier": "numeric"},
             "teacher": {"model": "simulated", "base_url": teacher.provider.url},
             "dataset": {"validation_fraction": 0.0, "filters": {}},
-            "student": {
-                "model": "embedded:student", "parameters": "full", "dtype": "float32", "max_length": 256,
-            },
+            "student": {"model": "embedded:student", "parameters": "full", "dtype": "float32", "max_length": 256},
             "sft": {"num_epochs": 120, "batch_size": 8, "checkpoint_every_steps": 20, "log_every_steps": 20},
             "on_policy": {"enabled": False},
             "evaluation": {"enabled": False},
@@ -93,6 +91,19 @@ class Case:
         flow.finish()
         return flow
 
+    def start_until_ten_answers(self) -> Any:
+        """`stillhouse generate CONFIG`, of which ten answers are in the journal and no more come for now."""
+        self.teacher.answered = 10
+        flow = self.start("generate")
+        flow.wait_until(lambda: self.journalled() == 10, "the answers are in the journal")
+        return flow
+
+    def start_until_checkpoint(self) -> Any:
+        """`stillhouse sft CONFIG`, which has left a checkpoint."""
+        flow = self.start("sft")
+        flow.wait_until(lambda: self.newest_checkpoint() > 0, "a checkpoint")
+        return flow
+
     def submit(self, flow: str) -> str:
         """A run of the flow's deployment `smoke` with this config, for a worker; the flow run's id."""
         run_id: str = self.prefect.submit(f"{flow}/smoke", self.config)
@@ -110,9 +121,6 @@ class Case:
     def states(self) -> list[str]:
         """Of these flow runs."""
         return [run["state_type"] for run in self.flow_runs()]
-
-    def has_checkpoint(self) -> bool:
-        return self.newest_checkpoint() > 0
 
     def newest_checkpoint(self) -> int:
         """The step of the newest checkpoint of SFT; 0 without one."""
@@ -135,10 +143,11 @@ class Case:
         runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
         return [run.info.status for run in runs if run.info.run_name == name]
 
-    def student_facts(self) -> dict[str, Any]:
+    def resumed_from_step(self) -> int:
+        """The step at which the store's one training went on; 0 if it never was interrupted."""
         (manifest,) = self.store.glob("artifacts/sft/*/manifest.json")
-        facts: dict[str, Any] = json.loads((manifest.parent / "student.json").read_text())["facts"]
-        return facts
+        step: int = json.loads((manifest.parent / "student.json").read_text())["facts"]["resumed_from_step"]
+        return step
 
     def view(self, name: str) -> str:
         """What `stillhouse view` says of the run of that name."""

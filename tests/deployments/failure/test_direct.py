@@ -31,8 +31,7 @@ def test_an_exception_fails_the_run_and_the_same_command_asks_only_what_failed(c
 
 
 def test_sigterm_in_a_training_crashes_the_run_and_the_same_command_resumes(case: Any) -> None:
-    flow = case.start("sft")
-    flow.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = case.start_until_checkpoint()
     assert flow.end(signal.SIGTERM) == 1
     assert "the same command goes on" in flow.said
     assert case.states() == ["CRASHED"]
@@ -45,14 +44,13 @@ def test_sigterm_in_a_training_crashes_the_run_and_the_same_command_resumes(case
     assert case.states() == ["CRASHED", "COMPLETED"]
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
-    assert case.student_facts()["resumed_from_step"] > 0
+    assert case.resumed_from_step() > 0
 
 
 def test_sigkill_leaves_no_rank_of_torchrun_and_the_next_run_ends_the_tracking_of_the_killed_one(case: Any) -> None:
     case.config["runtime"] |= {"launcher": "torchrun", "num_processes": 2}
-    flow = case.start("sft")
-    flow.wait_until(case.has_checkpoint, "a checkpoint")
-    ranks = [one for one in flow.family() if "stillhouse.training" in one.cmdline()]
+    flow = case.start_until_checkpoint()
+    ranks = [process for process in flow.family() if "stillhouse.training" in process.cmdline()]
     assert len(ranks) >= 2
     assert flow.end(signal.SIGKILL) == -signal.SIGKILL
     # Nobody is left who could say that it ended; the automation of zombies does, see test_worker.py.
@@ -67,14 +65,12 @@ def test_sigkill_leaves_no_rank_of_torchrun_and_the_next_run_ends_the_tracking_o
     assert case.states() == ["RUNNING", "COMPLETED"]
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
-    assert case.student_facts()["resumed_from_step"] > 0
+    assert case.resumed_from_step() > 0
 
 
 def test_sigkill_amid_rollouts_costs_no_more_than_the_requests_in_flight(case: Any) -> None:
-    case.teacher.answered = 10
     case.teacher.otherwise = Reply(b"", fault="hang")
-    flow = case.start("generate")
-    flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    flow = case.start_until_ten_answers()
     flow.wait_until(lambda: case.teacher.provider.in_flight == 4, "as many requests in flight as may be")
     assert flow.end(signal.SIGKILL) == -signal.SIGKILL
 
@@ -92,14 +88,12 @@ def test_the_teachers_server_ends_with_the_run_that_started_it(case: Any, number
     case.config["rollouts"] = {"num_samples": 40, "max_tokens": 256, "temperature": 1.0}
     flow = case.start("generate")
     flow.wait_until(lambda: case.journalled() >= 8, "some answers of the teacher")
-    assert any("stillhouse.serving" in one.cmdline() for one in flow.family())
+    assert any("stillhouse.serving" in process.cmdline() for process in flow.family())
     flow.end(number)
 
 
 def test_a_restart_of_the_prefect_server_amid_a_run_is_waited_out(case: Any) -> None:
-    case.teacher.answered = 10
-    flow = case.start("generate")
-    flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    flow = case.start_until_ten_answers()
     case.prefect.kill()
     # The rollouts end and what comes next finds no server.
     case.teacher.answered = NUM_PROMPTS

@@ -41,9 +41,7 @@ def fill(disk: Path) -> Path:
 def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_answer_twice(
     case: Any, small_disk: Path
 ) -> None:
-    case.teacher.answered = 10
-    flow = case.start("generate")
-    flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    flow = case.start_until_ten_answers()
     ballast = fill(small_disk)
     case.teacher.answered = NUM_PROMPTS
     assert flow.process.wait(900) == 1
@@ -64,12 +62,11 @@ def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_an
 def test_a_disk_that_fills_amid_a_training_fails_the_run_and_the_same_command_resumes(
     case: Any, small_disk: Path
 ) -> None:
-    flow = case.start("sft")
-    flow.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = case.start_until_checkpoint()
     family = flow.family()
     ballast = fill(small_disk)
     assert flow.process.wait(900) == 1
-    assert not [one for one in family if one.is_running()]
+    assert not [process for process in family if process.is_running()]
     assert "Free some space" in flow.said
     assert "Traceback" not in flow.said
     assert case.states() == ["FAILED"]
@@ -81,4 +78,4 @@ def test_a_disk_that_fills_amid_a_training_fails_the_run_and_the_same_command_re
     assert case.teacher.num_billed == NUM_PROMPTS
     assert case.states() == ["FAILED", "COMPLETED"]
     assert case.trackings("sft") == ["FINISHED"]
-    assert case.student_facts()["resumed_from_step"] > 0
+    assert case.resumed_from_step() > 0

@@ -23,8 +23,7 @@ def test_without_mlflow_a_run_completes_and_keeps_its_records_in_a_file(case: An
 
 def test_mlflow_that_goes_and_comes_back_amid_a_training_costs_no_step_of_it(case: Any) -> None:
     case.config["sft"]["num_epochs"] = 240
-    flow = case.start("sft")
-    flow.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = case.start_until_checkpoint()
     case.mlflow.kill()
     seen = case.newest_checkpoint()
     try:
@@ -38,9 +37,7 @@ def test_mlflow_that_goes_and_comes_back_amid_a_training_costs_no_step_of_it(cas
 
 
 def test_a_run_that_ends_while_mlflow_is_away_gets_its_state_from_the_next_one(case: Any) -> None:
-    case.teacher.answered = 10
-    flow = case.start("generate")
-    flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    flow = case.start_until_ten_answers()
     case.mlflow.kill()
     try:
         case.teacher.answered = NUM_PROMPTS
