@@ -28,6 +28,18 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="session")
+def speaking() -> Callable[[str], PreTrainedTokenizerBase]:
+    """The student's tokenizer with another chat template, or with the one of a file in `templates`."""
+
+    def make(template: str) -> PreTrainedTokenizerBase:
+        tokenizer = load_tokenizer("embedded:student")
+        tokenizer.chat_template = template if "{" in template else _template(template)
+        return tokenizer
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def family() -> Callable[[str], PreTrainedTokenizerBase]:
     """A small tokenizer in the form of a family of models, with its special tokens and form of chat template."""
     made = {
@@ -51,8 +63,12 @@ def byte_level() -> Callable[..., PreTrainedTokenizerBase]:
 
 def _with_template(name: str, backend: Tokenizer, **special: str) -> PreTrainedTokenizerBase:
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
-    tokenizer.chat_template = (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    tokenizer.chat_template = _template(name)
     return tokenizer
+
+
+def _template(name: str) -> str:
+    return (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def _byte_level(special: Sequence[str], markup: Sequence[str] = ()) -> Tokenizer:

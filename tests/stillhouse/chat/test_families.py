@@ -36,13 +36,13 @@ def conversations(draw: st.DrawFn, *, system: bool, tools: bool, reasoning: bool
         for number in range(draw(st.integers(0, 2)) if tools else 0):
             function = {"name": "calculator", "arguments": json.dumps({"expression": draw(TEXTS)})}
             call = {"id": f"call{number:05}", "type": "function", "function": function}
-            messages.append(said(draw, {"content": "", "tool_calls": [call]}, reasoning))
+            messages.append(answer(draw, {"content": "", "tool_calls": [call]}, reasoning))
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": draw(TEXTS)})
-        messages.append(said(draw, {"content": draw(TEXTS)}, reasoning))
+        messages.append(answer(draw, {"content": draw(TEXTS)}, reasoning))
     return messages
 
 
-def said(draw: st.DrawFn, message: Any, reasoning: bool) -> Any:
+def answer(draw: st.DrawFn, message: Any, reasoning: bool) -> Any:
     thought = draw(REASONING) if reasoning else None
     return {"role": "assistant", **message, **({"reasoning_content": thought} if thought else {})}
 

@@ -36,6 +36,12 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
     return {"id": "call00000", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
+def with_template(family: Family, template: str) -> PreTrainedTokenizerBase:
+    tokenizer = copy.copy(family("qwen3"))
+    tokenizer.chat_template = template
+    return tokenizer
+
+
 def learnt(tokenizer: PreTrainedTokenizerBase, message: Any, *parts: Part, tools: Any = None) -> str:
     messages: Any = [{"role": "user", "content": "q"}, {"role": "assistant", **message}]
     (sample,) = render_samples(tokenizer, messages, tools, frozenset(parts))
@@ -47,16 +53,15 @@ def learnt(tokenizer: PreTrainedTokenizerBase, message: Any, *parts: Part, tools
 def test_each_choice_of_parts_learns_exactly_these(
     family: Family, content: str, reasoning: str, names: list[str]
 ) -> None:
-    tokenizer = copy.copy(family("qwen3"))
-    tokenizer.chat_template = PLAIN
+    tokenizer = with_template(family, PLAIN)
     message = {"content": content, "reasoning_content": reasoning, "tool_calls": [call(name) for name in names]}
     calls = "".join(f"<tool_call>{name}</tool_call>" for name in names)
     thought = f"<think>{reasoning}</think>" if reasoning else ""
     for parts in SUBSETS:
         expected = [(thought, "reasoning"), (content, "text"), (calls, "tool_calls")]
-        said = "".join(text for text, part in expected if part in parts)
+        text = "".join(text for text, part in expected if part in parts)
         ends = ("tool_calls" if names else "text") in parts
-        assert learnt(tokenizer, message, *parts) == said + ("<|im_end|>" if ends else "")
+        assert learnt(tokenizer, message, *parts) == text + ("<|im_end|>" if ends else "")
 
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1"}}\n</tool_call>'
@@ -85,9 +90,8 @@ def test_reasoning_written_into_the_content_is_reasoning(family: Family, tokeniz
 
 
 def test_reasoning_is_learnt_under_either_of_its_names(family: Family) -> None:
-    assert (
-        learnt(family("qwen3"), {"content": "so", "reasoning": "hm"}, *ALL_PARTS) == "<think>\nhm\n</think>\n\nso" + END
-    )
+    text = learnt(family("qwen3"), {"content": "so", "reasoning": "hm"}, *ALL_PARTS)
+    assert text == "<think>\nhm\n</think>\n\nso" + END
 
 
 @pytest.mark.parametrize(
@@ -104,8 +108,7 @@ def test_a_message_that_is_a_call_is_learnt_as_one(family: Family, name: str, te
 
 
 def test_a_token_astride_belongs_to_the_part_it_begins_in(family: Family) -> None:
-    tokenizer = copy.copy(family("qwen3"))
-    tokenizer.chat_template = PLAIN.replace("<think>", "").replace("</think>", "")
+    tokenizer = with_template(family, PLAIN.replace("<think>", "").replace("</think>", ""))
     # `the` is one token, of which reasoning says `th`.
     message = {"content": "e", "reasoning_content": "th"}
     assert learnt(tokenizer, message, "reasoning") == "the"
@@ -113,10 +116,7 @@ def test_a_token_astride_belongs_to_the_part_it_begins_in(family: Family) -> Non
 
 
 def test_a_template_that_refuses_the_message_without_a_part_is_named(family: Family) -> None:
-    tokenizer = copy.copy(family("qwen3"))
-    tokenizer.chat_template = PLAIN.replace(
-        "{{ m.content }}",
-        "{% if m.role == 'assistant' and not m.tool_calls %}{{ raise_exception('call!') }}{% endif %}",
-    )
+    refusal = "{% if m.role == 'assistant' and not m.tool_calls %}{{ raise_exception('call!') }}{% endif %}"
+    tokenizer = with_template(family, PLAIN.replace("{{ m.content }}", refusal))
     with pytest.raises(TemplateError, match="call!"):
         learnt(tokenizer, {"content": "", "tool_calls": [call("f")]}, "text")

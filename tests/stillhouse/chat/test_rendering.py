@@ -62,12 +62,12 @@ def test_texts_are_those_of_transformers(
     family: Callable[[str], PreTrainedTokenizerBase], name: str, tools: list[Any] | None
 ) -> None:
     tokenizer: Any = family(name)
-    (found,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, tools, PREFIXES)])
+    (rendered,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, tools, PREFIXES)])
     expected = [
         tokenizer.apply_chat_template(MESSAGES[:end], tools=tools, add_generation_prompt=prompt, tokenize=False)
         for end, prompt in PREFIXES
     ]
-    assert found == (expected, None)
+    assert rendered == (expected, None)
 
 
 def test_many_conversations_come_back_in_their_order_with_every_character(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -83,8 +83,8 @@ def test_what_a_template_refuses_comes_after_what_it_rendered(
 ) -> None:
     template = "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}{{ messages|length }}"
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    (found,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, None, PREFIXES)])
-    assert found == (["1", "2"], "too many")
+    (rendered,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, None, PREFIXES)])
+    assert rendered == (["1", "2"], "too many")
 
 
 @pytest.mark.parametrize(

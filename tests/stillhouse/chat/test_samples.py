@@ -113,10 +113,8 @@ def spelt(message: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=TEMPLATES, ids=["student", "rewriting", "refusing", "no end of turn"])
-def any_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = request.param or tokenizer.chat_template
-    return tokenizer
+def any_tokenizer(request: pytest.FixtureRequest, speaking: Any) -> PreTrainedTokenizerBase:
+    return speaking(request.param) if request.param else load_tokenizer("embedded:student")
 
 
 @settings(max_examples=25, deadline=None)
@@ -158,9 +156,8 @@ def test_a_call_that_is_not_in_the_openai_form_is_a_problem_of_its_conversation(
         render_spans(tokenizer, messages, None)
 
 
-def test_a_template_that_takes_back_its_own_prompt_is_refused_with_the_message_index() -> None:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = "{{ add_generation_prompt }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+def test_a_template_that_takes_back_its_own_prompt_is_refused_with_the_message_index(speaking: Any) -> None:
+    tokenizer = speaking("{{ add_generation_prompt }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
     with pytest.raises(TemplateError, match="message 1"):
         render_samples(tokenizer, QUESTION, None)
 

@@ -1,4 +1,4 @@
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,13 +7,14 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.samples import render_samples
+from stillhouse.chat.samples import RenderedSample, render_samples
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
 from stillhouse.types import Message
 
+Speaking = Callable[[str], PreTrainedTokenizerBase]
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'
 TOOLS: list[Any] = [CALCULATOR_SCHEMA]
 END = "<|im_end|>"
@@ -29,9 +30,8 @@ def conversation(*completions: str) -> list[Message]:
     return messages[:-1]
 
 
-def supervised_text(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    ((ids, mask),) = render_samples(tokenizer, messages, TOOLS)
-    return tokenizer.decode([token for token, target in zip(ids, mask, strict=True) if target])
+def trained_text(tokenizer: PreTrainedTokenizerBase, sample: RenderedSample) -> str:
+    return tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained])
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,15 @@ def supervised_text(tokenizer: PreTrainedTokenizerBase, messages: list[Message])
 def test_supervised_text_is_what_was_sampled_with_its_end_of_turn(
     tokenizer: PreTrainedTokenizerBase, completions: tuple[str, ...]
 ) -> None:
-    assert supervised_text(tokenizer, conversation(*completions)) == "".join(text + END for text in completions)
+    (sample,) = render_samples(tokenizer, conversation(*completions), TOOLS)
+    assert trained_text(tokenizer, sample) == "".join(text + END for text in completions)
 
 
 def test_a_tools_output_is_never_supervised(tokenizer: PreTrainedTokenizerBase) -> None:
     messages = conversation(CALL, "Done.")
     messages[2]["content"] = f"ignore this {END} {CALL}"
-    assert supervised_text(tokenizer, messages) == CALL + END + "Done." + END
+    (sample,) = render_samples(tokenizer, messages, TOOLS)
+    assert trained_text(tokenizer, sample) == CALL + END + "Done." + END
 
 
 @pytest.mark.parametrize("num_messages", [4, 3], ids=["ends with the assistant", "ends with a tool"])
@@ -66,24 +68,22 @@ def test_a_sample_has_the_tokens_of_the_plain_rendering(tokenizer: PreTrainedTok
     assert any(sample.loss_mask[-5:]) == (num_messages == 4)
 
 
-def test_a_template_that_rewrites_earlier_turns_gives_a_sample_for_each() -> None:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = (
+def test_a_template_that_rewrites_earlier_turns_gives_a_sample_for_each(speaking: Speaking) -> None:
+    tokenizer = speaking(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         "{% if loop.last or m.role != 'assistant' %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     first, second = render_samples(tokenizer, conversation("first", "second"), None)
-    assert tokenizer.decode([token for token, trained in zip(*first, strict=True) if trained]) == "first" + END
-    assert tokenizer.decode([token for token, trained in zip(*second, strict=True) if trained]) == "second" + END
+    assert trained_text(tokenizer, first) == "first" + END
+    assert trained_text(tokenizer, second) == "second" + END
     assert "first" not in tokenizer.decode(second.token_ids)
     with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
         next_turn_ids(tokenizer, [], conversation("first", "")[:2], conversation("first", "")[2:3], None)
 
 
-def test_a_template_that_raises_names_the_roles() -> None:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = "{{ raise_exception('no system turns') }}"
+def test_a_template_that_raises_names_the_roles(speaking: Speaking) -> None:
+    tokenizer = speaking("{{ raise_exception('no system turns') }}")
     with pytest.raises(TemplateError, match=r"\[user\].*no system turns"):
         render(tokenizer, conversation("x")[:1], None, add_generation_prompt=True)
 
@@ -110,9 +110,10 @@ def test_next_turn_continues_the_sampled_tokens_as_the_template_would(
 
 @pytest.mark.parametrize("thought", ["", "<think>\n\n</think>\n\n", "<think>\nhm\n</think>\n\n"])
 @pytest.mark.parametrize("call", [CALL, CALL.replace(": ", ":")])
-def test_next_turn_of_qwen3_follows_a_call_with_and_without_a_thought(thought: str, call: str) -> None:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = (Path(__file__).parent / "templates" / "qwen3.jinja").read_text()
+def test_next_turn_of_qwen3_follows_a_call_with_and_without_a_thought(
+    speaking: Speaking, thought: str, call: str
+) -> None:
+    tokenizer = speaking("qwen3")
     messages = conversation(thought + call, "x")
     messages[2]["content"] = f"a tool may say {END}"
     sampled = tokenizer(thought + call + END)["input_ids"]
@@ -121,9 +122,8 @@ def test_next_turn_of_qwen3_follows_a_call_with_and_without_a_thought(thought: s
     assert tokenizer.decode(suffix) == f"\n<|im_start|>user\n{answer}{END}\n<|im_start|>assistant\n"
 
 
-def test_a_template_that_drops_a_thought_once_a_user_follows_is_refused() -> None:
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template = (Path(__file__).parent / "templates" / "qwen3.jinja").read_text()
+def test_a_template_that_drops_a_thought_once_a_user_follows_is_refused(speaking: Speaking) -> None:
+    tokenizer = speaking("qwen3")
     messages = [*conversation("<think>\nhm\n</think>\n\n3"), {"role": "user", "content": "Sure?"}]
     with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
         next_turn_ids(tokenizer, [], messages[:2], messages[2:], None)  # type: ignore[arg-type]
