@@ -7,8 +7,7 @@ from prefect import task
 
 from stillhouse.config import DistillConfig, EvaluationConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import InputError
-from stillhouse.evaluation.measure import measure
-from stillhouse.evaluation.rewards import mean_rewards
+from stillhouse.evaluation.measure import mean_rewards, measure
 from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256

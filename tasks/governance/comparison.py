@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
 from stillhouse.evaluation.comparison import MetricComparison, compare_models, line_of, prompt_values
-from stillhouse.evaluation.rewards import reward_totals
+from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
 from stillhouse.tools.reward_set import RewardSet

@@ -1,11 +1,14 @@
+import asyncio
 import dataclasses
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-from stillhouse.evaluation.measure import mean_pass_at_k, measure, pass_at_k
-from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
+from stillhouse.evaluation.measure import mean_pass_at_k, mean_rewards, measure, pass_at_k
+from stillhouse.tools import RewardArgs, reward
+from stillhouse.tools.reward_set import RewardSet
+from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory, Turn
 from stillhouse.verification.intervals import wilson_interval
 
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -142,3 +145,39 @@ def test_means_over_prompts_leave_out_those_with_too_few_trajectories() -> None:
 def test_one_trajectory_a_prompt_has_no_pass_at_k() -> None:
     assert mean_pass_at_k([[True], [False]]) == {}
     assert mean_pass_at_k([]) == {}
+
+
+@reward
+def short(args: RewardArgs, messages: list[Message]) -> float:
+    """Whether the answer is short."""
+    return float(len(str(messages[-1]["content"])) < 5)
+
+
+@reward
+def judged(args: RewardArgs, messages: list[Message]) -> float:
+    """What a judge that is down at times says."""
+    if args.prompt_id == "p2":
+        raise ConnectionError("the judge is down")
+    return 0.5
+
+
+def rewarded(prompt_id: str, answer: str) -> Trajectory:
+    messages: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+    return Trajectory("k" + prompt_id, prompt_id, 0, messages, [], [], StopReason.ANSWERED, "m")
+
+
+METADATA = {"p0": PromptMetadata("p0", "4", None, "exact", {})}
+ROWS = [rewarded("p0", "4"), rewarded("p1", "a long answer"), rewarded("p2", "5")]
+
+
+def test_what_could_not_be_scored_is_left_out_of_the_mean_and_counted() -> None:
+    assert asyncio.run(mean_rewards(ROWS, METADATA, RewardSet([short, judged]))) == {
+        "reward": (0.75 + 0.25) / 2,
+        "num_rewarded": 2,
+        "reward_by_name": {"short": 2 / 3, "judged": 0.5},
+        "num_reward_errors": 1,
+    }
+
+
+def test_a_mean_of_nothing_is_unknown() -> None:
+    assert asyncio.run(mean_rewards([], {}, RewardSet([short])))["reward"] is None

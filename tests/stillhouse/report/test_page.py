@@ -8,8 +8,7 @@ import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.report import ReportData, SampleTrajectory, write_report
-from stillhouse.report.comparison import overall_lines, tag_lines
-from stillhouse.report.page import render
+from stillhouse.report.page import overall_lines, render, tag_lines
 from stillhouse.types import Message, ToolCall
 
 _LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
