@@ -40,20 +40,10 @@ class RolloutCaps:
         self._price = price
         self._last: _LastRequest | None = None
 
-    @classmethod
-    def of(cls, config: RolloutsConfig, price: Price | None) -> "RolloutCaps | None":
-        """The caps of a config; None where it has none."""
-        has_caps = config.max_rollout_tokens is not None or config.max_rollout_usd is not None
-        return cls(config, price) if has_caps else None
-
     def allowed_tokens(self, num_characters: int) -> int | None:
         """`max_tokens` of the next request: the config's, or less where that would pass a cap.
 
-        Args:
-            num_characters: length of the prompt.
-
-        Returns:
-            None where too little is left for a useful answer.
+        None where too little is left for a useful answer. `num_characters` is the length of the prompt.
         """
         prompt_tokens = self._prompt_tokens(num_characters)
         allowed = min(self._max_tokens, self._tokens_left - prompt_tokens, self._affordable(prompt_tokens))
@@ -86,6 +76,6 @@ class RolloutCaps:
         prompt_usd = self._price.worst(prompt_tokens, 0)
         token_usd = (self._price.worst(prompt_tokens, self._max_tokens) - prompt_usd) / self._max_tokens
         left = self._usd_left - prompt_usd
-        if token_usd <= 0:
-            return math.inf if left >= 0 else 0.0
-        return left / token_usd
+        if token_usd > 0:
+            return left / token_usd
+        return math.inf if left >= 0 else 0.0

@@ -36,9 +36,9 @@ class Rollout:
         self._context = context
         self._prepared = context.tool_sets.prepare(toolbox)
         self._metadata = context.metadata.get(prompt.id, {}) if self._prepared.takes_context else None
-        self._caps = RolloutCaps.of(context.config, context.endpoint.price)
+        self._caps = RolloutCaps(context.config, context.endpoint.price)
         self._conversation = Conversation(first_messages(prompt, context.config.system_prompt))
-        self._deadline: asyncio.Timeout | None = None
+        self._deadline = asyncio.Timeout(None)
         self.key = self._prepared.key_form.key(prompt.id, sample_index, self._metadata)
         self._num_paying = 0
         self._has_ended = False
@@ -91,16 +91,14 @@ class Rollout:
 
     async def _converse_in_time(self) -> End:
         try:
-            if self._context.config.timeout_s is None:
-                return await self._run_agent()
-            async with asyncio.Timeout(None) as self._deadline:
+            async with self._deadline:
                 return await self._run_agent()
         except RequestFailed as failed:
             return End(_stop_reason(failed.failure), failed.failure.record())
         except (StillhouseError, Halted):
             raise
         except TimeoutError as error:
-            if self._deadline is not None and self._deadline.expired():
+            if self._deadline.expired():
                 return End(StopReason.TIMEOUT)
             return End(StopReason.ERROR, _unexpected(error))
         # An unexpected error costs one rollout, not the collection; the log has the traceback.
@@ -116,7 +114,7 @@ class Rollout:
             )
         except _CapReached:
             return End(StopReason.BUDGET)
-        cut_by_cap = self._caps is not None and self._caps.has_cut and ending.stop_reason is StopReason.LENGTH
+        cut_by_cap = self._caps.has_cut and ending.stop_reason is StopReason.LENGTH
         return End(StopReason.BUDGET) if cut_by_cap else ending
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
@@ -125,7 +123,7 @@ class Rollout:
         max_tokens = self._context.config.max_tokens
         digest = conversation.digest.of_request()
         completion = self._replay(turn, digest)
-        if completion is None and self._caps is not None:
+        if completion is None:
             allowed = self._caps.allowed_tokens(self._num_characters)
             if allowed is None:
                 raise _CapReached
@@ -135,8 +133,7 @@ class Rollout:
                 completion = self._replay(turn, digest)
         if completion is None:
             completion = await self._ask(turn, digest, self._sampling(turn, max_tokens, tool_choice))
-        if self._caps is not None:
-            self._caps.count(completion.turn, self._num_characters, max_tokens)
+        self._caps.count(completion.turn, self._num_characters, max_tokens)
         return completion
 
     def _replay(self, turn: int, digest: str) -> Completion | None:
@@ -206,7 +203,7 @@ class Rollout:
     def _start_clock(self) -> None:
         """Starts the deadline with the first request: time spent waiting for a slot does not count."""
         timeout_s = self._context.config.timeout_s
-        if timeout_s is not None and self._deadline is not None and self._deadline.when() is None:
+        if timeout_s is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
     def _trajectory(self, ending: End) -> Trajectory:

@@ -1,28 +1,24 @@
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.endpoint import Price
 from stillhouse.rollouts.caps import RolloutCaps
-from stillhouse.types import TokenUsage, Turn
+from stillhouse.types import Turn
 
 PRICE = Price(prompt=1.0, completion=4.0)
 
 
 def caps(price: Price | None = PRICE, **config: float) -> RolloutCaps:
-    made = RolloutCaps.of(RolloutsConfig(max_tokens=1000, **config), price)  # type: ignore[arg-type]
-    assert made is not None
-    return made
+    return RolloutCaps(RolloutsConfig(max_tokens=1000, **config), price)  # type: ignore[arg-type]
 
 
 def turn(prompt: int | None, completion: int | None, cost: float | None = None) -> Turn:
-    usage: TokenUsage = {}
-    if prompt is not None:
-        usage["prompt_tokens"] = prompt
-    if completion is not None:
-        usage["completion_tokens"] = completion
-    return Turn("stop", usage, 0.1, "m", cost_usd=cost)
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return Turn("stop", {key: num for key, num in usage.items() if num is not None}, 0.1, "m", cost_usd=cost)  # type: ignore[arg-type]
 
 
-def test_a_config_without_caps_has_none() -> None:
-    assert RolloutCaps.of(RolloutsConfig(), PRICE) is None
+def test_without_caps_a_request_is_bounded_by_the_config_alone() -> None:
+    free = caps()
+    free.count(turn(10**9, 10**9), 10**9, 1000)
+    assert free.allowed_tokens(10**9) == 1000
 
 
 def test_a_request_is_bounded_to_what_is_left() -> None:
@@ -45,8 +41,7 @@ def test_text_added_since_counts_by_the_tokens_it_took_before() -> None:
 def test_too_little_for_a_useful_answer_is_nothing() -> None:
     assert caps(max_rollout_tokens=164).allowed_tokens(300) == 64
     assert caps(max_rollout_tokens=163).allowed_tokens(300) is None
-    short = RolloutCaps.of(RolloutsConfig(max_tokens=10, max_rollout_tokens=110), None)
-    assert short is not None
+    short = RolloutCaps(RolloutsConfig(max_tokens=10, max_rollout_tokens=110), None)
     assert (short.allowed_tokens(300), short.allowed_tokens(303)) == (10, None)
 
 
