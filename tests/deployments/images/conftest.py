@@ -20,7 +20,6 @@ import pytest
 import yaml
 
 Stages = dict[str, list[tuple[str, str]]]
-"""Instructions and arguments of each stage of the Dockerfile."""
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "deployments" / "images"
 BIN = Path(sys.executable).parent
@@ -35,7 +34,18 @@ SECRETS = {
 NEEDED = ("postgres", "initdb", "psql", "pg_isready", "redis-server", "redis-cli")
 
 
-def dockerfile_stages() -> Stages:
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def images() -> Path:
+    return IMAGES
+
+
+@pytest.fixture(scope="session")
+def stages() -> Stages:
     """Each stage's instructions with their arguments, those of the stages it begins from first."""
     stages: Stages = {}
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -50,49 +60,30 @@ def dockerfile_stages() -> Stages:
     return stages
 
 
-def image_environment_of(stages: Stages) -> dict[str, str]:
+@pytest.fixture(scope="session")
+def image_environment(stages: Stages) -> dict[str, str]:
     pairs = [pair for kind, text in stages["cpu"] if kind == "ENV" for pair in shlex.split(text)]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def entry_point_of(stages: Stages) -> list[str]:
+@pytest.fixture(scope="session")
+def entry_point(stages: Stages) -> list[str]:
     """The image's entry point with this project's script and Python in the place of the image's."""
+    if shutil.which("tini") is None:
+        pytest.skip("not installed: tini")
     (entry,) = (json.loads(arguments) for kind, arguments in stages["cpu"] if kind == "ENTRYPOINT")
     here = {"tini": ["tini", "-s"], "with-secrets": [str(IMAGES / "with-secrets.sh")], "python": [sys.executable]}
     return [word for part in entry for word in here.get(part, [part])]
 
 
-def filled_in(text: str, given: Mapping[str, str]) -> str:
-    """Compose's own substitution: `${NAME:-default}` and `$$`; a name without value or default is an error."""
-
-    def value(match: re.Match[str]) -> str:
-        if match["name"] is None:
-            return "$"
-        return given[match["name"]] if match["default"] is None else given.get(match["name"]) or match["default"]
-
-    return re.sub(r"\$(?:\$|\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\})", value, text)
-
-
 @pytest.fixture(scope="session")
-def root() -> Path:
-    return ROOT
-
-
-@pytest.fixture(scope="session")
-def images() -> Path:
-    return IMAGES
-
-
-@pytest.fixture(scope="session")
-def image_environment(stages: Stages) -> dict[str, str]:
-    return image_environment_of(stages)
-
-
-@pytest.fixture(scope="session")
-def entry_point(stages: Stages) -> list[str]:
-    if shutil.which("tini") is None:
-        pytest.skip("not installed: tini")
-    return entry_point_of(stages)
+def compose() -> dict[str, Any]:
+    """The compose file after Compose's own substitution, `${NAME:-default}` and `$$`; no name may lack a default."""
+    text = (ROOT / "deployments" / "compose.yaml").read_text(encoding="utf-8")
+    pattern = r"\$(?:\$|\{\w+:-(?P<default>[^}]*)\})"
+    filled = re.sub(pattern, lambda match: "$" if match["default"] is None else match["default"], text)
+    assert "${" not in filled
+    return yaml.safe_load(filled)
 
 
 @pytest.fixture
@@ -136,17 +127,6 @@ def known_variables() -> set[str]:
     return _get_valid_setting_names(Settings) | of_redis | of_mlflow | others | {"HEALTH_URL"}
 
 
-@pytest.fixture(scope="session")
-def stages() -> Stages:
-    return dockerfile_stages()
-
-
-@pytest.fixture(scope="session")
-def compose() -> dict[str, Any]:
-    text = (ROOT / "deployments" / "compose.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(filled_in(text, {}))
-
-
 class Stack:
     """Services of the compose file as processes of this machine: their commands, variables, secrets and checks.
 
@@ -154,12 +134,16 @@ class Stack:
     """
 
     def __init__(
-        self, compose: dict[str, Any], stages: Stages, folder: Path, launch: Any, free_port: Callable[[], int]
+        self,
+        compose: dict[str, Any],
+        image_environment: dict[str, str],
+        entry_point: list[str],
+        folder: Path,
+        launch: Any,
+        free_port: Callable[[], int],
     ) -> None:
-        self.compose = compose
-        self.image_environment = image_environment_of(stages)
-        self.entry_point = entry_point_of(stages)
-        self.folder = folder
+        self.compose, self.folder = compose, folder
+        self.image_environment, self.entry_point = image_environment, entry_point
         self.ports = {name: free_port() for name in ("postgres", "redis", "server", "mlflow", "worker", "gateway")}
         self.running: dict[str, Any] = {}
         self._launch = launch
@@ -309,12 +293,18 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(compose: dict[str, Any], stages: Stages, launch: Any, free_port: Callable[[], int]) -> Iterator[Stack]:
+def stack(
+    compose: dict[str, Any],
+    image_environment: dict[str, str],
+    entry_point: list[str],
+    launch: Any,
+    free_port: Callable[[], int],
+) -> Iterator[Stack]:
     """Postgres, Redis, Prefect and MLflow as the compose file starts them."""
-    if missing := [name for name in (*NEEDED, "tini") if shutil.which(name) is None]:
+    if missing := [name for name in NEEDED if shutil.which(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="stillhouse-stack-") as folder:
-        stack = Stack(compose, stages, Path(folder), launch, free_port)
+        stack = Stack(compose, image_environment, entry_point, Path(folder), launch, free_port)
         try:
             stack.start_databases()
             stack.start("migrate").finish()

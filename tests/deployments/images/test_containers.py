@@ -38,20 +38,18 @@ def test_a_secret_whose_name_is_no_variable_stops_the_command(run_script: Any, t
     assert (result.returncode != 0, result.stdout) == (True, "")
 
 
+def _health(images: Path, **environment: str) -> int:
+    command = [sys.executable, images / "healthy.py"]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+
+
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_health_is_what_the_address_answers(status: int, code: int, images: Path, answering: Any) -> None:
-    checked = subprocess.run(
-        [sys.executable, images / "healthy.py"], env={"HEALTH_URL": answering(status)}, capture_output=True, check=False
-    )
-    assert checked.returncode == code
+    assert _health(images, HEALTH_URL=answering(status)) == code
 
 
 def test_a_server_that_is_gone_is_not_healthy_and_a_container_without_one_is(
     images: Path, free_port: Callable[[], int]
 ) -> None:
-    command = [sys.executable, images / "healthy.py"]
-    gone = subprocess.run(
-        command, env={"HEALTH_URL": f"http://127.0.0.1:{free_port()}/"}, capture_output=True, check=False
-    )
-    assert gone.returncode == 1
-    assert subprocess.run(command, env={}, capture_output=True, check=False).returncode == 0
+    assert _health(images, HEALTH_URL=f"http://127.0.0.1:{free_port()}/") == 1
+    assert _health(images) == 0

@@ -41,7 +41,7 @@ def test_mlflow_refuses_names_of_hosts_that_are_not_its_own(stack: Any) -> None:
 def test_prefect_refuses_names_of_hosts_and_pages_that_are_not_its_own(stack: Any) -> None:
     version, login = f"http://127.0.0.1:{stack.ports['server']}/api/admin/version", stack.secrets["PREFECT_AUTH_STRING"]
     headers = [{"Host": "server:4200"}, {"Host": "evil.example"}, {"Origin": "http://evil.example"}]
-    assert [stack.status(version, login, one) for one in headers] == [200, 403, 403]
+    assert [stack.status(version, login, names) for names in headers] == [200, 403, 403]
 
 
 def test_the_pages_ask_the_server_that_they_came_from(stack: Any) -> None:
@@ -70,9 +70,9 @@ def test_the_gateway_passes_requests_and_web_sockets_on_and_keeps_pages_to_itsel
 
 def test_no_service_shows_a_secret_in_its_command_or_its_log(stack: Any) -> None:
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    told = listed + "".join(service.said for service in stack.running.values())
+    shown = listed + "".join(service.output for service in stack.running.values())
     for name, secret in stack.secrets.items():
-        assert secret.replace("redis:6379", f"127.0.0.1:{stack.ports['redis']}") not in told, name
+        assert secret.replace("redis:6379", f"127.0.0.1:{stack.ports['redis']}") not in shown, name
 
 
 def test_everything_is_deployed_and_a_worker_takes_up_its_pool_while_services_run_by_themselves(stack: Any) -> None:
@@ -82,5 +82,5 @@ def test_everything_is_deployed_and_a_worker_takes_up_its_pool_while_services_ru
     assert stack.status(f"{api}/deployments/name/distill/demo", login) == 200
     worker = stack.start("worker-cpu")
     worker.wait_until(lambda: stack.is_healthy("worker-cpu"), "the worker is healthy")
-    worker.wait_until(lambda: "Worker" in worker.said and "started" in worker.said, "the worker says so")
-    assert services.process.poll() is None, services.said
+    worker.wait_until(lambda: "Worker" in worker.output and "started" in worker.output, "the worker says so")
+    assert services.process.poll() is None, services.output
