@@ -27,10 +27,10 @@ FINAL: Final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """What `condition` returns once it is true."""
     deadline = time.monotonic() + 1200
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"not within 20 minutes: {what}"
         time.sleep(0.1)
-    return found
+    return value
 
 
 def assert_gone(family: Iterable[psutil.Process]) -> None:
@@ -62,7 +62,7 @@ class Launched:
         self.kill()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def family(self) -> list[psutil.Process]:
@@ -72,14 +72,14 @@ class Launched:
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
         def alive() -> Any:
-            assert self.process.poll() is None, self.said[-4000:]
+            assert self.process.poll() is None, self.output[-4000:]
             return condition()
 
         wait_until(alive, f"{what}; see {self._log}")
 
     def finish(self) -> None:
         """Waits for the end, which is to be a good one."""
-        assert self.process.wait(900) == 0, self.said[-4000:]
+        assert self.process.wait(900) == 0, self.output[-4000:]
 
     def end(self, number: signal.Signals) -> int:
         """Sends the signal and sees to it that neither the process nor what it started stays; the exit code."""
@@ -143,9 +143,9 @@ class Prefect(Server):
         # Nothing of the surrounding session's Prefect: neither its server nor its profile.
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         env = {**outside, "PREFECT_HOME": str(folder / "prefect"), "OMP_NUM_THREADS": "1", **env}
-        place = database.replace("postgresql:", "postgresql+asyncpg:")
-        own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": place} if place else {}
-        super().__init__(["python", "-m", "tasks.server.prefect_server", *options], "/api/ready", folder, env | own)
+        url = database.replace("postgresql:", "postgresql+asyncpg:")
+        server_env = env | ({"PREFECT_SERVER_DATABASE_CONNECTION_URL": url} if url else {})
+        super().__init__(["python", "-m", "tasks.server.prefect_server", *options], "/api/ready", folder, server_env)
         self.folder, self.api = folder, f"{self.url}/api"
         self.env = {**env, "PREFECT_API_URL": self.api}
         self._worker_numbers = count()
@@ -176,8 +176,9 @@ class Prefect(Server):
 
     def tool(self, *command: str) -> str:
         """What a command says that is started from the project's root as the Makefile does."""
-        whole = [*TOOL, *command]
-        done = subprocess.run(whole, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=1500, check=False)
+        done = subprocess.run(
+            [*TOOL, *command], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=1500, check=False
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -187,12 +188,12 @@ class Prefect(Server):
         self.tool("prefect", "--no-prompt", "deploy", *which, "--prefect-file", "deployments/prefect.yaml")
 
     def get(self, path: str) -> Any:
-        return self._asked("GET", path, None)
+        return self._request("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._asked("POST", path, body)
+        return self._request("POST", path, body)
 
-    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         for _ in range(60):
             answer = httpx.request(method, f"{self.api}/{path}", json=body, timeout=60, auth=self.auth)
             # SQLite under a burst of writes.
@@ -248,8 +249,8 @@ def serve_prefect() -> type[Prefect]:
 @pytest.fixture(scope="session")
 def serve_mlflow() -> Callable[..., Server]:
     def mlflow(folder: Path, database: str = "", files: str = "") -> Server:
-        place = database.replace("postgresql:", "postgresql+psycopg:") or f"sqlite:///{folder / 'mlflow.db'}"
-        options = ["--backend-store-uri", place, "--artifacts-destination", files or str(folder / "files")]
+        url = database.replace("postgresql:", "postgresql+psycopg:") or f"sqlite:///{folder / 'mlflow.db'}"
+        options = ["--backend-store-uri", url, "--artifacts-destination", files or str(folder / "files")]
         return Server(["mlflow", "server", "--workers", "1", *options], "/health", folder, dict(os.environ))
 
     return mlflow

@@ -83,8 +83,8 @@ def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_
     env["PREFECT_HOME"] = str(tmp_path / "prefect")
     log = tmp_path / "run.log"
     with launch([sys.executable, "-c", TEMPORARY], log, env=env, cwd=tmp_path) as run:
-        run.wait_until(lambda: "http" in run.said, "its server answers")
-        api = run.said.split()[-1].rstrip("/")
+        run.wait_until(lambda: "http" in run.output, "its server answers")
+        api = run.output.split()[-1].rstrip("/")
         assert _create_flow(api, None, {}).status_code == 401
         (server,) = [process for process in run.family() if "tasks.server.temporary_server" in process.cmdline()]
         login = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
@@ -93,7 +93,7 @@ def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_
         for headers in EVIL:
             assert _create_flow(api, auth, headers).status_code == 403
         password = login.split(":")[1]
-        assert password not in run.said
+        assert password not in run.output
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 assert password not in " ".join(process.cmdline())

@@ -17,8 +17,8 @@ def test_an_exception_fails_the_run_and_the_same_command_asks_only_what_failed(c
     case.teacher.otherwise = error(400, "no such prompt is answered here")
     flow = case.start("generate")
     assert flow.process.wait(900) == 1
-    assert "error: " in flow.said
-    assert "Traceback" not in flow.said
+    assert "error: " in flow.output
+    assert "Traceback" not in flow.output
     assert case.states() == ["FAILED"]
     assert case.trackings("generate") == ["FAILED"]
 
@@ -33,7 +33,7 @@ def test_an_exception_fails_the_run_and_the_same_command_asks_only_what_failed(c
 def test_sigterm_in_a_training_crashes_the_run_and_the_same_command_resumes(case: Any) -> None:
     flow = case.start_until_checkpoint()
     assert flow.end(signal.SIGTERM) == 1
-    assert "the same command goes on" in flow.said
+    assert "the same command goes on" in flow.output
     assert case.states() == ["CRASHED"]
     assert case.trackings("train-sft") == ["KILLED"]
     assert case.trackings("sft") == ["KILLED"]

@@ -45,8 +45,8 @@ def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_an
     ballast = fill(small_disk)
     case.teacher.answered = NUM_PROMPTS
     assert flow.process.wait(900) == 1
-    assert "Free some space" in flow.said
-    assert "Traceback" not in flow.said
+    assert "Free some space" in flow.output
+    assert "Traceback" not in flow.output
     assert case.states() == ["FAILED"]
     assert case.trackings("generate") == ["FAILED"]
     stored = case.journalled()
@@ -67,8 +67,8 @@ def test_a_disk_that_fills_amid_a_training_fails_the_run_and_the_same_command_re
     ballast = fill(small_disk)
     assert flow.process.wait(900) == 1
     assert not [process for process in family if process.is_running()]
-    assert "Free some space" in flow.said
-    assert "Traceback" not in flow.said
+    assert "Free some space" in flow.output
+    assert "Traceback" not in flow.output
     assert case.states() == ["FAILED"]
     assert case.trackings("train-sft") == ["FAILED"]
     assert case.trackings("sft") == ["FAILED"]

@@ -16,7 +16,7 @@ def test_without_mlflow_a_run_completes_and_keeps_its_records_in_a_file(case: An
     finally:
         case.mlflow.start()
     assert case.states() == ["COMPLETED"]
-    assert flow.said.count("The run goes on") == 1
+    assert flow.output.count("The run goes on") == 1
     kinds = {line["kind"] for line in case.fallback()}
     assert {"run", "params", "config", "dataset", "metrics", "status"} <= kinds
 

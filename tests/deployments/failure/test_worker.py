@@ -76,7 +76,7 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
     case: Any, start_worker: StartWorker
 ) -> None:
     worker = start_worker()
-    worker.wait_until(lambda: "started!" in worker.said, "the worker is ready")
+    worker.wait_until(lambda: "started!" in worker.output, "the worker is ready")
     assert worker.end(signal.SIGTERM) == 0
     run = case.submit("train-sft")
     successor = start_worker()
