@@ -53,10 +53,10 @@ def test_prompts_are_distinct_and_answered_by_a_number():
 
 
 def test_prompts_are_in_no_training_corpus_start():
-    asked = {row["prompt"] for row in shipped_prompts()}
+    prompts = {row["prompt"] for row in shipped_prompts()}
     for recipe in RECIPES:
         stories = draw_stories(random.Random(recipe.seed), reserved=False)
-        assert not asked & {story.text for story in itertools.islice(stories, 2000)}
+        assert not prompts & {story.text for story in itertools.islice(stories, 2000)}
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_a_slip_is_exactly_one_wrong_operator():
     rng = random.Random(7)
     for story in itertools.islice(draw_stories(rng, reserved=False), 200):
         written = slipped_operators(story, rng)
-        assert sum(one != other for one, other in zip(written, story.operators, strict=True)) == 1
+        assert sum(slip != right for slip, right in zip(written, story.operators, strict=True)) == 1
 
 
 def test_reserved_and_other_stories_never_meet():

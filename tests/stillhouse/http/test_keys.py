@@ -49,22 +49,22 @@ SPELLINGS: dict[str, bytes] = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_key_is_taken_out_in_every_usual_spelling(spelling: str) -> None:
     around = [b'{"error": "no ', b' may ask"}']
-    said = KeyRedactor(KEY).body(SPELLINGS[spelling].join(around))
-    assert said.startswith(around[0])
-    assert said.endswith(around[1])
+    redacted = KeyRedactor(KEY).body(SPELLINGS[spelling].join(around))
+    assert redacted.startswith(around[0])
+    assert redacted.endswith(around[1])
     # Of base64, characters at the borders stay, which hold a few bits of the first or the last character alone.
-    assert b"***" in said
-    assert len(said) <= len(around[0]) + len(around[1]) + 3 + 12
+    assert b"***" in redacted
+    assert len(redacted) <= len(around[0]) + len(around[1]) + 3 + 12
 
 
 SPELL: list[Callable[[str], str]] = [
     str,
-    lambda one: f"\\u{ord(one):04x}",
-    lambda one: f"\\\\u{ord(one):04X}",
-    lambda one: f"\\x{ord(one):02x}",
-    lambda one: f"%{ord(one):02X}",
-    lambda one: f"%25{ord(one):02x}",
-    lambda one: f"&#{ord(one)};",
+    lambda character: f"\\u{ord(character):04x}",
+    lambda character: f"\\\\u{ord(character):04X}",
+    lambda character: f"\\x{ord(character):02x}",
+    lambda character: f"%{ord(character):02X}",
+    lambda character: f"%25{ord(character):02x}",
+    lambda character: f"&#{ord(character)};",
 ]
 
 
@@ -75,8 +75,8 @@ SPELL: list[Callable[[str], str]] = [
 def test_characters_may_each_be_spelled_in_another_way(key: str, draw: st.DataObject) -> None:
     spelled = "".join(draw.draw(st.sampled_from(SPELL))(character) for character in key)
     before, after = draw.draw(st.text(max_size=20)), draw.draw(st.text(max_size=20))
-    said = KeyRedactor(key).text(f"{before} {spelled} {after}")
-    assert said == KeyRedactor(key).text(before + " ") + "***" + KeyRedactor(key).text(" " + after)
+    redacted = KeyRedactor(key).text(f"{before} {spelled} {after}")
+    assert redacted == KeyRedactor(key).text(before + " ") + "***" + KeyRedactor(key).text(" " + after)
 
 
 @given(st.binary(max_size=300))

@@ -21,15 +21,15 @@ def test_every_prompt_gets_its_samples_with_tools_run(collect: Collect, two_sums
     with SimulatedProvider(two_sums_then_answer) as provider:
         got = collect(provider.url, 10, config=RolloutsConfig(num_samples=3))
     assert got.error is None
-    assert len({one.rollout_key for one in got.trajectories}) == 30
-    for one in got.trajectories:
-        assert one.stop_reason is StopReason.ANSWERED
-        assert [message["role"] for message in one.messages] == [
+    assert len({row.rollout_key for row in got.trajectories}) == 30
+    for row in got.trajectories:
+        assert row.stop_reason is StopReason.ANSWERED
+        assert [message["role"] for message in row.messages] == [
             *("user", "assistant", "tool", "assistant", "tool", "assistant"),
         ]
-        assert one.tools == [calculator.schema]
-        assert len(one.turns) == 3
-        assert one.model == "simulated"
+        assert row.tools == [calculator.schema]
+        assert len(row.turns) == 3
+        assert row.model == "simulated"
     assert got.stats.num_requests == provider.num_billed == 90
     assert got.stats.num_tool_calls == 60
     assert got.stats.completion_tokens == 450
@@ -60,7 +60,7 @@ def test_a_prompt_is_offered_the_tools_it_names(collect: Collect, make_prompts: 
     assert "tools" not in provider.requests[0]
     assert none.trajectories[0].tools == []
     assert len(provider.ledger) == 1
-    assert [one.stop_reason for one in unknown.trajectories] == [StopReason.ERROR] * 2
+    assert [row.stop_reason for row in unknown.trajectories] == [StopReason.ERROR] * 2
     assert "'browse' is not configured" in unknown.trajectories[0].error["message"]
 
 
@@ -83,14 +83,14 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(colle
 
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, 2, toolbox=Toolbox([explode, hang, calculator]))
-    for one in got.trajectories:
-        assert one.stop_reason is StopReason.ANSWERED
-        told = [json.loads(message["content"])["error"] for message in one.messages if message["role"] == "tool"]
-        assert told[0] == "RuntimeError: boom"
-        assert told[1] == "hang did not return within 0.2 s"
-        assert told[2].startswith("the arguments are not valid JSON")
-        assert told[3] == "there is no tool 'nothing'; available tools: explode, hang, calculator"
-        assert [turn.num_tool_errors for turn in one.turns] == [4, 0]
+    for row in got.trajectories:
+        assert row.stop_reason is StopReason.ANSWERED
+        errors = [json.loads(message["content"])["error"] for message in row.messages if message["role"] == "tool"]
+        assert errors[0] == "RuntimeError: boom"
+        assert errors[1] == "hang did not return within 0.2 s"
+        assert errors[2].startswith("the arguments are not valid JSON")
+        assert errors[3] == "there is no tool 'nothing'; available tools: explode, hang, calculator"
+        assert [turn.num_tool_errors for turn in row.turns] == [4, 0]
     assert got.stats.num_tool_errors == 8
 
 

@@ -33,9 +33,9 @@ def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(coll
         again = collect(provider.url, 3)
         assert len(provider.ledger) == 3
     for collected in (got, again):
-        reasons = sorted(one.stop_reason.value for one in collected.trajectories)
+        reasons = sorted(row.stop_reason.value for row in collected.trajectories)
         assert reasons == ["answered", "answered", "context_overflow"]
-        overflow = next(one for one in collected.trajectories if one.stop_reason is StopReason.CONTEXT_OVERFLOW)
+        overflow = next(row for row in collected.trajectories if row.stop_reason is StopReason.CONTEXT_OVERFLOW)
         assert overflow.error == {
             "kind": "permanent",
             "message": "HTTP 400: maximum context length is 16 tokens",
@@ -50,7 +50,7 @@ def test_one_bad_request_among_many_is_a_row(collect: Collect, hello: Script) ->
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, 30)
     assert got.error is None
-    assert sum(one.stop_reason is StopReason.ERROR for one in got.trajectories) == 1
+    assert sum(row.stop_reason is StopReason.ERROR for row in got.trajectories) == 1
     assert len(got.trajectories) == len(provider.ledger) == 30
 
 
@@ -77,8 +77,8 @@ def test_faults_of_every_passing_kind_lose_and_double_nothing(collect: Collect, 
             40,
             runtime=RuntimeConfig(max_attempts=6, concurrency=8, request_timeout_s=0.5),
         )
-    assert len({one.rollout_key for one in got.trajectories}) == len(got.trajectories) == 40
-    assert all(one.stop_reason is StopReason.ANSWERED for one in got.trajectories)
+    assert len({row.rollout_key for row in got.trajectories}) == len(got.trajectories) == 40
+    assert all(row.stop_reason is StopReason.ANSWERED for row in got.trajectories)
     assert got.stats.num_completions == 120
     assert got.stats.retries.total() > 10
     assert got.stats.retries["stall"] > 0
@@ -106,7 +106,7 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
             runtime=RuntimeConfig(max_attempts=1, concurrency=32),
             controller=controller,
         )
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 500
+    assert [row.stop_reason for row in got.trajectories] == [StopReason.ANSWERED] * 500
     assert provider.num_billed == 500
     assert got.stats.num_rate_limited == provider.num_rejected > 0
     lowest = min(limits)

@@ -38,7 +38,7 @@ def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
     assert second.stats.num_replayed == 30
 
     def as_bytes(got: Any) -> list[bytes]:
-        return sorted(orjson.dumps(one) for one in got.trajectories)
+        return sorted(orjson.dumps(row) for row in got.trajectories)
 
     assert as_bytes(first) == as_bytes(second)
 
@@ -55,18 +55,18 @@ def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
 
     with SimulatedProvider(script) as provider:
         failed = collect(provider.url, 5)
-        assert [one.stop_reason for one in failed.trajectories] == [StopReason.ERROR] * 5
+        assert [row.stop_reason for row in failed.trajectories] == [StopReason.ERROR] * 5
         assert failed.trajectories[0].error == {"kind": "transient", "message": "HTTP 500: down", "status": 500}
         billed, broken = provider.num_billed, False
         finished = collect(provider.url, 5)
     assert provider.num_billed == billed + 5
     assert finished.stats.num_replayed == 10
     assert finished.stats.num_tool_calls == 0
-    before = {one.rollout_key: one for one in failed.trajectories}
-    for one in finished.trajectories:
-        assert one.stop_reason is StopReason.ANSWERED
-        assert orjson.dumps(one.turns[:2]) == orjson.dumps(before[one.rollout_key].turns)
-        assert one.messages[:5] == before[one.rollout_key].messages
+    before = {row.rollout_key: row for row in failed.trajectories}
+    for row in finished.trajectories:
+        assert row.stop_reason is StopReason.ANSWERED
+        assert orjson.dumps(row.turns[:2]) == orjson.dumps(before[row.rollout_key].turns)
+        assert row.messages[:5] == before[row.rollout_key].messages
 
 
 def test_more_samples_owe_only_the_missing_ones(collect: Collect, hello: Script) -> None:
@@ -151,9 +151,9 @@ def test_two_collections_on_one_journal_pay_once_and_agree(collect: Collect, tmp
         assert provider.num_billed == 60
         run(0, provider.url)
         assert provider.num_billed == 60
-    one, two = [{row.rollout_key: orjson.dumps(row) for row in result.trajectories} for result in results]
-    assert one == two
-    assert len(one) == 60
+    first, second = [{row.rollout_key: orjson.dumps(row) for row in result.trajectories} for result in results]
+    assert first == second
+    assert len(first) == 60
 
 
 def test_leaving_early_ends_everything_and_keeps_what_was_paid(

@@ -99,8 +99,8 @@ def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -
     for row in rows:
         assert row["stop_reason"] == "answered"
         name = row["messages"][0]["content"]
-        told = [message["content"] for message in row["messages"] if message["role"] == "tool"]
-        assert told == [f"{name} turn {turn}".upper() for turn in range(NUM_TURNS - 1)]
+        results = [message["content"] for message in row["messages"] if message["role"] == "tool"]
+        assert results == [f"{name} turn {turn}".upper() for turn in range(NUM_TURNS - 1)]
     # What the first run handed out before it was killed is what the second hands out; its last line may be cut.
     handed_out = (tmp_path / "first").read_bytes().split(b"\n")[:-1]
     assert set(handed_out) <= set(second.splitlines())

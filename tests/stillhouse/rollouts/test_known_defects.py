@@ -68,7 +68,7 @@ def test_at_a_concurrency_of_one_a_429_skips_no_prompt(collect: Collect) -> None
     with SimulatedProvider(refused_twice) as provider:
         got = collect(provider.url, 12, runtime=RuntimeConfig(concurrency=1, max_concurrency=1))
         assert sum(entry.status == 429 for entry in provider.ledger) == 2
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 12
+    assert [row.stop_reason for row in got.trajectories] == [StopReason.ANSWERED] * 12
 
 
 def test_retry_after_is_kept_by_all(collect: Collect) -> None:
@@ -150,7 +150,7 @@ def test_a_cut_answer_is_asked_again_and_what_fails_for_good_is_told(collect: Co
 
     with SimulatedProvider(cut) as provider:
         got = collect(provider.url, 5)
-    assert Counter(one.stop_reason for one in got.trajectories) == {StopReason.ANSWERED: 4, StopReason.ERROR: 1}
+    assert Counter(row.stop_reason for row in got.trajectories) == {StopReason.ANSWERED: 4, StopReason.ERROR: 1}
     assert got.stats.num_failed == 1
 
 
@@ -168,5 +168,5 @@ def test_no_secret_of_the_environment_leaves_the_process(
     with SimulatedProvider(watch) as provider:
         got = collect(provider.url, 3)
     assert "value-of-" not in "".join(seen)
-    assert b"value-of-" not in b"".join(orjson.dumps(one) for one in got.trajectories)
+    assert b"value-of-" not in b"".join(orjson.dumps(row) for row in got.trajectories)
     assert b"value-of-" not in journal.path.read_bytes()

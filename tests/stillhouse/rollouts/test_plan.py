@@ -125,7 +125,7 @@ def test_the_engine_stops_asking_once_it_has_what_was_wanted(
     with SimulatedProvider(script) as provider:
         plan = UntilAccepted(make_prompts(60), 1, target=5, per_prompt=1, max_candidates=None, accepts=accepts)
         got = collect(provider.url, [], plan=plan, config=RolloutsConfig())
-        right = [one for one in got.trajectories if one.messages[-1]["content"] == "right"]
+        right = [row for row in got.trajectories if row.messages[-1]["content"] == "right"]
         assert len(right) == 5
         assert len(provider.ledger) == len(got.trajectories) <= 15
 
@@ -137,4 +137,4 @@ def test_rollouts_that_fail_count_as_not_accepted(
         plan = UntilAccepted(make_prompts(4), 3, target=5, per_prompt=None, max_candidates=7, accepts=accept_none)
         got = collect(provider.url, [], plan=plan, config=RolloutsConfig(num_samples=3))
         assert len(got.trajectories) == len(provider.ledger) == 7
-        assert Counter(one.prompt_id for one in got.trajectories).most_common()[0][1] == 2
+        assert Counter(row.prompt_id for row in got.trajectories).most_common()[0][1] == 2

@@ -208,9 +208,9 @@ def test_a_rollout_has_a_wall_time(collect: Collect, two_sums_then_answer: Scrip
         again = collect(provider.url, 3, config=RolloutsConfig(timeout_s=0.5))
         assert len(provider.ledger) == sent
     for collected in (got, again):
-        reasons = sorted(one.stop_reason.value for one in collected.trajectories)
+        reasons = sorted(row.stop_reason.value for row in collected.trajectories)
         assert reasons == ["answered", "answered", "timeout"]
-    late = next(one for one in got.trajectories if one.stop_reason is StopReason.TIMEOUT)
+    late = next(row for row in got.trajectories if row.stop_reason is StopReason.TIMEOUT)
     assert len(late.turns) == 1
 
 
@@ -223,4 +223,4 @@ def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect) -> Non
             config=RolloutsConfig(timeout_s=0.8),
             runtime=RuntimeConfig(concurrency=1, max_concurrency=1),
         )
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 4
+    assert [row.stop_reason for row in got.trajectories] == [StopReason.ANSWERED] * 4

@@ -19,8 +19,8 @@ def test_limits_pass_on_to_what_a_limited_process_starts() -> None:
     kinds = (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_CPU)
     ask = f"import resource; print(*(resource.getrlimit(kind)[0] for kind in {kinds}))"
     program = f"import subprocess, sys\n{LIMITED}subprocess.run([sys.executable, '-c', {ask!r}], check=True)\n"
-    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert asked.stdout.split() == [str(MAX_FILE_BYTES), "0", "1"]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(MAX_FILE_BYTES), "0", "1"]
 
 
 def test_descendants_are_found_at_any_depth() -> None:
