@@ -41,19 +41,10 @@ class RolloutCollector:
     Iterate over it once; leave the loop early only inside `contextlib.aclosing`. Requests that the journal holds are
     not sent again. A rollout that fails is handed out with `StopReason.ERROR` and resumed by the next collection.
 
-    Args:
-        plan: what to start, such as `EverySample` of some prompts.
-        endpoint: where completions come from.
-        config: what is sampled.
-        toolbox: the tools configured; each prompt is offered those it names.
-        journal: holds what was paid for before and makes new answers durable.
-        runtime: bounds of concurrency, attempts and waiting.
-        progress: updated about twice a second.
-        budget: what the run may spend; None sets no limit.
-        metadata: of prompts, by their ids, for tools that take it.
-        controller: of the endpoint's limits; None takes the one that all collections of this process share.
-        client: sends the requests; None opens one and closes it at the end.
-        effects: clock, sleep and jitter.
+    A plan says what to start, such as `EverySample` of some prompts; each prompt is offered those configured tools that
+    it names. `metadata` is by prompt id, for tools that take it. Without a budget nothing limits the spend; without a
+    controller the endpoint's limits are those that all collections of this process share; without a client one is
+    opened, and closed at the end. `progress` is updated about twice a second.
 
     Raises:
         ConfigError: the config's `response_schema` is no JSON schema.
