@@ -17,7 +17,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
-from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
+from stillhouse.report import ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
@@ -157,7 +157,7 @@ def _write_report(
             trajectories=list(trajectories),
             mlflow_url=run.record.pages.run,
             prefect_url=flow_run.ui_url,
-            commands=[Command(purpose=purpose, line=line) for purpose, line in links.items()],
+            commands=links,
         ),
     )
 

@@ -27,14 +27,6 @@ class StageSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A shell command."""
-
-    purpose: str
-    line: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """Everything on the page."""
 
@@ -59,4 +51,5 @@ class ReportData:
     trajectories: Sequence[SampleTrajectory] = ()
     mlflow_url: str | None = None
     prefect_url: str | None = None
-    commands: Sequence[Command] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Shell commands by their purpose."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary
+from stillhouse.report import ReportData, SampleTrajectory, StageSummary
 from stillhouse.types import Message, ToolCall
 
 
@@ -156,9 +156,7 @@ def full() -> ReportData:
         ],
         mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/0f3a",
         prefect_url="http://127.0.0.1:4200/runs/flow-run/77",
-        commands=[
-            Command(purpose="Run again", line="stillhouse distill configs/demo.yaml"),
-        ],
+        commands={"Run again": "stillhouse distill configs/demo.yaml"},
     )
 
 
