@@ -36,9 +36,15 @@ def inspect_store(root: Path) -> Iterator[Finding]:
     yield from _results(root)
     yield from _checkpoints(root)
     for path, kind in _journals(root):
-        yield _journal(path, kind, root)
-    if (root / "mlflow.db").exists():
-        yield _tracking(root / "mlflow.db")
+        yield _database("journal", path, kind, f"{salvage_command(root)} copies what can be read into a new file")
+    tracking = root / "mlflow.db"
+    if tracking.exists():
+        remedy = (
+            f"`sqlite3 {tracking} .recover | sqlite3 {tracking}.new` saves what can be read, or put a copy from a "
+            "backup there. Without it, move the file away: reports and artifacts of earlier runs are in the store all "
+            "the same"
+        )
+        yield _database("MLflow", tracking, None, remedy)
 
 
 def salvage_store(root: Path) -> Iterator[Salvaged]:
@@ -124,31 +130,19 @@ def _journals(root: Path) -> Iterator[tuple[Path, JournalKind]]:
         yield path, SCORES
 
 
-def _journal(path: Path, kind: JournalKind, root: Path) -> Finding:
+def _database(name: str, path: Path, kind: JournalKind | None, remedy: str) -> Finding:
+    """The state of a SQLite file; `remedy` is for one that SQLite cannot use."""
     try:
         state = inspect_database(path, kind)
     except OSError as error:
-        return Finding("journal", False, f"{path} cannot be read: {error}")
+        return Finding(name, False, f"{path} cannot be read: {error}")
     if state.malformed is not None:
-        remedy = f"{salvage_command(root)} copies what can be read into a new file"
-        return Finding("journal", False, f"{path} is malformed: {state.malformed}; {remedy}")
+        return Finding(name, False, f"{path} is malformed: {state.malformed}; {remedy}")
+    if kind is None:
+        return Finding(name, True, f"{path} is whole")
     if not state.has_digests:
-        return Finding("journal", True, f"{path}: of an earlier version; its records get digests when a run opens it")
+        return Finding(name, True, f"{path}: of an earlier version; its records get digests when a run opens it")
     if state.num_altered:
         altered = f"{path}: {state.num_altered} of {state.num_records} records were altered"
-        return Finding("journal", False, f"{altered}; the next run that needs them asks again and replaces them")
-    return Finding("journal", True, f"{path}: {state.num_records} records, all as they were written")
-
-
-def _tracking(path: Path) -> Finding:
-    try:
-        malformed = inspect_database(path, None).malformed
-    except OSError as error:
-        return Finding("MLflow", False, f"{path} cannot be read: {error}")
-    if malformed is None:
-        return Finding("MLflow", True, f"{path} is whole")
-    remedy = (
-        f"`sqlite3 {path} .recover | sqlite3 {path}.new` saves what can be read, or put a copy from a backup there. "
-        "Without it, move the file away: reports and artifacts of earlier runs are in the store all the same"
-    )
-    return Finding("MLflow", False, f"{path} is malformed: {malformed}; {remedy}")
+        return Finding(name, False, f"{altered}; the next run that needs them asks again and replaces them")
+    return Finding(name, True, f"{path}: {state.num_records} records, all as they were written")
