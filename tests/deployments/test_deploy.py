@@ -50,9 +50,10 @@ def _submit(deployed: Any, name: str, *overrides: str) -> str:
 
 def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
     """The flow runs that another one waits for."""
-    wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
-    found: list[dict[str, Any]] = deployed.post("flow_runs/filter", wanted)
-    return found
+    children: list[dict[str, Any]] = deployed.post(
+        "flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
+    )
+    return children
 
 
 def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:

@@ -52,11 +52,11 @@ def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]
 def _show(terminal: int) -> None:
     """Passes on what is written to a terminal, until the last process that has it open is gone."""
     with suppress(OSError):
-        while said := os.read(terminal, 65536):
-            sys.stdout.write(said.decode(errors="replace"))
+        while data := os.read(terminal, 65536):
+            sys.stdout.write(data.decode(errors="replace"))
 
 
-def _asked(teacher: socket.socket, child: int) -> socket.socket:
+def _first_request(teacher: socket.socket, child: int) -> socket.socket:
     """The connection of the first request, which comes when the flow is under way."""
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         with suppress(TimeoutError):
@@ -82,7 +82,7 @@ def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
     url = f"http://127.0.0.1:{silent_teacher.getsockname()[1]}/v1"
     command = [CLI, "generate", "prompts.jsonl", "-m", "m", "--base-url", url, "--set", "tracking.enabled=false"]
     with _in_a_terminal(command, tmp_path) as (child, terminal):
-        connection = _asked(silent_teacher, child)
+        connection = _first_request(silent_teacher, child)
         family = psutil.Process(child).children(recursive=True)
         assert family, "a Prefect server was expected to run"
         if by == "ctrl-c":

@@ -58,12 +58,8 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     question = page.get_by_role("dialog")
     question.get_by_text("Train on this dataset?").wait_for()
     links = question.get_by_role("link")
-    assert links.all_inner_texts() == [
-        "MLflow run",
-        "Report with rows to read",
-        "Card of the dataset",
-        "What each filter left",
-    ]
+    texts = ["MLflow run", "Report with rows to read", "Card of the dataset", "What each filter left"]
+    assert links.all_inner_texts() == texts
     question.get_by_label("Select Decision").click()
     page.get_by_role("option", name="approve").click()
     question.get_by_role("textbox").last.fill("rows look right")
@@ -72,7 +68,9 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     wait_until(_in_state(prefect, run["id"], "Completed"), "the run goes on and ends")
     shown = prefect.post("artifacts/filter", {})
     assert {artifact["key"] for artifact in shown} == SHOWN
-    newest = {artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda one: str(one["created"]))}
+    newest = {
+        artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda artifact: str(artifact["created"]))
+    }
     page.goto(f"{prefect.url}/v2/artifacts/artifact/{newest['summary']}", wait_until="commit")
     page.get_by_role("cell", name="rows look right").wait_for()
     page.goto(f"{prefect.url}/v2/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
@@ -93,8 +91,8 @@ def test_a_question_that_nobody_answers_is_answered_by_the_time_limit(
     run = prefect.submit("train-sft/pages", config)
     wait_until(lambda: prefect.state(run)["name"] == "Failed", "the time limit answers")
 
-    told = prefect.state(run)["message"]
-    assert "rejected: nobody answered within 0.5 minutes, and approval.at_timeout is `reject`" in told
+    message = prefect.state(run)["message"]
+    assert "rejected: nobody answered within 0.5 minutes, and approval.at_timeout is `reject`" in message
     states = sorted(prefect.get(f"flow_run_states/?flow_run_id={run}"), key=lambda state: str(state["timestamp"]))
     names = [state["name"] for state in states if state["name"] not in {"Pending", "Submitting"}]
     assert names == ["Scheduled", "Running", "Suspended", "Resuming", "Running", "Failed"]

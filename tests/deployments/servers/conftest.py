@@ -29,14 +29,9 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
         password.write_text(PASSWORD)
         password.chmod(0o644)
         initdb = [programs / "initdb", "-D", data, "-U", "stillhouse", "-A", "scram-sha-256", "--no-sync"]
-        made = subprocess.run(
-            [*map(str, initdb), f"--pwfile={password}", "--encoding=UTF8", "--locale=C"],
-            user=user,
-            cwd="/",
-            capture_output=True,
-            text=True,
-        )
-        assert made.returncode == 0, made.stderr
+        command = [*map(str, initdb), f"--pwfile={password}", "--encoding=UTF8", "--locale=C"]
+        done = subprocess.run(command, user=user, cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
         port = str(free_port())
         url = f"postgresql://stillhouse:{PASSWORD}@127.0.0.1:{port}"
 
@@ -83,11 +78,12 @@ def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytes
 
 def _programs() -> Path:
     """The folder of Postgres's programs, which Debian leaves out of PATH."""
-    found = [Path(path) for path in (shutil.which("initdb"),) if path is not None]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs and (path := shutil.which("initdb")) is not None:
+        programs = [Path(path)]
+    if not programs:
         pytest.skip("no Postgres here: apt-get install postgresql")
-    return found[-1].parent
+    return programs[-1].parent
 
 
 def _unprivileged() -> str:

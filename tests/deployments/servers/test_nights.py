@@ -99,8 +99,8 @@ def _fill_in_the_form(page: Any, url: str) -> None:
 
 def _submitted(prefect: Any, deployment: str) -> list[dict[str, Any]]:
     """Flow runs of a deployment, but for those that its schedule has made."""
-    found = prefect.post("flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment]}}})
-    return [run for run in found if not run["auto_scheduled"]]
+    runs = prefect.post("flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment]}}})
+    return [run for run in runs if not run["auto_scheduled"]]
 
 
 def _resumed_from(store: Path) -> int:
