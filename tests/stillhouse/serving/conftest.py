@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.serving.attention import Kernel, PackedLayout
 from stillhouse.serving.generation import Generation
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def model() -> PreTrainedModel:
     return load_model("embedded:student", device="cpu", num_threads=1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
 
 
 @pytest.fixture
@@ -71,11 +77,10 @@ def plain_kernel() -> Kernel:
     ) -> torch.Tensor:
         outputs = []
         bounds = places.query_starts.tolist()
-        rows = zip(bounds, bounds[1:], places.key_starts.tolist(), places.key_lengths.tolist(), strict=False)
-        for start, end, place, length in rows:
-            q, k, v = (
-                x.transpose(0, 1)[None] for x in (query[start:end], key[place:][:length], value[place:][:length])
-            )
+        keys = zip(bounds, bounds[1:], places.key_starts.tolist(), places.key_lengths.tolist(), strict=False)
+        for start, end, place, length in keys:
+            rows = (query[start:end], key[place:][:length], value[place:][:length])
+            q, k, v = (row.transpose(0, 1)[None] for row in rows)
             mask = torch.ones(end - start, length, dtype=torch.bool, device=query.device).tril(length - (end - start))
             output = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, scale=scale, enable_gqa=True

@@ -21,20 +21,24 @@ def status(server: str, *headers: str, chunks: Iterable[bytes] = ()) -> int:
         return int(opened.recv(65536).split()[1])
 
 
-def test_a_wrong_or_missing_key_is_a_401_and_health_is_open(server: str) -> None:
+def test_a_wrong_or_missing_key_is_a_401_everywhere_but_at_health(server: str) -> None:
+    root = server.removesuffix("/v1")
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
         answer = httpx.get(f"{server}/models", headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    for path in ("/openapi.json", "/docs", "/redoc", "/v1/stats", "/nothing"):
+        assert httpx.get(root + path).status_code == 401, path
     assert httpx.get(f"{server}/models", headers={"authorization": "Bearer secret"}).status_code == 200
-    assert httpx.get(server.removesuffix("/v1") + "/health").status_code == 200
+    assert httpx.get(f"{root}/health").status_code == 200
 
 
-def test_the_key_is_asked_for_before_any_of_the_body_is_there(server: str) -> None:
-    assert status(server, f"Content-Length: {800 * 2**20}\r\n") == 401
-
-
-def test_a_body_that_says_it_is_too_long_is_a_413_before_any_of_it_is_there(server: str) -> None:
-    assert status(server, BEARER, f"Content-Length: {MAX_BODY_BYTES + 1}\r\n") == 413
+@pytest.mark.parametrize(
+    ("key", "num_bytes", "expected"), [("", 800 * 2**20, 401), (BEARER, MAX_BODY_BYTES + 1, 413)], ids=["key", "length"]
+)
+def test_the_key_and_the_length_are_checked_before_any_of_the_body_is_there(
+    server: str, key: str, num_bytes: int, expected: int
+) -> None:
+    assert status(server, key, f"Content-Length: {num_bytes}\r\n") == expected
 
 
 def test_a_body_in_chunks_is_a_413_as_soon_as_it_is_too_long(server: str) -> None:
@@ -46,13 +50,6 @@ def test_a_body_in_chunks_is_a_413_as_soon_as_it_is_too_long(server: str) -> Non
 def test_a_long_body_that_is_allowed_is_answered(http: httpx.Client) -> None:
     body = {"model": "student", "prompt": [7], "max_tokens": 1, "user": "x" * (MAX_BODY_BYTES - 2**20)}
     assert http.post("/completions", json=body).status_code in {200, 400}
-
-
-def test_nothing_but_health_is_answered_without_the_key(server: str) -> None:
-    root = server.removesuffix("/v1")
-    for path in ("/openapi.json", "/docs", "/redoc", "/v1/stats", "/nothing"):
-        assert httpx.get(root + path).status_code == 401, path
-    assert httpx.get(f"{root}/health").status_code == 200
 
 
 @pytest.mark.parametrize(

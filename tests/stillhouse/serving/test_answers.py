@@ -4,7 +4,6 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.answers import chat_choice, first_call_index
 from stillhouse.serving.generation import Generation
@@ -12,11 +11,6 @@ from stillhouse.serving.protocol import ChatRequest
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'
 USER = {"role": "user", "content": "x"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 def request(**fields: Any) -> ChatRequest:

@@ -12,6 +12,7 @@ from stillhouse.serving.graphs import Pass, RecordedPasses, Shape
 from stillhouse.serving.sampling import PickSteps
 
 Forced = Callable[..., None]
+Prompts = list[list[int]]
 
 
 class Recordings:
@@ -27,7 +28,7 @@ class Recordings:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_recorded_passes_decode_what_plain_ones_do_and_leave_parked_turns_alone(
-    is_packed: bool, model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced, plain_kernel: Kernel
+    is_packed: bool, model: PreTrainedModel, prompts: Prompts, assert_forced: Forced, plain_kernel: Kernel
 ) -> None:
     recordings = Recordings()
     generator = Generator(model, max_batch=5, recorder=recordings, kernel=plain_kernel if is_packed else None)
@@ -35,9 +36,7 @@ def test_recorded_passes_decode_what_plain_ones_do_and_leave_parked_turns_alone(
     for turn in range(2):
         requests = [GenerationRequest(prompt, 4 + 2 * i, seed=turn) for i, prompt in enumerate(history)]
         generations = generator.run(requests)
-        assert [len(generation.completion_ids) for generation in generations] == [
-            4 + 2 * i for i in range(len(history))
-        ]
+        assert [len(made.completion_ids) for made in generations] == [request.max_tokens for request in requests]
         assert_forced(model, history, generations)
         history = [[*p, *g.completion_ids, 11] for p, g in zip(history, generations, strict=True)]
     assert set(recordings.shapes) == {8, 1}, "for all five rows at once, and for the last one"
@@ -46,7 +45,7 @@ def test_recorded_passes_decode_what_plain_ones_do_and_leave_parked_turns_alone(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_reading_a_step_late_changes_no_completion(
-    is_packed: bool, model: PreTrainedModel, prompts: list[list[int]], plain_kernel: Kernel
+    is_packed: bool, model: PreTrainedModel, prompts: Prompts, plain_kernel: Kernel
 ) -> None:
     stop_ids = frozenset(range(40))  # so many that rows end all the time, and slots are filled anew
     requests = [
@@ -57,13 +56,13 @@ def test_reading_a_step_late_changes_no_completion(
     expected = Generator(model, max_batch=4).run(requests)
     kernel = plain_kernel if is_packed else None
     seen = Generator(model, max_batch=4, recorder=Recordings(), kernel=kernel).run(requests)
-    assert {one.finish_reason for one in expected} == {"stop", "length"}
-    for one, other in zip(seen, expected, strict=True):
-        assert (one.completion_ids, one.finish_reason) == (other.completion_ids, other.finish_reason)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert {generation.finish_reason for generation in expected} == {"stop", "length"}
+    for late, plain in zip(seen, expected, strict=True):
+        assert (late.completion_ids, late.finish_reason) == (plain.completion_ids, plain.finish_reason)
+        assert late.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
 
 
-def test_no_pass_is_launched_for_rows_that_are_known_to_end(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+def test_no_pass_is_launched_for_rows_that_are_known_to_end(model: PreTrainedModel, prompts: Prompts) -> None:
     generator = Generator(model, recorder=Recordings())
     passes: list[int] = []
     hook = model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -75,7 +74,7 @@ def test_no_pass_is_launched_for_rows_that_are_known_to_end(model: PreTrainedMod
     assert len(passes) == 1 + 6 + 1
 
 
-def test_a_cancelled_row_is_not_read_from_the_pass_under_way(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+def test_a_cancelled_row_is_not_read_from_the_pass_under_way(model: PreTrainedModel, prompts: Prompts) -> None:
     requests = [GenerationRequest(prompt, 12, seed=i) for i, prompt in enumerate(prompts[:4])]
     expected = Generator(model).run(requests)
     generator = Generator(model, max_batch=3, recorder=Recordings())
@@ -106,7 +105,7 @@ def test_growing_buffers_are_recorded_anew(model: PreTrainedModel, assert_forced
 
 
 def test_model_whose_passes_cannot_be_recorded_decodes_without(
-    model: PreTrainedModel, prompts: list[list[int]], caplog: pytest.LogCaptureFixture
+    model: PreTrainedModel, prompts: Prompts, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(run: Pass) -> Pass:
         raise RuntimeError("operation not permitted when stream is capturing")

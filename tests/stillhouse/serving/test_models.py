@@ -51,12 +51,9 @@ def test_a_loaded_model_is_in_evaluation_mode_without_gradients_in_the_type_aske
     assert {(parameter.dtype, parameter.requires_grad) for parameter in model.parameters()} == {(torch.bfloat16, False)}
 
 
-def test_a_folder_that_holds_no_model_is_a_config_error_naming_it(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_and_weights_that_are_cut_off_are_config_errors_naming_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path)):
         load_model(str(tmp_path), device="cpu")
-
-
-def test_weights_that_are_cut_off_are_a_config_error_naming_the_model(tmp_path: Path) -> None:
     shutil.copytree(resolve_model("embedded:student"), tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -98,12 +95,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return made
 
 
-def merged(folder: str) -> Generation:
-    return alone(load_model(folder, device="cpu"))
-
-
-def alone(model: PreTrainedModel) -> Generation:
-    return Generator(model).run([REQUEST])[0]
+def alone(model: PreTrainedModel | str) -> Generation:
+    """The completion of a model, or of that of a folder, by itself."""
+    loaded = load_model(model, device="cpu") if isinstance(model, str) else model
+    return Generator(loaded).run([REQUEST])[0]
 
 
 def load(worker: ModelWorker, name: str, folder: str, *, in_place: bool = False) -> None:
@@ -122,10 +117,11 @@ def assert_same(seen: Generation, expected: Generation) -> None:
 def test_each_request_is_answered_by_the_adapter_it_names(
     worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
-    for name, folder in zip(("v1", "v2.0"), folders, strict=True):
+    by_name = dict(zip(("v1", "v2.0"), folders, strict=True))
+    for name, folder in by_name.items():
         load(worker, name, folder)
-    assert worker.adapters == dict(zip(("v1", "v2.0"), folders, strict=True))
-    expected = {"v1": merged(folders[0]), None: alone(model), "v2.0": merged(folders[1])}
+    assert worker.adapters == by_name
+    expected = {"v1": alone(folders[0]), None: alone(model), "v2.0": alone(folders[1])}
     answers = [(name, worker.sample(REQUEST, name)) for name in ("v1", None, "v2.0", "v1")]
     for name, answer in answers:
         assert_same(answer.result(30), expected[name])
@@ -142,7 +138,7 @@ def test_an_adapter_is_replaced_in_place_and_dropped(
     with pytest.raises(ValueError, match="already been loaded"):
         load(worker, "a", folders[1])
     load(worker, "a", folders[1], in_place=True)
-    assert_same(worker.sample(REQUEST, "a").result(30), merged(folders[1]))
+    assert_same(worker.sample(REQUEST, "a").result(30), alone(folders[1]))
     worker.change(lambda adapted: adapted.unload("a"), "a").result(30)
     assert worker.adapters == {}
     assert_same(worker.sample(REQUEST).result(30), alone(model))
@@ -158,11 +154,11 @@ def test_new_weights_take_the_place_of_the_models_and_of_adapters(
     worker.sample(REQUEST).result(30)
     reload(worker, str(tmp_path))
     assert worker.adapters == {}
-    assert_same(worker.sample(REQUEST).result(30), merged(folders[1]))
+    assert_same(worker.sample(REQUEST).result(30), alone(folders[1]))
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
-def test_what_cannot_be_loaded_is_refused_and_changes_nothing(
+def test_folders_that_cannot_be_loaded_are_refused_and_change_nothing(
     worker: ModelWorker, folder: str, model: PreTrainedModel
 ) -> None:
     with pytest.raises(ValueError, match=f"No adapter found for '{folder}'"):
@@ -172,7 +168,7 @@ def test_what_cannot_be_loaded_is_refused_and_changes_nothing(
     assert_same(worker.sample(REQUEST).result(30), alone(model))
 
 
-def test_what_is_being_sampled_from_is_not_changed(worker: ModelWorker, folders: list[str]) -> None:
+def test_weights_that_are_being_sampled_from_are_not_changed(worker: ModelWorker, folders: list[str]) -> None:
     long = worker.sample(GenerationRequest([5], 1000, temperature=3.0))
     with pytest.raises(ValueError, match="1 completions"):
         reload(worker, folders[0])

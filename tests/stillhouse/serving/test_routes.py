@@ -8,7 +8,6 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimi
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.chat.template import render
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
@@ -19,20 +18,7 @@ USER: dict[str, Any] = {
     "content": "Ben has 12 eggs. Ben finds 5 more. How many eggs does Ben have now?",
 }
 LONG = {"model": "student", "prompt": [7] * 20, "max_tokens": 990, "ignore_eos": True}
-
 SHORT: Any = {"model": "student", "prompt": [7] * 20, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
-
-
-def sampled_alone(
-    model: PreTrainedModel, prompt_ids: list[int], seed: int, max_tokens: int, temperature: float = 1.0
-) -> Any:
-    request = GenerationRequest(prompt_ids, max_tokens, temperature=temperature, seed=seed, stop_ids=frozenset({2}))
-    return Generator(model).run([request])[0]
 
 
 def test_chat_answers_with_the_seeds_tokens_their_logprobs_and_usage(
@@ -43,47 +29,33 @@ def test_chat_answers_with_the_seeds_tokens_their_logprobs_and_usage(
         extra_body={"return_token_ids": True},
     )  # fmt: skip
     prompt_ids = render(tokenizer, [USER], [CALCULATOR_SCHEMA], add_generation_prompt=True)  # type: ignore[list-item]
-    expected = sampled_alone(model, prompt_ids, 5, 40)
+    [expected] = Generator(model).run([GenerationRequest(prompt_ids, 40, seed=5, stop_ids=frozenset({2}))])
     [choice] = answer.choices
     raw = answer.model_dump()
     assert raw["prompt_token_ids"] == prompt_ids
     assert raw["choices"][0]["token_ids"] == expected.completion_ids
     assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.logprobs, abs=1e-4)
-    assert answer.usage.prompt_tokens == len(prompt_ids)
-    assert answer.usage.completion_tokens == len(expected.completion_ids)
-    assert answer.usage.total_tokens == len(prompt_ids) + len(expected.completion_ids)
+    sizes = (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+    assert sizes == (len(prompt_ids), len(expected.completion_ids), len(prompt_ids) + len(expected.completion_ids))
 
 
-def test_a_seed_repeats_an_answer_and_n_choices_differ(openai: OpenAI) -> None:
-    def ask(n: int) -> list[str | None]:
-        answer = openai.chat.completions.create(
-            model="student", messages=[USER], max_tokens=12, seed=3, n=n, temperature=3.0
-        )
-        return [choice.message.content for choice in answer.choices]
+def test_a_seed_repeats_an_answer_and_without_one_and_in_n_choices_answers_differ(openai: OpenAI) -> None:
+    def answers(n: int, seed: int | None) -> list[str]:
+        settings: Any = {"max_tokens": 12, "temperature": 3.0, "n": n, "seed": seed}
+        return [choice.text for choice in openai.completions.create(model="student", prompt=[7, 8], **settings).choices]
 
-    assert ask(3) == ask(3)
-    assert len(set(ask(3))) == 3
-    assert ask(3)[0] == ask(1)[0]
-
-
-def test_without_a_seed_answers_differ(openai: OpenAI) -> None:
-    answers = {
-        openai.completions.create(model="student", prompt=[7, 8], max_tokens=12, temperature=3.0).choices[0].text
-        for _ in range(3)
-    }
-    assert len(answers) == 3
+    three = answers(3, seed=3)
+    assert answers(3, seed=3) == three
+    assert len(set(three)) == 3
+    assert answers(1, seed=3) == three[:1]
+    assert len({answers(1, seed=None)[0] for _ in range(3)}) == 3
 
 
 def test_a_cut_answer_has_the_best_alternatives_of_the_tempered_distribution(openai: OpenAI) -> None:
     answer = openai.chat.completions.create(
-        model="student",
-        messages=[USER],
-        max_completion_tokens=3,
-        seed=1,
-        temperature=3.0,
-        logprobs=True,
+        model="student", messages=[USER], max_completion_tokens=3, seed=1, temperature=3.0, logprobs=True,
         top_logprobs=4,
-    )
+    )  # fmt: skip
     assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
     for entry in answer.choices[0].logprobs.content:
         top = {alternative.token: alternative.logprob for alternative in entry.top_logprobs}
@@ -109,9 +81,8 @@ def test_echo_scores_the_prompt_with_none_first(
     assert logprobs["token_logprobs"][0] is None
     assert logprobs["token_logprobs"][1:] == pytest.approx(score_tokens(model, [ids])[0][1:], abs=1e-4)
     assert "".join(logprobs["tokens"]) == text
-    assert [
-        text[offset:][: len(token)] for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True)
-    ] == logprobs["tokens"]
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert text[offset:].startswith(token)
     assert logprobs["top_logprobs"][0] is None
     assert all(2 <= len(top) <= 3 for top in logprobs["top_logprobs"][1:])
     assert answer["usage"] == {"prompt_tokens": len(ids), "completion_tokens": 0, "total_tokens": len(ids)}
@@ -190,24 +161,20 @@ def test_an_unknown_model_is_a_404_that_names_the_served_one(openai: OpenAI) -> 
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 21}, "top_logprobs"),
+        *(({"prompt": prompt}, "") for prompt in ([619], [], "")),
+        ({"prompt": "x", "max_tokens": 0}, ""),
+        ({"prompt": "x", "prompt_logprobs": 50}, ""),
     ],
 )
 def test_a_request_that_cannot_be_honoured_is_a_400_naming_the_field(
     http: httpx.Client, change: dict[str, Any], field: str
 ) -> None:
-    answer = http.post("/chat/completions", json={"model": "student", "messages": [USER], "max_tokens": 2, **change})
-    assert answer.status_code == 400
+    path, body = ("completions", {}) if "prompt" in change else ("chat/completions", {"messages": [USER]})
+    answer = http.post(path, json={"model": "student", "max_tokens": 2, **body, **change})
     error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
     assert set(error) == {"message", "type", "param", "code"}
     assert field in error["message"]
-
-
-@pytest.mark.parametrize(
-    "change", [{"prompt": [619]}, {"prompt": []}, {"prompt": ""}, {"max_tokens": 0}, {"prompt_logprobs": 50}]
-)
-def test_a_completion_request_that_makes_no_sense_is_a_400(http: httpx.Client, change: dict[str, Any]) -> None:
-    answer = http.post("/completions", json={"model": "student", "prompt": "x", "max_tokens": 1, **change})
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_fields_set_to_nothing_and_unknown_fields_are_ignored(http: httpx.Client) -> None:

@@ -7,38 +7,33 @@ import httpx
 import psutil
 import pytest
 
-
-def run(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stillhouse.serving", *args], capture_output=True, text=True, timeout=120, check=False
-    )
+SERVE = [sys.executable, "-m", "stillhouse.serving"]
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    "args",
     [
-        (("embedded:nobody",), "nobody"),
-        (("embedded:student", "--api-key-env", "NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE"),
-        (("embedded:student", "--host", "192.0.2.1"), "192.0.2.1"),
+        ("embedded:nobody",),
+        ("embedded:student", "--api-key-env", "NO_SUCH_VARIABLE"),
+        ("embedded:student", "--host", "192.0.2.1"),
     ],
 )
-def test_what_cannot_be_served_is_one_clear_line_and_exit_code_1(args: tuple[str, ...], words: str) -> None:
-    result = run(*args)
-    assert result.returncode == 1
-    assert words in result.stderr
+def test_settings_that_cannot_be_served_give_one_clear_line_and_exit_code_1(args: tuple[str, ...]) -> None:
+    result = subprocess.run([*SERVE, *args], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert args[-1].removeprefix("embedded:") in result.stderr
     assert "Traceback" not in result.stderr
-    assert result.stdout == ""
 
 
-def test_it_listens_on_loopback_alone_unless_told_otherwise(server: str) -> None:
+def test_it_listens_on_loopback_alone_by_default(server: str) -> None:
     port = httpx.URL(server).port
-    listeners = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-    assert {one.laddr.ip for one in listeners if one.laddr.port == port} == {"127.0.0.1"}
+    listening = [socket.laddr for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in listening if address.port == port} == {"127.0.0.1"}
 
 
 @pytest.mark.slow
 def test_sigterm_stops_it_quickly_also_in_the_middle_of_a_completion() -> None:
-    args = [sys.executable, "-m", "stillhouse.serving", "embedded:student", "--device", "cpu", "--num-threads", "1"]
+    args = [*SERVE, "embedded:student", "--device", "cpu", "--num-threads", "1"]
     with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split('"')[3]

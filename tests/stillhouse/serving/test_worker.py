@@ -39,7 +39,7 @@ def test_an_abandoned_completion_frees_its_place(worker: ModelWorker) -> None:
     assert not futures[0].done()
 
 
-def test_a_failing_request_or_step_is_told_to_those_who_wait_and_the_worker_goes_on(worker: ModelWorker) -> None:
+def test_an_error_reaches_those_who_wait_and_the_worker_goes_on(worker: ModelWorker) -> None:
     with pytest.raises(ValueError, match="0 tokens"):
         worker.sample(GenerationRequest([], 5)).result(10)
     for out_of_vocabulary in (worker.score([3, 100_000], num_top=0), worker.sample(GenerationRequest([100_000], 5))):
