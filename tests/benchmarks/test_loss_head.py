@@ -17,8 +17,7 @@ def test_values_and_gradients_agree_and_chunks_save_memory(
     out = tmp_path / "figures.json"
     main([*SIZE, "--dtypes", "float32", "--weights", "trained", "--chunk-elements", str(8 * V), "--json", str(out)])
     (figures,) = json.loads(out.read_text())["settings"]
-    assert figures["loss_difference"] < 1e-5
-    assert figures["gradient_difference"] < 1e-5
+    assert max(figures["loss_difference"], figures["gradient_difference"]) < 1e-5
     # The logits alone are 5 MB, and the naive way holds them several times.
     assert figures["naive_bytes"] > 64 * V * 4
     assert figures["our_bytes"] < 0.5 * figures["naive_bytes"]

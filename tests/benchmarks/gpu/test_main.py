@@ -32,8 +32,6 @@ def test_the_whole_plan_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
         rows = json.loads((out / f"{part}.json").read_text())
         planned = {row.name for job in plan(with_model=True, tiny=True) if job.part == part for row in job.rows}
         assert rows.keys() == planned
-        assert {
-            name: row["reason"] for name, row in rows.items() if row["status"] not in ("measured", "unavailable")
-        } == {}
         # TRL and Liger may be missing here, and some kernels need CUDA.
+        assert {row["status"] for row in rows.values()} <= {"measured", "unavailable"}, rows
         assert all(row["figures"] for row in rows.values() if row["status"] == "measured")

@@ -41,15 +41,12 @@ def test_the_better_variant_is_held_against_the_goal() -> None:
     assert middle.endswith("| not run |  |")
 
 
-def test_device_versions_and_commit_stand_above_the_figures() -> None:
-    text = page(JOBS, {"truth": {"peaks": measured(bf16_tflops=788.0)}})
+def test_device_versions_and_commit_stand_above_the_figures_and_failures_have_their_reason() -> None:
+    failed = Measurement("failed", H200, {}, "RuntimeError: no kernel image")
+    text = page(JOBS, {"truth": {"peaks": measured(bf16_tflops=788.0), "CUDA graph": failed}})
     assert "- device NVIDIA H200, torch 2.11.0, commit c0ffee" in text
     assert "Nothing has been measured" not in text
-
-
-def test_what_failed_is_listed_with_its_reason() -> None:
-    failed = Measurement("failed", H200, {}, "RuntimeError: no kernel image")
-    assert "- CUDA graph: failed: RuntimeError: no kernel image" in page(JOBS, {"truth": {"CUDA graph": failed}})
+    assert "- CUDA graph: failed: RuntimeError: no kernel image" in text
 
 
 def test_profiles_are_shown_as_shares_and_longest_kernels() -> None:

@@ -25,7 +25,4 @@ def test_kernels_are_told_apart_by_phase_and_name() -> None:
 def test_kernels_on_two_streams_count_once_towards_the_busy_time() -> None:
     figures = shares([Interval("a", 0, 60), Interval("b", 20, 50), Interval("c", 90, 100)], [])
     assert figures["shares"]["idle"] == pytest.approx(0.3)
-
-
-def test_a_step_without_kernels_has_no_shares() -> None:
     assert shares([], []) == {}

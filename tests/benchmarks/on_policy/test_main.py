@@ -19,8 +19,7 @@ def test_both_sides_distill_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report["losses"]["largest_difference"] < 1e-5
     assert report["losses"]["first"] > report["losses"]["last"] > 0.0
     (speed,) = report["speeds"]
-    for side in ("ours", "trl"):
-        (turn,) = speed[side]
+    for turn in (speed["ours"][0], speed["trl"][0]):
         assert turn["split"].keys() == {"sample", "score", "train", "sync"}
-        assert all(seconds >= 0.0 for seconds in turn["split"].values())
+        assert min(turn["split"].values()) >= 0.0
         assert turn["speed"]["peak_bytes"] > 1e8

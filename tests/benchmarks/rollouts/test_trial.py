@@ -32,22 +32,17 @@ def test_a_killed_client_goes_on_and_is_billed_for_what_was_in_flight(side: str,
     service = Service(latency_s=0.1, tool_turns=2)
     score = trial(Scenario("", service, 12, concurrency=4, kills=(0.4,)), side, tmp_path)
     assert score.is_whole, (tmp_path / "log.txt").read_text()
-    assert score.num_rebilled is not None
-    assert score.in_flight_at_kills is not None
-    assert 0 < score.in_flight_at_kills <= 12
-    if side == "engine":
-        assert score.num_rebilled <= score.in_flight_at_kills
-    else:
-        # It keeps rows and no turns.
-        assert score.num_rebilled > 0
+    rebilled, in_flight = score.num_rebilled or 0, score.in_flight_at_kills or 0
+    assert 0 < in_flight <= 12
+    # Batches keep rows and no turns.
+    assert rebilled <= in_flight if side == "engine" else rebilled > 0
 
 
 @pytest.mark.slow
 def test_more_samples_owe_the_missing_ones_only(tmp_path: Path) -> None:
     scenario = Scenario("", Service(latency_s=0.01), 6, concurrency=4, num_samples=3, num_samples_first=1)
     score = trial(scenario, "engine", tmp_path)
-    assert score.is_whole
-    assert score.num_rebilled == 0
+    assert (score.is_whole, score.num_rebilled) == (True, 0)
 
 
 @pytest.mark.slow
@@ -56,10 +51,8 @@ def test_what_is_lost_and_doubled_is_counted(tmp_path: Path) -> None:
     steps = (Step(at_s=0, limits=Limits(requests_per_minute=300, burst_requests=3)),)
     scenario = Scenario("", Service(latency_s=0.01, steps=steps), 9, concurrency=4)
     score = trial(scenario, "batches", tmp_path)
-    assert score.num_lost > 0
-    assert score.num_doubled > 0
+    assert min(score.num_lost, score.num_doubled, score.refused_per_row) > 0
     assert score.billed_over_useful > (9 - score.num_lost) / 9
-    assert score.refused_per_row > 0
 
 
 def test_a_side_that_cannot_start_is_scored_and_not_raised(tmp_path: Path) -> None:

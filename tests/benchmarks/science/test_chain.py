@@ -10,7 +10,7 @@ def test_every_operation_is_a_permutation_and_every_wrong_reading_another_digit(
     assert all(sorted(table) == list(range(10)) for table in TABLES.values())
     assert list(WRONG_TABLES) == list(DOUBTFUL)
     for letter, wrong in WRONG_TABLES.items():
-        assert all(one != other for one, other in zip(TABLES[letter], wrong, strict=True))
+        assert all(right != misread for right, misread in zip(TABLES[letter], wrong, strict=True))
 
 
 def test_results_build_on_each_other() -> None:
@@ -22,8 +22,8 @@ def test_results_build_on_each_other() -> None:
 def test_doubtful_letters_alone_are_read_wrong_and_as_often_as_asked(wrong_share: float, expected: float) -> None:
     rng, doubtful, sure = random.Random(0), DOUBTFUL[0], "b"
     read = [Chain(3, doubtful + sure).misread(rng, wrong_share) for _ in range(2000)]
-    assert sum(one[0] == WRONG_TABLES[doubtful][3] for one in read) / 2000 == pytest.approx(expected, abs=0.04)
-    assert all(two == TABLES[sure][one] for one, two in read)
+    assert sum(first == WRONG_TABLES[doubtful][3] for first, _ in read) / 2000 == pytest.approx(expected, abs=0.04)
+    assert all(second == TABLES[sure][first] for first, second in read)
 
 
 def test_an_answer_is_right_by_its_last_result_and_its_length() -> None:

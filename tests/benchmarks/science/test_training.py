@@ -14,7 +14,7 @@ def sft(lab: Lab, start: Path) -> Training:
     return Training(start=start, config=config, measure_every=1)
 
 
-def test_a_course_has_every_step_that_was_asked_for_and_what_it_cost(lab: Lab, new_model: Path) -> None:
+def test_a_course_has_every_step_and_its_costs_and_is_not_run_again(lab: Lab, new_model: Path) -> None:
     course = lab.course(sft(lab, new_model))
     assert [point.step for point in course.points] == [0, 1, 2]
     assert all(0.0 <= point.accuracies[CHAIN] <= 1.0 for point in course.points)
@@ -23,11 +23,6 @@ def test_a_course_has_every_step_that_was_asked_for_and_what_it_cost(lab: Lab, n
     # Of each answer its results and its end are learnt.
     assert (middle.targets, end.targets) == pytest.approx((16 * (LENGTH + 1), 32 * (LENGTH + 1)))
     assert end.flops == pytest.approx(2 * middle.flops)
-    assert (course.folder / "model.safetensors").is_file()
-
-
-def test_a_training_that_has_run_is_not_run_again(lab: Lab, new_model: Path) -> None:
-    course = lab.course(sft(lab, new_model))
     file = course.folder / "model.safetensors"
     written = file.stat().st_mtime_ns
     assert lab.course(sft(lab, new_model)) == course

@@ -17,19 +17,19 @@ def rendered() -> Sequence[Rendered]:
     ]
 
 
-def test_conversations_differ_in_length_and_the_assistant_says_about_half(rendered: Sequence[Rendered]) -> None:
-    lengths = sorted(len(one["input_ids"]) for one in rendered)
+def test_conversations_differ_in_length_and_about_half_is_the_assistants(rendered: Sequence[Rendered]) -> None:
+    lengths = sorted(len(row["input_ids"]) for row in rendered)
     assert sum(lengths) / len(lengths) == pytest.approx(MEAN_TOKENS, rel=0.05)
     assert lengths[-1] <= MAX_TOKENS
     assert lengths[-40] > 4 * lengths[40]
-    learnt = sum(sum(one["assistant_masks"]) for one in rendered)
+    learnt = sum(sum(row["assistant_masks"]) for row in rendered)
     assert 0.4 < learnt / sum(lengths) < 0.55
 
 
 def test_every_word_is_one_known_token(rendered: Sequence[Rendered]) -> None:
     tokenizer = word_tokenizer(SHAPES["narrow"].vocabulary)
     assert len(tokenizer) == SHAPES["narrow"].vocabulary
-    assert not any(tokenizer.unk_token_id in one["input_ids"] for one in rendered[:50])
+    assert not any(tokenizer.unk_token_id in row["input_ids"] for row in rendered[:50])
 
 
 def test_a_seed_gives_the_same_conversations() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -42,40 +43,43 @@ def measured(module: Any, name: str, **surroundings: Any) -> dict[str, Any]:
     return figures
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+LOSSES = pytest.mark.parametrize("loss", ["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"])
+
+
+@DTYPES
 def test_packed_rows_give_the_loss_and_gradients_of_padded_ones(dtype: str) -> None:
     figures = measured(exactness, f"packed rows, {dtype}")
     assert figures["loss_difference"] < 1e-3
     assert figures["gradient_difference"] < (1e-5 if dtype == "float32" else 2e-2)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@DTYPES
 def test_the_sampler_gives_the_log_probabilities_of_one_forward_pass(dtype: str) -> None:
     figures = measured(exactness, f"sampler, {dtype}")
     assert figures["same_completions"] == 1.0
     assert figures["largest_logprob_difference"] < (1e-4 if dtype == "float32" else 0.1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@DTYPES
 def test_a_merged_adapter_answers_as_the_adapter_beside_the_weights(dtype: str) -> None:
     figures = measured(exactness, f"merged adapter, {dtype}")
     assert figures["effect"] > 0.1, "the adapter changes something"
     assert max(figures["merged_difference"], figures["sampling_difference"]) < (1e-5 if dtype == "float32" else 2e-2)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"])
-def test_the_fused_head_gives_the_gradients_of_all_logits_at_once(loss: str) -> None:
-    figures = measured(exactness, f"head, {loss}, float32")
-    assert figures["loss_difference"] < 1e-5
-    assert figures["gradient_difference"] < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"])
-def test_the_compiled_head_gives_the_gradients_of_all_logits_at_once(loss: str) -> None:
-    figures = measured(exactness, f"compiled head, {loss}")
-    assert figures["loss_difference"] < 1e-3
-    assert figures["gradient_difference"] < 1e-2
+@LOSSES
+@pytest.mark.parametrize(
+    ("row", "of_loss", "of_gradient"),
+    [("head, {}, float32", 1e-5, 1e-5), pytest.param("compiled head, {}", 1e-3, 1e-2, marks=pytest.mark.slow)],
+    ids=["eager", "compiled"],
+)
+def test_the_head_gives_the_gradients_of_all_logits_at_once(
+    loss: str, row: str, of_loss: float, of_gradient: float
+) -> None:
+    figures = measured(exactness, row.format(loss))
+    assert figures["loss_difference"] < of_loss
+    assert figures["gradient_difference"] < of_gradient
 
 
 def test_packed_attention_is_measured_and_right() -> None:
@@ -112,9 +116,7 @@ def test_our_sft_is_timed_and_profiled(name: str) -> None:
     assert figures["estimated_memory_gib"] > 0
     assert len(figures["losses"]) == 12
     assert figures["losses"][0] == pytest.approx(math.log(512), abs=0.1)
-    assert figures["shares"]["matmul"] > 0
-    assert figures["shares"]["head"] > 0
-    assert figures["shares"]["optimizer"] > 0
+    assert all(figures["shares"][part] > 0 for part in ("matmul", "head", "optimizer"))
 
 
 def test_a_step_of_sft_has_some_32000_tokens_of_which_half_are_learnt() -> None:
@@ -157,8 +159,7 @@ def test_sampling_is_timed_beside_its_floor(side: str) -> None:
 @pytest.mark.parametrize("side", ["ours", "naive"])
 def test_the_head_alone_is_timed_beside_its_floor(loss: str, side: str) -> None:
     figures = measured(head, f"{loss}, H 1,024, trained, {side}")
-    assert figures["ms"] > 0
-    assert figures["floor_ms"] > 0
+    assert min(figures["ms"], figures["floor_ms"]) > 0
 
 
 @pytest.mark.slow
@@ -183,8 +184,6 @@ def test_tests_for_cuda_are_found_by_their_mark() -> None:
 
 
 def test_failures_of_the_tests_for_cuda_are_kept_with_their_messages() -> None:
-    from xml.etree import ElementTree
-
     report = ElementTree.fromstring(
         """<testsuites><testsuite>
         <testcase classname="a" name="right"/>
@@ -193,9 +192,5 @@ def test_failures_of_the_tests_for_cuda_are_kept_with_their_messages() -> None:
         <testcase classname="a" name="broken"><error message="no such fixture"/></testcase>
         </testsuite></testsuites>"""
     )
-    assert gpu_tests.outcome(report) == {
-        "passed": 1,
-        "failed": 2,
-        "skipped": 1,
-        "failures": {"a::wrong": "assert 1 == 2", "a::broken": "no such fixture"},
-    }
+    failures = {"a::wrong": "assert 1 == 2", "a::broken": "no such fixture"}
+    assert gpu_tests.outcome(report) == {"passed": 1, "failed": 2, "skipped": 1, "failures": failures}
