@@ -33,13 +33,16 @@ def unusual() -> list[list[dict[str, Any]]]:
     ]
 
 
+def ids_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 @pytest.mark.parametrize("tools", [TOOLS, None], ids=["tools", "no tools"])
 @pytest.mark.parametrize("messages", [*gold(5), *unusual()])
 def test_each_generation_prompt_and_its_completion_begin_the_longer_conversation(
     messages: list[dict[str, Any]], tools: list[Any] | None, tokenizer: PreTrainedTokenizerFast
 ):
-    whole = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
-    whole_ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
+    all_ids = ids_of(tokenizer, tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     assert turns
     for index in turns:
@@ -49,11 +52,8 @@ def test_each_generation_prompt_and_its_completion_begin_the_longer_conversation
         after = tokenizer.apply_chat_template(messages[: index + 1], tools=tools, tokenize=False)
         completion = after.removeprefix(before).removesuffix("\n")
         assert completion.endswith("<|im_end|>")
-        sampled_ids = [
-            *tokenizer(before, add_special_tokens=False)["input_ids"],
-            *tokenizer(completion, add_special_tokens=False)["input_ids"],
-        ]
-        assert whole_ids[: len(sampled_ids)] == sampled_ids
+        sampled_ids = ids_of(tokenizer, before) + ids_of(tokenizer, completion)
+        assert all_ids[: len(sampled_ids)] == sampled_ids
 
 
 @pytest.mark.parametrize(

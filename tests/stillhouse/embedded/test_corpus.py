@@ -16,8 +16,10 @@ def written_turns(row: Row, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     return re.findall(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", tokenizer.decode(row.ids), re.DOTALL)
 
 
-def test_a_scrambled_corpus_trains_on_every_assistant_turn(tokenizer: PreTrainedTokenizerFast):
-    for row in draw_rows(tokenizer, "scrambled", 50, random.Random(1)):
+def test_a_scrambled_corpus_trains_on_every_assistant_turn_and_is_the_same_by_seed(tokenizer: PreTrainedTokenizerFast):
+    rows, again = (draw_rows(tokenizer, "scrambled", 50, random.Random(1)) for _ in range(2))
+    assert rows == again
+    for row in rows:
         assert trained_texts(row, tokenizer) == written_turns(row, tokenizer)
 
 
@@ -31,8 +33,3 @@ def test_a_correct_corpus_leaves_out_exactly_one_turn_where_it_slipped(tokenizer
         assert all("<tool_call>" in turn for turn in left_out)
         num_slips += len(left_out)
     assert 25 <= num_slips <= 75
-
-
-def test_the_same_seed_gives_the_same_rows(tokenizer: PreTrainedTokenizerFast):
-    first, second = (draw_rows(tokenizer, "correct", 20, random.Random(4)) for _ in range(2))
-    assert first == second

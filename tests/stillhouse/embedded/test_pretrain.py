@@ -9,15 +9,13 @@ from stillhouse.embedded.pretrain import STUDENT, _loss, new_model, pretrain
 
 
 def test_a_few_steps_learn_and_the_same_seed_gives_the_same_weights(tokenizer: PreTrainedTokenizerFast):
-    recipe = dataclasses.replace(STUDENT, num_steps=6)
-    rows = sorted(draw_rows(tokenizer, recipe.corpus, 100, random.Random(1)), key=lambda row: len(row.ids))[:32]
+    recipe = dataclasses.replace(STUDENT, num_steps=4)
+    rows = sorted(draw_rows(tokenizer, recipe.corpus, 100, random.Random(1)), key=lambda row: len(row.ids))[:24]
     first, second = new_model(recipe, tokenizer), new_model(recipe, tokenizer)
     untrained = _loss(first, rows).item()
-
     assert pretrain(first, rows, recipe) == pretrain(second, rows, recipe)
-    assert _loss(first, rows).item() < untrained - 0.1
-    for one, other in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert _loss(first, rows).item() < untrained - 0.05
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
 
 
 def test_loss_is_the_mean_over_trained_tokens_whatever_the_padding(tokenizer: PreTrainedTokenizerFast):

@@ -40,13 +40,11 @@ def test_the_same_seed_gives_the_same_stories():
 def test_a_story_told_by_hand_has_the_expected_text_conversation_and_answer():
     events = (Event(Phrase("buys {n} more", "+"), (77,)), Event(Phrase("ships {k} crates of {m}", "-"), (5, 12)))
     story = Story("Anna", "apples", 412, events)
-
     assert story.text == (
         "Anna has 412 apples. Anna buys 77 more. Then Anna ships 5 crates of 12. How many apples does Anna have now?"
     )
     messages = conversation(story)
-    roles = ["user", "assistant", "tool", "assistant", "tool", "assistant"]
-    assert [message["role"] for message in messages] == roles
+    assert [message["role"] for message in messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"expression": "412 + 77"}'
     assert expressions(messages) == ["412 + 77", "489 - 5 * 12"]
     assert results(messages) == [489, 429]

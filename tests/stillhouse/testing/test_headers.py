@@ -5,43 +5,36 @@ import pytest
 
 from stillhouse.testing.headers import HeaderForm, RetryAfter, limit_headers, openai_duration, refuse
 from stillhouse.testing.limits import Refusal, Standing
+from stillhouse.testing.reply import Reply
 
 STANDINGS = {"requests": Standing(600, 3.7, 42.0), "tokens": Standing(90_000, 0.0, 0.25)}
+
+
+def by_limit(form: str, requests: tuple[str, ...], tokens: tuple[str, ...]) -> dict[str, str]:
+    fields = ("limit", "remaining", "reset")
+    values = {"requests": requests, "tokens": tokens}
+    return {
+        form.format(field, name): value for name in values for field, value in zip(fields, values[name], strict=True)
+    }
 
 
 @pytest.mark.parametrize(
     ("form", "expected"),
     [
-        (
-            "openai",
-            {
-                "x-ratelimit-limit-requests": "600",
-                "x-ratelimit-remaining-requests": "3",
-                "x-ratelimit-reset-requests": "42s",
-                "x-ratelimit-limit-tokens": "90000",
-                "x-ratelimit-remaining-tokens": "0",
-                "x-ratelimit-reset-tokens": "250ms",
-            },
-        ),
+        ("openai", by_limit("x-ratelimit-{}-{}", ("600", "3", "42s"), ("90000", "0", "250ms"))),
         (
             "anthropic",
-            {
-                "anthropic-ratelimit-requests-limit": "600",
-                "anthropic-ratelimit-requests-remaining": "3",
-                "anthropic-ratelimit-requests-reset": "1970-01-01T00:17:22Z",
-                "anthropic-ratelimit-tokens-limit": "90000",
-                "anthropic-ratelimit-tokens-remaining": "0",
-                "anthropic-ratelimit-tokens-reset": "1970-01-01T00:16:41Z",
-            },
+            by_limit(
+                "anthropic-ratelimit-{1}-{0}",
+                ("600", "3", "1970-01-01T00:17:22Z"),
+                ("90000", "0", "1970-01-01T00:16:41Z"),
+            ),
         ),
-        (
-            "openrouter",
-            {"X-RateLimit-Limit": "600", "X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1042000"},
-        ),
+        ("openrouter", {"X-RateLimit-Limit": "600", "X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1042000"}),
         (None, {}),
     ],
 )
-def test_limits_are_told_as_each_provider_does(form: HeaderForm | None, expected: dict[str, str]) -> None:
+def test_limits_are_written_as_each_provider_does(form: HeaderForm | None, expected: dict[str, str]) -> None:
     assert limit_headers(form, STANDINGS, now=1000.0) == expected
 
 
@@ -52,25 +45,26 @@ def test_durations_are_written_as_openai_does(seconds: float, written: str) -> N
     assert openai_duration(seconds) == written
 
 
-@pytest.mark.parametrize(("retry_after", "said"), [("whole", "3"), ("exact", "2.100"), (89.0, "89"), (None, None)])
-def test_retry_after_says_what_it_is_told_to(retry_after: RetryAfter, said: str | None) -> None:
-    reply = refuse(
-        Refusal("tokens", 2.1), headers={}, retry_after=retry_after, form="openai", say_why=True, delay_s=0.0
+def refused(form: HeaderForm | None = "openai", retry_after: RetryAfter = None, *, say_why: bool = True) -> Reply:
+    headers = {"X-RateLimit-Limit": "600"}
+    return refuse(
+        Refusal("tokens", 2.1), headers=headers, retry_after=retry_after, form=form, say_why=say_why, delay_s=0.0
     )
-    assert reply.status == 429
-    assert reply.headers.get("retry-after") == said
 
 
-def refused(form: HeaderForm | None, *, say_why: bool) -> dict[str, Any]:
-    told = {"X-RateLimit-Limit": "600"}
-    reply = refuse(Refusal("tokens", 2.1), headers=told, retry_after=None, form=form, say_why=say_why, delay_s=0.0)
-    body: dict[str, Any] = orjson.loads(orjson.dumps(reply.body))
-    return body
+@pytest.mark.parametrize(("retry_after", "written"), [("whole", "3"), ("exact", "2.100"), (89.0, "89"), (None, None)])
+def test_retry_after_is_rounded_exact_fixed_or_left_out(retry_after: RetryAfter, written: str | None) -> None:
+    reply = refused(retry_after=retry_after)
+    assert (reply.status, reply.headers.get("retry-after")) == (429, written)
 
 
 def test_the_body_names_the_limit_only_when_it_is_to() -> None:
-    assert refused("openai", say_why=True)["error"]["type"] == "tokens"
-    assert "(TPM)" in refused("anthropic", say_why=True)["error"]["message"]
-    assert refused("openrouter", say_why=True)["error"]["metadata"]["headers"] == {"X-RateLimit-Limit": "600"}
+    def error(form: HeaderForm | None, *, say_why: bool = True) -> dict[str, Any]:
+        body: dict[str, Any] = orjson.loads(orjson.dumps(refused(form, say_why=say_why).body))
+        return body["error"]
+
+    assert error("openai")["type"] == "tokens"
+    assert "(TPM)" in error("anthropic")["message"]
+    assert error("openrouter")["metadata"]["headers"] == {"X-RateLimit-Limit": "600"}
     for form in ("openai", "anthropic", "openrouter", None):
-        assert "TPM" not in str(refused(form, say_why=False))  # type: ignore[arg-type]
+        assert "TPM" not in str(error(form, say_why=False))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from stillhouse.testing.limits import Limiter, Limits, Size, Step
+from stillhouse.testing.limits import Limiter, Limits, Refusal, Size, Step
 
 
 def limiter(**limits: object) -> Limiter:
@@ -26,17 +26,13 @@ def test_bucket_serves_its_burst_and_then_the_rate() -> None:
     assert served(limited, 0.0, 20) == 5
     assert served(limited, 0.5, 20) == 0
     assert served(limited, 3.0, 20) == 3
-    refusal = limited.refusal(3.25, 0)
-    assert refusal is not None
-    assert (refusal.scope, round(refusal.wait_s, 6)) == ("requests", 0.75)
+    assert limited.refusal(3.25, 0) == Refusal("requests", pytest.approx(0.75))
 
 
 def test_fixed_windows_serve_all_at_their_start() -> None:
     limited = limiter(requests_per_minute=60, window_s=10)
     assert served(limited, 4.0, 30) == 10
-    refusal = limited.refusal(4.0, 0)
-    assert refusal is not None
-    assert refusal.wait_s == 6.0
+    assert limited.refusal(4.0, 0) == Refusal("requests", 6.0)
     assert served(limited, 9.9, 30) == 0
     assert served(limited, 10.0, 30) == 10
 
@@ -52,15 +48,13 @@ def test_tokens_are_counted_as_sampled_or_as_allowed(counted: str, expected: int
 
 def test_a_request_larger_than_the_bucket_is_served_by_a_full_one() -> None:
     limited = limiter(tokens_per_minute=6000, burst_tokens=100)
-    assert served(limited, 0.0, 1, Size(tokens=500)) == 1
-    assert served(limited, 4.9, 1, Size(tokens=500)) == 0
-    assert served(limited, 5.1, 1, Size(tokens=500)) == 1
+    assert [served(limited, now, 1, Size(tokens=500)) for now in (0.0, 4.9, 5.1)] == [1, 0, 1]
 
 
 def test_refusals_that_consume_keep_the_bucket_empty() -> None:
     patient = limiter(requests_per_minute=60, burst_requests=1)
     storm = limiter(requests_per_minute=60, burst_requests=1, rejects_consume=True)
-    counts = [sum(served(one, tick / 10, 1) for tick in range(100)) for one in (patient, storm)]
+    counts = [sum(served(limited, tick / 10, 1) for tick in range(100)) for limited in (patient, storm)]
     assert counts == [10, 1]
 
 
@@ -69,9 +63,7 @@ def test_concurrency_and_day_are_named() -> None:
     assert limited.refusal(0.0, 1) is None
     assert getattr(limited.refusal(0.0, 2), "scope", None) == "concurrency"
     assert served(limited, 0.0, 9) == 3
-    refusal = limited.refusal(0.0, 0)
-    assert refusal is not None
-    assert (refusal.scope, refusal.wait_s) == ("day", 3600.0)
+    assert limited.refusal(0.0, 0) == Refusal("day", 3600.0)
 
 
 def test_a_rival_takes_its_share_and_headers_do_not_tell() -> None:
