@@ -10,6 +10,11 @@ from stillhouse.config import StudentConfig
 from stillhouse.training.model.load import load_student
 from stillhouse.training.monitoring.flops import ModelFlops, measure_peak_flops, model_flops
 
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "num_hidden_layers": 2, "vocab_size": 100,
+}  # fmt: skip
+
 
 def flops_of(model: PreTrainedModel) -> ModelFlops:
     return model_flops(model.base_model, model.get_output_embeddings(), model.config)
@@ -63,20 +68,16 @@ def test_attention_costs_what_it_sees():
 
 
 def test_windows_are_those_of_the_layers():
-    small = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
-    small |= {"num_hidden_layers": 2, "vocab_size": 100}
-    mixed = Qwen3Config(**small, layer_types=["sliding_attention", "full_attention"], use_sliding_window=True)
+    mixed = Qwen3Config(**SMALL, layer_types=["sliding_attention", "full_attention"], use_sliding_window=True)
     assert flops_of(without_weights(mixed)).windows == (mixed.sliding_window, None)
-    assert flops_of(without_weights(MistralConfig(**small, sliding_window=64))).windows == (64, 64)
-    assert flops_of(without_weights(Qwen3Config(**small))).windows == (None, None)
+    assert flops_of(without_weights(MistralConfig(**SMALL, sliding_window=64))).windows == (64, 64)
+    assert flops_of(without_weights(Qwen3Config(**SMALL))).windows == (None, None)
 
 
 def test_of_many_experts_only_those_a_token_goes_to_count():
-    small = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-    small |= {"num_hidden_layers": 1, "vocab_size": 100, "moe_intermediate_size": 16}
+    shape = {**SMALL, "num_hidden_layers": 1, "moe_intermediate_size": 16, "num_experts": 8}
     costs = [
-        flops_of(without_weights(Qwen3MoeConfig(**small, num_experts=8, num_experts_per_tok=chosen))).per_input
-        for chosen in (1, 3)
+        flops_of(without_weights(Qwen3MoeConfig(**shape, num_experts_per_tok=number))).per_input for number in (1, 3)
     ]
     assert costs[1] - costs[0] == 2 * 6 * (3 * 16 * 32)
 

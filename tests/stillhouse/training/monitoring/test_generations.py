@@ -1,6 +1,6 @@
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,12 @@ from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
 NUM_PROMPTS = 6
+Metadata = dict[str, PromptMetadata]
+NewGenerations = Callable[[ToolsConfig, Metadata], "tuple[Generations, Listener]"]
 
 
-class Heard:
-    """A listener that remembers."""
+class Listener:
+    """Remembers the tables."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[JsonObject]] = {}
@@ -55,21 +57,23 @@ def random_calculator(tmp_path: Path) -> ToolsConfig:
     return ToolsConfig(file=str(file))
 
 
-def generations(
-    student: Student,
-    tools: ToolsConfig,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    work_dir: Path,
-    listener: Heard,
-) -> Generations:
-    sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), SamplingSettings(max_tokens=48, max_turns=3), 512)
+@pytest.fixture
+def new_generations(student: Student, prompts: list[Prompt], tmp_path: Path) -> NewGenerations:
+    """Makes what samples the same prompts now and then, and the listener that hears of it."""
 
-    def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
-        return sampler.sample(Generator(student.causal_lm), prompts, round_index=0)
+    def make(tools: ToolsConfig, metadata: Metadata) -> tuple[Generations, Listener]:
+        settings = SamplingSettings(max_tokens=48, max_turns=3)
+        sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), settings, 512)
 
-    some = prompts[:NUM_PROMPTS]
-    return Generations(student, sample, some, metadata, every_steps=10, work_dir=work_dir, listener=listener)
+        def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+            return sampler.sample(Generator(student.causal_lm), prompts, round_index=0)
+
+        listener, chosen = Listener(), prompts[:NUM_PROMPTS]
+        return Generations(
+            student, sample, chosen, metadata, every_steps=10, work_dir=tmp_path, listener=listener
+        ), listener
+
+    return make
 
 
 def rows_of(work_dir: Path) -> list[JsonObject]:
@@ -77,18 +81,12 @@ def rows_of(work_dir: Path) -> list[JsonObject]:
 
 
 def test_answers_are_verified_counted_and_kept_to_be_read(
-    student: Student,
-    calculator: ToolsConfig,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    tmp_path: Path,
+    new_generations: NewGenerations, calculator: ToolsConfig, prompts: list[Prompt], metadata: Metadata, tmp_path: Path
 ):
-    heard = Heard()
-    known = dict(list(metadata.items())[: NUM_PROMPTS - 1])
-    measured = generations(student, calculator, prompts, known, tmp_path, heard)
-    metrics = measured.measure(7)
+    generations, listener = new_generations(calculator, dict(list(metadata.items())[: NUM_PROMPTS - 1]))
+    metrics = generations.measure(7)
     rows = rows_of(tmp_path)
-    assert heard.tables == {"generations.json": rows}
+    assert listener.tables == {"generations.json": list(rows)}
     assert [row["prompt_id"] for row in rows] == [prompt.id for prompt in prompts[:NUM_PROMPTS]]
     assert [row["prompt"] for row in rows] == [prompt.messages[0]["content"] for prompt in prompts[:NUM_PROMPTS]]
     assert rows[-1]["verified"] is None
@@ -96,8 +94,8 @@ def test_answers_are_verified_counted_and_kept_to_be_read(
     verdicts = [row["verified"] for row in rows[:-1]]
     assert set(verdicts) == {True, False}
     for row in rows[:-1]:
-        said = row["completion"].removesuffix("<|im_end|>").removesuffix(".")
-        assert row["verified"] == (row["stop_reason"] == "answered" and said.endswith(row["expected_answer"]))
+        answer = row["completion"].removesuffix("<|im_end|>").removesuffix(".")
+        assert row["verified"] == (row["stop_reason"] == "answered" and answer.endswith(row["expected_answer"]))
         assert row["step"] == 7
     assert any("<tool_response>" in row["completion"] for row in rows)
     assert metrics == {
@@ -105,62 +103,39 @@ def test_answers_are_verified_counted_and_kept_to_be_read(
         "generation_truncated_share": sum(row["stop_reason"] == "length" for row in rows) / NUM_PROMPTS,
         "generation_mean_tokens": sum(row["num_tokens"] for row in rows) / NUM_PROMPTS,
     }
+    assert generations.measure(8) == metrics, "the same weights give the same answers at every step"
+    assert [{**row, "step": 7} for row in rows_of(tmp_path)[NUM_PROMPTS:]] == rows
 
 
-def test_without_an_expected_answer_there_is_no_accuracy(
-    student: Student, calculator: ToolsConfig, prompts: list[Prompt], tmp_path: Path
-):
-    metrics = generations(student, calculator, prompts, {}, tmp_path, Heard()).measure(0)
+def test_without_an_expected_answer_there_is_no_accuracy(new_generations: NewGenerations, calculator: ToolsConfig):
+    metrics = new_generations(calculator, {})[0].measure(0)
     assert set(metrics) == {"generation_truncated_share", "generation_mean_tokens"}
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_training_goes_on_as_if_nothing_had_been_sampled(
-    student: Student,
-    random_calculator: ToolsConfig,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    tmp_path: Path,
-    is_training: bool,
+    new_generations: NewGenerations, student: Student, random_calculator: ToolsConfig, tmp_path: Path, is_training: bool
 ):
-    measured = generations(student, random_calculator, prompts, metadata, tmp_path, Heard())
+    def draws(before: Callable[[], object]) -> list[float]:
+        random.seed(0)
+        torch.manual_seed(0)
+        before()
+        return [random.random(), torch.rand(1).item()]
+
+    generations, _ = new_generations(random_calculator, {})
     student.model.train(is_training)
-    random.seed(0)
-    torch.manual_seed(0)
-    expected = [random.random(), torch.rand(1).item()]
-    random.seed(0)
-    torch.manual_seed(0)
-    measured.measure(1)
-    assert [random.random(), torch.rand(1).item()] == expected
+    assert draws(lambda: generations.measure(1)) == draws(lambda: None)
     assert any("<tool_response>" in row["completion"] for row in rows_of(tmp_path))
     assert student.model.training is is_training
 
 
-def test_the_same_weights_give_the_same_answers_at_every_step(
-    student: Student,
-    calculator: ToolsConfig,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    tmp_path: Path,
-):
-    measured = generations(student, calculator, prompts, metadata, tmp_path, Heard())
-    assert measured.measure(1) == measured.measure(2)
-    rows = rows_of(tmp_path)
-    assert [{**row, "step": 1} for row in rows[NUM_PROMPTS:]] == rows[:NUM_PROMPTS]
-
-
 def test_rows_behind_the_checkpoint_are_cut_and_a_new_listener_gets_the_others(
-    student: Student,
-    calculator: ToolsConfig,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    tmp_path: Path,
+    new_generations: NewGenerations, calculator: ToolsConfig, tmp_path: Path
 ):
     rows = [{"step": step, "prompt": "p"} for step in (2, 4, 6)]
     (tmp_path / "generations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 8, "pro')
-    heard = Heard()
-    measured = generations(student, calculator, prompts, metadata, tmp_path, heard)
-    measured.restore(4, replay=False)
-    assert heard.tables == {}
-    measured.restore(4, replay=True)
-    assert rows_of(tmp_path) == heard.tables["generations.json"] == rows[:2]
+    generations, listener = new_generations(calculator, {})
+    generations.restore(4, replay=False)
+    assert listener.tables == {}
+    generations.restore(4, replay=True)
+    assert rows_of(tmp_path) == listener.tables["generations.json"] == rows[:2]

@@ -25,19 +25,10 @@ STUDENT = {"model": "org/small", "parameters": "full", "dtype": "bfloat16"}
 
 
 def record(**fields: object) -> StudentRecord:
-    known = {
-        "method": "sft",
-        "base": "org/small",
-        "started_from": "org/small",
-        "config": {
-            "student_ref": "org/small",
-            "student": STUDENT,
-            "sft": SFT,
-            "sources": ["s1", "hf:org/chats[train]"],
-        },
-        "facts": {"steps": 10, "best_step": 6},
-    }
-    return StudentRecord.model_validate({**known, **fields})
+    sources = ["s1", "hf:org/chats[train]"]
+    config = {"student_ref": "org/small", "student": STUDENT, "sft": SFT, "sources": sources}
+    base = {"method": "sft", "base": "org/small", "started_from": "org/small", "config": config}
+    return StudentRecord.model_validate({**base, "facts": {"steps": 10, "best_step": 6}, **fields})
 
 
 def card(folder: Path) -> str:
@@ -50,25 +41,23 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_the_card_tells_what_was_trained_on_what_and_how_it_went(make_student: MakeStudent):
+def test_the_card_names_the_data_the_weights_and_the_course_of_training(make_student: MakeStudent):
     folder = make_student(use_rslora=True)
     rows = rows_of(card(folder))
     data = read_record(folder).data
-    assert rows["supervised fine-tuning"] == [
-        "dataset",
-        "11",
-        f"{data['tokens']:,}",
-        f"{data['supervised_tokens']:,}",
-        f"`{data['fingerprint']}`",
-    ]
-    assert rows["adapter"] == ["rsLoRA, rank 4, alpha 8"]
-    assert rows["layers with an adapter"][0].startswith("`down_proj`, `gate_proj`, `k_proj`")
+    num_tokens = [f"{data['tokens']:,}", f"{data['supervised_tokens']:,}"]
     num_parameters = sum(weight.numel() for weight in load_file(folder / "adapter_model.safetensors").values())
-    assert rows["trained parameters"] == [f"{num_parameters:,}"]
-    assert rows["optimiser steps"] == ["30"]
-    assert rows["`sft/loss`"] == ["2", "1", "20", "1.5"]
-    assert rows["`sft/validation_loss`"] == ["3.5", "1.25", "20", "1.25"]
-    assert rows["`sft/token_accuracy`"] == ["0.5", "0.9", "20", "0.8"]
+    expected = {
+        "supervised fine-tuning": ["dataset", "11", *num_tokens, f"`{data['fingerprint']}`"],
+        "adapter": ["rsLoRA, rank 4, alpha 8"],
+        "trained parameters": [f"{num_parameters:,}"],
+        "optimiser steps": ["30"],
+        "`sft/loss`": ["2", "1", "20", "1.5"],
+        "`sft/validation_loss`": ["3.5", "1.25", "20", "1.25"],
+        "`sft/token_accuracy`": ["0.5", "0.9", "20", "0.8"],
+    }
+    assert expected.items() <= rows.items()
+    assert rows["layers with an adapter"][0].startswith("`down_proj`, `gate_proj`, `k_proj`")
     assert "`sft/tokens_per_s`" not in rows
     assert "# base, distilled from teacher\n" in card(folder)
     assert "learning_rate: 0.0001" in card(folder)
@@ -89,12 +78,8 @@ def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     make_student: MakeStudent, tmp_path: Path
 ):
     data = ModelCard.load(make_student(use_dora=True) / "README.md").data
-    assert (data.library_name, data.pipeline_tag, data.base_model, data.license) == (
-        "peft",
-        "text-generation",
-        None,
-        None,
-    )
+    assert (data.library_name, data.pipeline_tag) == ("peft", "text-generation")
+    assert (data.base_model, data.license) == (None, None)
     assert data.tags == ["stillhouse", "distillation", "supervised-fine-tuning", "dora"]
     record().write(tmp_path)
     write_card(tmp_path, license_id="apache-2.0")
@@ -112,13 +97,11 @@ def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     assert "vllm serve org/tuned --enable-lora --max-lora-rank 8" in card(tmp_path)
 
 
-def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path: Path):
+def test_the_card_of_two_trainings_names_both_and_the_first_base(tmp_path: Path):
     config = {"student_ref": "sft@1", "student": STUDENT, "on_policy": {"seed": 1, "teacher": "/models/big"}}
     data = {"fingerprint": "f" * 8, "rows": 1800}
-    second = record(
-        method="on_policy", base="/store/sft", config=config, data=data, teachers=("big@2",), before=record()
-    )
-    second.write(tmp_path)
+    fields = {"method": "on_policy", "base": "/store/sft", "config": config, "data": data, "teachers": ("big@2",)}
+    record(**fields, before=record()).write(tmp_path)
     write_card(tmp_path, evaluations={"base": {"accuracy": 0.25, "num_prompts": 1200}, "sft": {"teacher_kl": 0.125}})
     text = card(tmp_path)
     assert "[org/small](https://huggingface.co/org/small) with all of its weights trained" in text
@@ -130,8 +113,7 @@ def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path
     assert rows["base"][0] == "25.0\u202f%"
     assert rows["base"][2] == "1,200"
     assert rows["sft"][-1] == "0.125"
-    assert "/store" not in text
-    assert "/models" not in text
+    assert not re.search("/store|/models", text)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +134,7 @@ def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dic
     assert config["use_dora"] is ("use_dora" in options)
 
 
-def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(make_student: MakeStudent):
+def test_the_card_of_merged_weights_has_the_check_and_the_adapters_card_names_them(make_student: MakeStudent):
     folder = make_student(merge=True, use_dora=True)
     assert "stillhouse publish" not in card(folder)
     assert "vllm serve merged" in card(folder)
@@ -163,7 +145,7 @@ def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(
     assert re.match(r"float32; their logits differ from .* by \S+e-0[67] of .* 0\.0001 .* from the base's", text)
 
 
-def test_a_folder_that_is_no_student_is_told_of(tmp_path: Path):
+def test_a_folder_that_is_no_student_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match=r"student\.json: cannot be read as the record of a student"):
         write_card(tmp_path)
     record().write(tmp_path)

@@ -22,7 +22,7 @@ WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {
 
 
 class Hub:
-    """Remembers what it is told to upload."""
+    """Remembers its repositories, commits and files."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []

@@ -16,6 +16,11 @@ MakeAdapter = Callable[..., Path]
 Rows = list[list[int]]
 
 
+@pytest.fixture
+def merged(tmp_path: Path) -> Path:
+    return tmp_path / "merged"
+
+
 @torch.no_grad()
 def logits(folder: Path, loader: type, rows: Rows) -> list[torch.Tensor]:
     model = loader.from_pretrained(folder, dtype=torch.float32).eval()
@@ -28,85 +33,85 @@ def logits(folder: Path, loader: type, rows: Rows) -> list[torch.Tensor]:
     ids=["lora", "rslora", "dora", "two layers"],
 )
 def test_merged_weights_answer_as_base_and_adapter_do(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, options: dict[str, object]
+    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path, options: dict[str, object]
 ):
     folder = make_adapter(**options)
-    check = merge_into(folder, tmp_path / "merged", rows)
+    check = merge_into(folder, merged, rows)
     expected = logits(folder, AutoPeftModelForCausalLM, rows)
-    assert difference(logits(tmp_path / "merged", AutoModelForCausalLM, rows), expected) < 1e-5
+    assert difference(logits(merged, AutoModelForCausalLM, rows), expected) < 1e-5
     assert check.difference < 1e-5
     # What was compared is not the base with itself.
     plain = difference(logits(tmp_path / "base", AutoModelForCausalLM, rows), expected)
     assert check.effect == pytest.approx(plain, rel=1e-3)
     assert check.effect > 0.1
     # The embedding was tied and still is.
-    weights = load_file(tmp_path / "merged/model.safetensors")
+    weights = load_file(merged / "model.safetensors")
     assert weights.keys() == load_file(tmp_path / "base/model.safetensors").keys()
-    assert (tmp_path / "merged/generation_config.json").is_file()
+    assert (merged / "generation_config.json").is_file()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_merged_weights_are_summed_in_float32_and_rounded_once_to_the_type_of_the_base(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, dtype: torch.dtype
+    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path, dtype: torch.dtype
 ):
     folder = make_adapter(dtype)
-    check = merge_into(folder, tmp_path / "merged", rows)
+    check = merge_into(folder, merged, rows)
     base = load_file(tmp_path / "base/model.safetensors")
     adapter = load_file(folder / "adapter_model.safetensors")
     name = "model.layers.1.mlp.up_proj"
     lora_b, lora_a = (adapter[f"base_model.model.{name}.lora_{part}.weight"] for part in "BA")
     expected = (base[f"{name}.weight"].float() + 8 / 4 * lora_b @ lora_a).to(dtype)
-    merged = load_file(tmp_path / "merged/model.safetensors")
-    assert {weight.dtype for weight in merged.values()} == {dtype}
-    torch.testing.assert_close(merged[f"{name}.weight"], expected, rtol=0, atol=0)
+    weights = load_file(merged / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {dtype}
+    torch.testing.assert_close(weights[f"{name}.weight"], expected, rtol=0, atol=0)
     assert check.dtype == str(dtype).removeprefix("torch.")
     assert 1e-5 < check.difference < TOLERANCE[dtype] / 4
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
 def test_an_adapter_at_one_end_of_tied_weights_unties_them(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, target: str
+    make_adapter: MakeAdapter, rows: Rows, merged: Path, target: str
 ):
     folder = make_adapter(target_modules=["q_proj", target])
-    check = merge_into(folder, tmp_path / "merged", rows)
+    check = merge_into(folder, merged, rows)
     expected = logits(folder, AutoPeftModelForCausalLM, rows)
-    assert difference(logits(tmp_path / "merged", AutoModelForCausalLM, rows), expected) < 1e-5
+    assert difference(logits(merged, AutoModelForCausalLM, rows), expected) < 1e-5
     assert check.effect > 0.1
-    assert json.loads((tmp_path / "merged/config.json").read_text())["tie_word_embeddings"] is False
+    assert json.loads((merged / "config.json").read_text())["tie_word_embeddings"] is False
 
 
 def test_weights_that_answer_otherwise_are_an_error_with_the_difference(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path
+    make_adapter: MakeAdapter, rows: Rows, merged: Path
 ):
     folder = make_adapter()
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
     save_file({name: weight * 1e4 for name, weight in weights.items()}, file)
     with pytest.raises(TrainingError, match=r"before it was rounded.* differ by \S+ of .* expected at most 0.0001"):
-        merge_into(folder, tmp_path / "merged", rows)
-    assert not (tmp_path / "merged").exists()
+        merge_into(folder, merged, rows)
+    assert not (merged).exists()
 
 
-def test_an_adapter_too_weak_for_the_type_of_the_base_is_told_of(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_adapter_too_weak_for_the_type_of_the_base_is_warned_of(
+    make_adapter: MakeAdapter, rows: Rows, merged: Path, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.WARNING):
-        check = merge_into(make_adapter(torch.bfloat16, scale=1e-4), tmp_path / "merged", rows)
+        check = merge_into(make_adapter(torch.bfloat16, scale=1e-4), merged, rows)
     assert check.difference > check.effect / 2
     assert "most of what was learnt is lost" in caplog.text
 
 
 def test_a_folder_without_an_adapter_and_a_quantised_base_are_refused(
-    make_adapter: MakeAdapter, rows: Rows, tmp_path: Path
+    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path
 ):
     folder = make_adapter()
     with pytest.raises(ConfigError, match=r"no adapter_config\.json"):
-        merge_into(tmp_path / "base", tmp_path / "merged", rows)
+        merge_into(tmp_path / "base", merged, rows)
     config = json.loads((tmp_path / "base/config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (tmp_path / "base/config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="stored quantised"):
-        merge_into(folder, tmp_path / "merged", rows)
+        merge_into(folder, merged, rows)
     (tmp_path / "base/config.json").unlink()
     with pytest.raises(ConfigError, match=r"its base .*base' cannot be loaded"):
-        merge_into(folder, tmp_path / "merged", rows)
+        merge_into(folder, merged, rows)

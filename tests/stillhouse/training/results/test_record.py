@@ -20,7 +20,7 @@ def sft_job(new_sft_job: Callable[..., TrainJob], tmp_path: Path) -> Callable[..
     return make
 
 
-def test_a_dataset_is_known_by_its_artifact_and_its_rows_are_counted(sft_job, dataset_folder: Path, tmp_path: Path):
+def test_a_dataset_is_named_by_its_artifact_and_its_rows_are_counted(sft_job, dataset_folder: Path, tmp_path: Path):
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
         for name in ("train.parquet", "validation.parquet"):
             (folder / name).write_bytes((dataset_folder / name).read_bytes())
@@ -68,7 +68,7 @@ def test_a_student_trained_on_keeps_the_record_of_where_it_started(
     assert teacher.startswith(f"{Path(tiny_model).name}@")
 
 
-def test_a_record_that_cannot_be_read_is_told_of_with_what_was_expected(tmp_path: Path):
+def test_a_record_that_cannot_be_read_is_an_error_with_what_was_expected(tmp_path: Path):
     (tmp_path / "student.json").write_text(json.dumps({"method": "magic"}))
     with pytest.raises(InputError, match=r"student\.json: .*method.*expected the folder of a student"):
         read_record(tmp_path)
