@@ -34,13 +34,13 @@ def blocks(pages: dict[str, str]) -> list[Block]:
     """Every fenced block, without the indentation of the list it may stand in."""
     return [
         Block(
-            place=f"{page}:{text[: found.start()].count(chr(10)) + 1}",
-            language=found["language"],
-            title=found["title"].strip(),
-            text=re.sub(f"^{found['indent']}", "", found["text"], flags=re.M),
+            place=f"{page}:{text[: fence.start()].count(chr(10)) + 1}",
+            language=fence["language"],
+            title=fence["title"].strip(),
+            text=re.sub(f"^{fence['indent']}", "", fence["text"], flags=re.M),
         )
         for page, text in pages.items()
-        for found in _FENCE.finditer(text)
+        for fence in _FENCE.finditer(text)
     ]
 
 

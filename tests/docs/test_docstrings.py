@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"Jinja", "Parquet", "Prefect", "Python", "Chromium", "Ray", "Hugging", "None", "True", "False"}
 
 
-def test_what_is_said_of_an_argument_begins_in_lower_case() -> None:
+def test_the_description_of_an_argument_begins_in_lower_case() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {entry}"
         for top in ("flows", "tasks", "stillhouse", "benchmarks")

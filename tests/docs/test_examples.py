@@ -61,39 +61,33 @@ def test_a_wrong_command_is_found(line: str, problem: str) -> None:
 
 def test_every_target_of_make_is_there(pages: dict[str, str]) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    asked = {line.split()[1] for text in pages.values() for line in commands_in(text, "make")}
-    assert asked
-    assert asked <= targets
+    named = {line.split()[1] for text in pages.values() for line in commands_in(text, "make")}
+    assert named
+    assert named <= targets
 
 
-def test_every_key_that_is_spoken_of_is_in_the_config(pages: dict[str, str]) -> None:
-    spoken = {
+def test_every_key_on_a_page_is_in_the_config(pages: dict[str, str]) -> None:
+    keys = {
         (page, key)
         for page, text in pages.items()
         for key in re.findall(rf"`((?:{SECTIONS})\.[\w.\[\]]+?)(?:: [^`]*)?`", text)
         if not re.search(r"\.(py|yaml|jsonl|parquet)$", key)
     }
-    assert len(spoken) > 50
-    unknown = [(page, key) for page, key in spoken if not is_key(key)]
-    assert not unknown
+    assert len(keys) > 50
+    assert not [(page, key) for page, key in keys if not is_key(key)]
 
 
-def test_every_file_of_the_tree_that_is_spoken_of_is_there(pages: dict[str, str]) -> None:
-    spoken = {
-        path
-        for text in pages.values()
-        for path in re.findall(r"\b(?:configs|deployments|examples)/[\w./-]+\.\w+", text)
-        if not path.startswith("examples/opd")
-    }
-    assert spoken
-    assert not [path for path in spoken if not (ROOT / path).exists()]
+def test_every_file_of_the_tree_on_a_page_is_there(pages: dict[str, str]) -> None:
+    paths = re.findall(r"\b(?:configs|deployments|examples)/[\w./-]+\.\w+", "\n".join(pages.values()))
+    assert paths
+    assert not [path for path in paths if not path.startswith("examples/opd") and not (ROOT / path).exists()]
 
 
-def test_every_module_that_is_spoken_of_is_there(pages: dict[str, str]) -> None:
+def test_every_module_on_a_page_is_there(pages: dict[str, str]) -> None:
     texts = [*pages.values(), (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")]
-    spoken = {path for text in texts for path in re.findall(r"`((?:flows|tasks|stillhouse)/[\w./]*)`", text)}
-    assert len(spoken) > 40
-    assert not [path for path in spoken if not (ROOT / path).exists()]
+    paths = set(re.findall(r"`((?:flows|tasks|stillhouse)/[\w./]*)`", "\n".join(texts)))
+    assert len(paths) > 40
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 def commands_in(text: str, program: str) -> list[str]:
@@ -134,6 +128,6 @@ def is_key(key: str) -> bool:
         if name not in fields:
             return False
         annotation = fields[name].annotation
-        inside = [one for one in (annotation, *getattr(annotation, "__args__", ())) if hasattr(one, "model_fields")]
-        model = inside[0] if inside else None
+        types = (annotation, *getattr(annotation, "__args__", ()))
+        model = next((section for section in types if hasattr(section, "model_fields")), None)
     return True

@@ -22,14 +22,10 @@ def test_every_metric_of_the_page_is_one_of_the_code(documented_metrics: list[st
 
 def literals() -> list[str]:
     """Every text in the packages but docstrings, which promise and do not log."""
-    found = []
-    for package in ("stillhouse", "tasks"):
-        for path in (ROOT / package).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-            found += [
-                node.value
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
-            ]
-    return found
+    texts = []
+    for path in (path for package in ("stillhouse", "tasks") for path in (ROOT / package).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        constants = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings)
+        texts += [node.value for node in constants if isinstance(node.value, str)]
+    return texts

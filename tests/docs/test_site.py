@@ -18,25 +18,22 @@ def keys_of(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, str
     """Every field of the config with its help, by the path that the reference gives it."""
     for name, field in section.model_fields.items():
         key = f"{path}.{name}" if path else name
-        inner = [one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(one)]
+        types = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        inner = [kind for kind in types if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if inner:
             yield from keys_of(inner[0], key if inner[0] is field.annotation else f"{key}[]")
         else:
             yield key, field.description or ""
 
 
-def _is_section(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseModel)
-
-
 def test_every_field_of_the_config_is_described(site: Path) -> None:
     pages = {path.stem: read(path) for path in (site / "reference" / "config").glob("*.html")}
     keys = dict(keys_of(DistillConfig))
     assert len(keys) > 200
-    for key, told in keys.items():
+    for key, description in keys.items():
         page = pages[key.split(".")[0]]
         assert f'id="{key}"' in page, key
-        assert plain(told.replace("`", "")) in plain(re.sub(r"<[^>]+>", "", page)), key
+        assert plain(description.replace("`", "")) in plain(re.sub(r"<[^>]+>", "", page)), key
 
 
 def test_a_field_has_the_name_that_the_form_gives_it_its_type_and_its_default(site: Path) -> None:
@@ -70,7 +67,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], path
 
 
-def test_what_only_builds_the_guide_is_not_in_it(site: Path) -> None:
+def test_sources_and_scripts_of_the_guide_are_not_in_it(site: Path) -> None:
     assert not list(site.rglob("*.py"))
     assert not (site / "pictures").exists()
 
