@@ -6,7 +6,7 @@ from html import unescape
 from pathlib import Path
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
@@ -15,38 +15,19 @@ from stillhouse.training.run import run_job
 
 
 def test_servers_sample_ahead_and_score_while_the_student_trains(
-    serve: Callable[[str, str], str],
-    prompts_file: Path,
-    metadata_file: Path,
-    calculator: ToolsConfig,
-    runtime: RuntimeConfig,
-    tmp_path: Path,
+    serve: Callable[[str, str], str], new_job: Callable[..., TrainJob], calculator: ToolsConfig, tmp_path: Path
 ) -> None:
     teacher = {"name": "big", "kind": "vllm", "model": "teacher", "base_url": serve("embedded:teacher", "teacher")}
-    settings = {
-        "num_steps": 4,
-        "prompts_per_step": 4,
-        "max_tokens": 24,
-        "max_turns": 3,
-        "learning_rate": 1e-3,
-        "log_every_steps": 1,
-        "engine": "vllm",
-        "engine_url": serve("embedded:student", "student"),
-        "max_staleness": 1,
-        "teachers": [teacher],
-    }
-    job = TrainJob(
-        method="on_policy",
-        student_ref="embedded:student",
+    sizes = {"num_steps": 4, "prompts_per_step": 4, "max_tokens": 24, "max_turns": 3}
+    engine = {"engine": "vllm", "engine_url": serve("embedded:student", "student"), "max_staleness": 1}
+    settings = {**sizes, **engine, "learning_rate": 1e-3, "log_every_steps": 1, "teachers": [teacher]}
+    job = new_job(
+        OnPolicyConfig.model_validate(settings),
         student=StudentConfig(parameters="lora", lora_rank=4, dtype="float32", max_length=512),
-        on_policy=OnPolicyConfig.model_validate(settings),
-        prompts_file=prompts_file,
-        metadata_file=metadata_file,
         tools=calculator,
         rules=TurnRules(termination_policy="max_turns", continue_message="And then?"),
         work_dir=tmp_path / "work",
-        output_dir=tmp_path / "student",
-        runtime=runtime,
+        teacher_ref=None,
     )
     run_job(job, NoProgress())
     rows = [row["metrics"] for row in read_metrics(tmp_path / "work" / "metrics.jsonl")]

@@ -1,3 +1,4 @@
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
@@ -31,11 +32,10 @@ _SHORT = {"max_tokens": 12, "max_turns": 2, "learning_rate": 1e-3}
 
 @pytest.fixture
 def new_method(
-    prompts_file: Path,
+    new_job: Callable[..., TrainJob],
     metadata: dict[str, PromptMetadata],
     full_student: StudentConfig,
     calculator: ToolsConfig,
-    runtime: RuntimeConfig,
     tmp_path: Path,
 ) -> Iterator[NewMethod]:
     """Makes methods that start from the embedded student, each in a folder of its own unless one is given."""
@@ -52,23 +52,13 @@ def new_method(
             **settings: object,
         ) -> OnPolicy:
             folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
-            write_jsonl(folder / "metadata.jsonl", answers.values())
+            fields: dict[str, Any] = {"student": student, "tools": tools, "system_prompt": system_prompt}
+            fields["metadata_file"] = folder / "metadata.jsonl"
+            write_jsonl(fields["metadata_file"], answers.values())
             if rows is not None:
-                write_jsonl(folder / "prompts.jsonl", rows)
-            job = TrainJob(
-                method="on_policy",
-                student_ref="embedded:student",
-                student=student,
-                on_policy=OnPolicyConfig.model_validate(_SMALL | settings),
-                prompts_file=prompts_file if rows is None else folder / "prompts.jsonl",
-                metadata_file=folder / "metadata.jsonl",
-                teacher_ref="embedded:teacher",
-                tools=tools,
-                system_prompt=system_prompt,
-                work_dir=folder,
-                output_dir=folder / "student",
-                runtime=runtime,
-            )
+                fields["prompts_file"] = folder / "prompts.jsonl"
+                write_jsonl(fields["prompts_file"], rows)
+            job = new_job(OnPolicyConfig.model_validate(_SMALL | settings), folder, **fields)
             trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
             return load_on_policy(job, trained, NoListener(), nullcontext, resources)
 
@@ -85,16 +75,8 @@ def train(method: OnPolicy) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in method._student.trained_parameters()}
 
 
-def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_batch_has_group_size_trajectories_of_distinct_prompts(new_method: NewMethod):
-    batch = new_method(group_size=2, temperature=2.0, max_tokens=16).batch(0)
-    ids = [sample.prompt_id for sample in batch.samples]
-    assert len(ids) == 8
-    assert len(set(ids)) == 4
-    assert batch.samples[0].token_ids != batch.samples[1].token_ids
+def same_bits(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(weights[name], other[name]) for name in weights)
 
 
 def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: NewMethod):
@@ -144,6 +126,17 @@ def test_a_batch_of_rollouts_serves_its_substeps_and_passes(new_method: NewMetho
     assert [batch.metrics["staleness"] for batch in batches] == [0.0, 1.0, 2.0, 3.0, 0.0]
 
 
+def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[float], None]:
+    steps = itertools.count(1)
+
+    def fail(learning_rate: float) -> None:
+        if next(steps) == num_steps:
+            raise RuntimeError("the machine is gone")
+        update(learning_rate)
+
+    return fail
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -157,30 +150,18 @@ def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, tmp_path: Path, settings: dict[str, object]
 ):
     settings = {**_SHORT, "num_steps": 6, "checkpoint_every_steps": 2, **settings}
-    whole = train(new_method(**settings))
+    uninterrupted = train(new_method(**settings))
     folder = tmp_path / "broken"
     folder.mkdir()
     first = new_method(folder=folder, **settings)
     trainer = trainer_of(first)
-    trainer.weights.update = _failing_after(trainer.weights.update, 5)  # type: ignore[method-assign]
+    trainer.weights.update = failing_after(trainer.weights.update, 5)  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="the machine is gone"):
         trainer.run()
     sampled = {path: path.stat().st_mtime_ns for path in (folder / "rollouts").iterdir()}
     assert sampled
-    assert same_bits(train(new_method(folder=folder, **settings)), whole)
+    assert same_bits(train(new_method(folder=folder, **settings)), uninterrupted)
     assert all(path.stat().st_mtime_ns == when for path, when in sampled.items() if path.exists())
-
-
-def _failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[float], None]:
-    done = []
-
-    def fail(learning_rate: float) -> None:
-        done.append(learning_rate)
-        if len(done) == num_steps:
-            raise RuntimeError("the machine is gone")
-        update(learning_rate)
-
-    return fail
 
 
 def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
@@ -227,27 +208,6 @@ def test_without_tools_the_student_answers_once(new_method: NewMethod):
     assert metrics["mean_turns"] == 1.0
     with pytest.raises(ConfigError, match="agentic is `on`, but no tool is configured"):
         new_method(agentic="on", tools=ToolsConfig())
-
-
-def test_metrics_count_shares_over_the_batch(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
-    method = new_method(prompts_per_step=8)
-    batch = method.batch(0)
-    num_sampled = sum(sum(sample.loss_mask) for sample in batch.samples)
-    assert batch.num_sampled_tokens == num_sampled
-    assert batch.metrics["mean_completion_tokens"] == num_sampled / 8
-    assert batch.metrics["masked_share"] == pytest.approx(
-        1 - num_sampled / sum(len(sample.token_ids) for sample in batch.samples)
-    )
-    assert batch.metrics["reward"] in {count / 8 for count in range(9)}
-    assert 0.0 <= batch.metrics["valid_tool_call_share"] <= 1.0
-    assert not any("_by_tag/" in name for name in batch.metrics), "all prompts have one tag"
-
-
-def test_shares_without_a_denominator_are_left_out(new_method: NewMethod):
-    metrics = new_method(answers={}, max_tokens=2).batch(0).metrics
-    assert "reward" not in metrics
-    assert "valid_tool_call_share" not in metrics
-    assert metrics["truncated_share"] == 1.0
 
 
 def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_method: NewMethod):

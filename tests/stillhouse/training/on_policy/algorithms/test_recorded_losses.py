@@ -6,7 +6,7 @@ A change of how a method is written must leave them as they are; a change of wha
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from stillhouse.config import RuntimeConfig
 from stillhouse.config.load import load_config
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
@@ -53,7 +52,7 @@ def _cases() -> dict[str, tuple[str, dict[str, Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _cases())
 def test_a_shipped_config_gives_the_recorded_losses(
-    name: str, prompts_file: Path, metadata_file: Path, tmp_path: Path
+    name: str, new_job: Callable[..., TrainJob], tmp_path: Path
 ) -> None:
     base, settings = _cases()[name]
     config = load_config(_FOLDER / f"{base}.yaml")
@@ -63,19 +62,7 @@ def test_a_shipped_config_gives_the_recorded_losses(
         by_name["teachers"][0]["routes"] = ["shop"]
     by_name["group_size"] = min(by_name["group_size"], 4)
     on_policy = type(config.on_policy).model_validate(by_name)
-    job = TrainJob(
-        method="on_policy",
-        student_ref="embedded:student",
-        student=config.student,
-        on_policy=on_policy,
-        prompts_file=prompts_file,
-        metadata_file=metadata_file,
-        teacher_ref="embedded:teacher",
-        tools=config.tools,
-        work_dir=tmp_path,
-        output_dir=tmp_path / "student",
-        runtime=RuntimeConfig(device="cpu", num_threads=1),
-    )
+    job = new_job(on_policy, student=config.student, tools=config.tools)
     rows = Rows()
     torch.manual_seed(0)
     with ExitStack() as resources:

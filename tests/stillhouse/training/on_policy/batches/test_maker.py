@@ -1,16 +1,14 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
@@ -28,15 +26,13 @@ class Interrupted(Exception):
 
 
 class CountingEngine:
-    """The real engine; counts what it is asked, and may break down after some completions."""
+    """The real engine; keeps its requests, and may break down after some completions."""
 
-    def __init__(self, engine: Generator, request: list[GenerationRequest], breaks_after: int | None) -> None:
-        self._engine = engine
-        self._asked = request
-        self._left = breaks_after
+    def __init__(self, engine: Generator, requests: list[GenerationRequest], breaks_after: int | None) -> None:
+        self._engine, self._requests, self._left = engine, requests, breaks_after
 
     def submit(self, request: GenerationRequest) -> int:
-        self._asked.append(request)
+        self._requests.append(request)
         return self._engine.submit(request)
 
     def step(self) -> list[tuple[int, Generation]]:
@@ -54,19 +50,19 @@ class CountingEngines:
     def __init__(self, student: Student, breaks_after: int | None = None) -> None:
         self._engines = TransformersEngines(student, max_concurrent=3)
         self._breaks_after = breaks_after
-        self.asked: list[GenerationRequest] = []
+        self.requests: list[GenerationRequest] = []
 
     @contextmanager
     def engine(self, version: int) -> Iterator[CountingEngine]:
         with self._engines.engine(version) as engine:
-            yield CountingEngine(engine, self.asked, self._breaks_after)
+            yield CountingEngine(engine, self.requests, self._breaks_after)
 
     def close(self) -> None:
         self._engines.close()
 
 
 class NotingTeacher:
-    """Finds everything equally probable, and notes what it was asked while how many completions had been asked for."""
+    """Finds everything equally probable; notes each call: completions requested so far, and ids of its prompts."""
 
     name = "teacher"
     kl_coef = 0.5
@@ -74,76 +70,68 @@ class NotingTeacher:
 
     def __init__(self, engines: CountingEngines) -> None:
         self._engines = engines
-        self.asked: list[tuple[int, list[str]]] = []
+        self.calls: list[tuple[int, list[str]]] = []
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
-        self.asked.append((len(self._engines.asked), [request.prompt_id for request in requests]))
+        self.calls.append((len(self._engines.requests), [request.prompt_id for request in requests]))
         return finished([[-1.0 if sampled else 0.0 for sampled in request.loss_mask] for request in requests])
 
     def close(self) -> None:
         pass
 
 
-@pytest.fixture(scope="module")
-def student() -> Student:
-    config = StudentConfig(parameters="full", dtype="float32", max_length=512)
-    return load_student("embedded:student", config, torch.device("cpu"), seed=0)
+Made = tuple[BatchMaker, CountingEngines, NotingTeacher]
+NewMaker = Callable[..., Made]
 
 
-def maker_of(
-    student: Student,
-    prompts: list[Prompt],
-    metadata: dict[str, PromptMetadata],
-    engines: CountingEngines,
-    groups: Path | None = None,
-) -> tuple[BatchMaker, NotingTeacher]:
-    config = OnPolicyConfig(
-        prompts_per_step=4, group_size=2, num_substeps=2, max_concurrent=3, max_tokens=12, max_turns=1
-    )
-    teacher = NotingTeacher(engines)
-    maker = BatchMaker(
-        prompts,
-        metadata,
-        Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, 512),
-        engines,
-        TeacherRouter([Route("teacher", teacher)]),
-        RewardScorer(ToolsConfig()),
-        Objective(choose_algorithm(config, has_teacher=True), ["teacher"]),
-        config,
-        lambda *shown: None,
-        groups,
-    )
-    return maker, teacher
+@pytest.fixture
+def new_maker(student: Student, prompts: list[Prompt], metadata: dict[str, PromptMetadata]) -> NewMaker:
+    """Makes makers of batches with their engines and their teacher."""
+
+    def make(folder: Path | None = None, breaks_after: int | None = None) -> Made:
+        config = OnPolicyConfig(
+            prompts_per_step=4, group_size=2, num_substeps=2, max_concurrent=3, max_tokens=12, max_turns=1
+        )
+        engines = CountingEngines(student, breaks_after)
+        teacher = NotingTeacher(engines)
+        sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, 512)
+        router, rewards = TeacherRouter([Route("teacher", teacher)]), RewardScorer(ToolsConfig())
+        objective = Objective(choose_algorithm(config, has_teacher=True), ["teacher"])
+        maker = BatchMaker(
+            prompts, metadata, sampler, engines, router, rewards, objective, config, lambda *shown: None, folder
+        )
+        return maker, engines, teacher
+
+    return make
 
 
-def test_a_group_is_scored_while_others_are_still_to_be_sampled(
-    student: Student, prompts: list[Prompt], metadata: dict[str, PromptMetadata]
-) -> None:
-    engines = CountingEngines(student)
-    maker, teacher = maker_of(student, prompts, metadata, engines)
+def test_a_group_is_scored_while_others_are_still_to_be_sampled(new_maker: NewMaker) -> None:
+    maker, engines, teacher = new_maker()
     batch = maker.begin(0, 7)()
-    assert len(engines.asked) == 8
-    assert teacher.asked[0][0] < 8
-    assert all(len(asked) == 2 and len(set(asked)) == 1 for _, asked in teacher.asked)
+    assert len(engines.requests) == 8
+    assert teacher.calls[0][0] < 8
+    assert all(len(ids) == 2 and len(set(ids)) == 1 for _, ids in teacher.calls)
     samples = [sample for part in batch.parts for sample in part]
     assert [len(part) for part in batch.parts] == [4, 4]
-    assert [one.prompt_id for one in samples[::2]] == [one.prompt_id for one in samples[1::2]]
+    ids = [sample.prompt_id for sample in samples]
+    assert ids[::2] == ids[1::2]
+    assert len(set(ids)) == 4
     for sample in samples:
         assert (sample.teacher, sample.kl_coef, sample.policy_version) == ("teacher", 0.5, 7)
         assert sample.teacher_logprobs == [-1.0 if sampled else 0.0 for sampled in sample.loss_mask]
 
 
-def test_what_had_ended_when_a_batch_broke_off_is_not_sampled_again(
-    student: Student, prompts: list[Prompt], metadata: dict[str, PromptMetadata], tmp_path: Path
+def test_groups_that_had_ended_when_a_batch_broke_off_are_not_sampled_again(
+    new_maker: NewMaker, tmp_path: Path
 ) -> None:
-    whole = maker_of(student, prompts, metadata, CountingEngines(student))[0].begin(0, 0)()
-    maker, teacher = maker_of(student, prompts, metadata, CountingEngines(student, breaks_after=5), tmp_path)
+    uninterrupted = new_maker()[0].begin(0, 0)()
+    maker, _, teacher = new_maker(tmp_path, breaks_after=5)
     with pytest.raises(Interrupted):
         maker.begin(0, 0)()
-    ended = {prompt_id for _, asked in teacher.asked for prompt_id in asked}
+    ended = {prompt_id for _, ids in teacher.calls for prompt_id in ids}
     assert 0 < len(ended) < 4
-    engines = CountingEngines(student)
-    batch = maker_of(student, prompts, metadata, engines, tmp_path)[0].begin(0, 0)()
-    assert len(engines.asked) == 2 * (4 - len(ended))
-    ids = [[sample.token_ids for part in made.parts for sample in part] for made in (batch, whole)]
+    maker, engines, _ = new_maker(tmp_path)
+    batch = maker.begin(0, 0)()
+    assert len(engines.requests) == 2 * (4 - len(ended))
+    ids = [[sample.token_ids for part in made.parts for sample in part] for made in (batch, uninterrupted)]
     assert ids[0] == ids[1]

@@ -1,46 +1,45 @@
 import copy
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.generator import Generator
 from stillhouse.tools import tool
+from stillhouse.tools.calculator import calculator
 from stillhouse.tools.context import ToolArgs
+from stillhouse.tools.decorator import Tool
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata, StopReason
 
-
-@pytest.fixture(scope="module")
-def student() -> Student:
-    """Knows how to call the calculator, so that there is tool output to mask."""
-    config = StudentConfig(parameters="full", dtype="float32", max_length=512)
-    return load_student("embedded:student", config, torch.device("cpu"), seed=0)
+Prompts = list[Prompt]
+Sample = Callable[..., list[SampledTrajectory]]
 
 
 @pytest.fixture
-def toolbox(calculator: ToolsConfig) -> Toolbox:
-    return Toolbox.from_config(calculator)
+def sample(student: Student) -> Sample:
+    """Samples the student, which knows how to call the calculator: there is tool output to mask."""
+
+    def made(
+        prompts: Prompts, *, tools: Sequence[Tool] = (calculator,), context: int = 512, step: int = 0, **config: object
+    ) -> list[SampledTrajectory]:
+        settings = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 5, **config})
+        sampler = Sampler(student.tokenizer, Toolbox(tools), settings, context)
+        return sampler.sample(Generator(student.causal_lm, max_batch=8), prompts, step)
+
+    return made
 
 
-def sample(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt], *, context: int = 512, step: int = 0, **config: object
-) -> list[SampledTrajectory]:
-    settings = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 5, **config})
-    sampler = Sampler(student.tokenizer, toolbox, settings, context)
-    return sampler.sample(Generator(student.causal_lm, max_batch=8), prompts, step)
-
-
-def test_mask_marks_what_was_sampled_and_never_tool_output(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    trajectories = sample(student, toolbox, prompts[:8])
+def test_mask_marks_what_was_sampled_and_never_tool_output(student: Student, sample: Sample, prompts: Prompts):
+    trajectories = sample(prompts[:8])
     assert sum(trajectory.num_tool_calls for trajectory in trajectories) > 0
     for trajectory in trajectories:
         pairs = list(zip(trajectory.token_ids, trajectory.loss_mask, strict=True))
@@ -54,36 +53,31 @@ def test_mask_marks_what_was_sampled_and_never_tool_output(student: Student, too
             assert f"<tool_response>\n{result['content']}\n</tool_response>" in given
 
 
-def test_sequence_is_the_conversation_as_the_template_renders_it(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
-    trajectories = sample(student, toolbox, prompts[:6], temperature=0.01)
-    answered = [one for one in trajectories if one.stop_reason == StopReason.ANSWERED and one.num_turns > 1]
+def test_sequence_is_the_conversation_as_the_template_renders_it(student: Student, sample: Sample, prompts: Prompts):
+    trajectories = sample(prompts[:6], temperature=0.01)
+    answered = [made for made in trajectories if made.stop_reason == StopReason.ANSWERED and made.num_turns > 1]
     assert answered
     for trajectory in answered:
         rendered = student.tokenizer.apply_chat_template(trajectory.messages, tools=trajectory.tools, tokenize=False)
         assert student.tokenizer.decode(trajectory.token_ids) == rendered.removesuffix("\n")
 
 
-def test_same_seed_and_step_give_the_same_bits_another_step_does_not(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
-    one, same, other = (sample(student, toolbox, prompts[:6], step=step) for step in (3, 3, 4))
-    assert [t.token_ids for t in one] == [t.token_ids for t in same]
-    assert [t.sampling_logprobs for t in one] == [t.sampling_logprobs for t in same]
-    assert [t.token_ids for t in one] != [t.token_ids for t in other]
+def test_same_seed_and_step_give_the_same_bits_another_step_does_not(sample: Sample, prompts: Prompts):
+    first, same, other = (
+        [(made.token_ids, made.sampling_logprobs) for made in sample(prompts[:6], step=step)] for step in (3, 3, 4)
+    )
+    assert first == same
+    assert [ids for ids, _ in first] != [ids for ids, _ in other]
 
 
-def test_cut_completion_ends_the_trajectory_and_is_kept(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    for trajectory in sample(student, toolbox, prompts[:6], max_tokens=4):
+def test_cut_completion_ends_the_trajectory_and_is_kept(sample: Sample, prompts: Prompts):
+    for trajectory in sample(prompts[:6], max_tokens=4):
         assert trajectory.stop_reason == StopReason.LENGTH
         assert trajectory.loss_mask[-4:] == [True] * 4
 
 
-def test_last_allowed_turn_that_still_calls_ends_with_what_was_sampled(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
-    trajectories = sample(student, toolbox, prompts[:8], max_turns=1)
+def test_last_allowed_turn_that_still_calls_ends_with_what_was_sampled(sample: Sample, prompts: Prompts):
+    trajectories = sample(prompts[:8], max_turns=1)
     stopped = [trajectory for trajectory in trajectories if trajectory.stop_reason == StopReason.MAX_TURNS]
     assert stopped
     for trajectory in stopped:
@@ -91,28 +85,28 @@ def test_last_allowed_turn_that_still_calls_ends_with_what_was_sampled(
         assert trajectory.loss_mask[-1]
 
 
-def test_full_context_ends_the_trajectory(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    longest_prompt = max(len(t.token_ids) for t in sample(student, toolbox, prompts, max_tokens=1)) - 1
+def test_full_context_ends_the_trajectory(sample: Sample, prompts: Prompts):
+    longest_prompt = max(len(t.token_ids) for t in sample(prompts, max_tokens=1)) - 1
     context = longest_prompt + 30
-    trajectories = sample(student, toolbox, prompts, context=context)
+    trajectories = sample(prompts, context=context)
     assert any(trajectory.stop_reason == StopReason.CONTEXT_OVERFLOW for trajectory in trajectories)
     for trajectory in trajectories:
         assert len(trajectory.token_ids) <= context
         assert trajectory.loss_mask[-1]
 
 
-def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
+def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, sample: Sample, prompts: Prompts):
     bare = [replace(prompt, tools=[]) for prompt in prompts[:8]]
-    trajectories = sample(student, toolbox, bare)
+    trajectories = sample(bare)
     assert sum(trajectory.num_tool_calls for trajectory in trajectories) > 0
     for trajectory in trajectories:
         assert "calculator(" not in student.tokenizer.decode(trajectory.token_ids).partition("<|im_end|>")[0]
         assert trajectory.num_tool_errors == trajectory.num_tool_calls
 
 
-def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
+def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, sample: Sample, prompts: Prompts):
     ratios = []
-    for trajectory in sample(student, toolbox, prompts[:6], group_size=2, max_concurrent=7):
+    for trajectory in sample(prompts[:6], group_size=2, max_concurrent=7):
         assert len(trajectory.token_ids) == len(trajectory.loss_mask) == len(trajectory.sampling_logprobs)
         assert not any(
             p for p, sampled in zip(trajectory.sampling_logprobs, trajectory.loss_mask, strict=True) if not sampled
@@ -129,9 +123,9 @@ def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, t
 
 
 def test_nucleus_log_probs_are_those_of_what_was_sampled_from(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt], caplog: pytest.LogCaptureFixture
+    student: Student, sample: Sample, prompts: Prompts, caplog: pytest.LogCaptureFixture
 ):
-    for trajectory in sample(student, toolbox, prompts[:3], temperature=2.0, top_p=0.5, max_tokens=24):
+    for trajectory in sample(prompts[:3], temperature=2.0, top_p=0.5, max_tokens=24):
         with torch.no_grad():
             logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1] / 2.0
         probs, order = logits.softmax(-1).sort(descending=True)
@@ -146,9 +140,9 @@ def test_nucleus_log_probs_are_those_of_what_was_sampled_from(
 
 
 def test_turns_that_would_be_tokenised_otherwise_are_counted_and_kept_as_sampled(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
+    student: Student, sample: Sample, prompts: Prompts
 ):
-    wild = sample(student, toolbox, prompts[:4], temperature=4.0, max_tokens=24)
+    wild = sample(prompts[:4], temperature=4.0, max_tokens=24)
     assert sum(trajectory.num_drifted_turns for trajectory in wild) > 0
     for trajectory in wild:
         first = trajectory.loss_mask.index(True)
@@ -156,13 +150,11 @@ def test_turns_that_would_be_tokenised_otherwise_are_counted_and_kept_as_sampled
         again = student.tokenizer(student.tokenizer.decode(sampled), add_special_tokens=False)["input_ids"]
         if trajectory.num_turns == 1:
             assert trajectory.num_drifted_turns == (again != sampled)
-    greedy = sample(student, toolbox, prompts[:4], temperature=1e-3)
+    greedy = sample(prompts[:4], temperature=1e-3)
     assert sum(trajectory.num_drifted_turns for trajectory in greedy) == 0
 
 
-def test_groups_are_handed_on_as_they_end_and_no_more_run_at_once_than_may(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
+def test_groups_are_handed_on_as_they_end_and_no_more_run_at_once_than_may(student: Student, prompts: Prompts):
     class Counting(Generator):
         most = 0
 
@@ -172,37 +164,37 @@ def test_groups_are_handed_on_as_they_end_and_no_more_run_at_once_than_may(
 
     config = OnPolicyConfig.model_validate({"max_tokens": 48, "group_size": 3, "max_concurrent": 4})
     generator = Counting(student.causal_lm, max_batch=64)
-    heard: list[tuple[list[SampledTrajectory], int]] = []
-    trajectories = Sampler(student.tokenizer, toolbox, config, 512).sample(
-        generator, prompts[:5], 0, lambda group: heard.append((group, generator.num_active))
+    ended: list[tuple[list[SampledTrajectory], int]] = []
+    trajectories = Sampler(student.tokenizer, Toolbox([calculator]), config, 512).sample(
+        generator, prompts[:5], 0, lambda group: ended.append((group, generator.num_active))
     )
     assert generator.most == 4
-    groups = {group[0].prompt_id: group for group, _ in heard}
+    groups = {group[0].prompt_id: group for group, _ in ended}
     assert [groups[prompt.id] for prompt in prompts[:5]] == [trajectories[i : i + 3] for i in range(0, 15, 3)]
-    assert len(heard) == 5
-    assert all(trajectory.stop_reason is not None for group, _ in heard for trajectory in group)
-    assert any(others for _, others in heard[:-1]), "others still decode when the first groups have ended"
+    assert len(ended) == 5
+    assert all(trajectory.stop_reason is not None for group, _ in ended for trajectory in group)
+    assert any(others for _, others in ended[:-1]), "others still decode when the first groups have ended"
 
 
-def test_sampling_fewer_at_once_gives_the_same_tokens(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    few, many = (sample(student, toolbox, prompts[:3], group_size=2, max_concurrent=n) for n in (2, 64))
-    assert [one.token_ids for one in few] == [one.token_ids for one in many]
+def test_sampling_fewer_at_once_gives_the_same_tokens(sample: Sample, prompts: Prompts):
+    few, many = (sample(prompts[:3], group_size=2, max_concurrent=n) for n in (2, 64))
+    assert [made.token_ids for made in few] == [made.token_ids for made in many]
 
 
-def test_tools_of_a_turn_run_together_and_are_told_whose_call_it_is(
-    student: Student, prompts: list[Prompt], metadata: dict[str, PromptMetadata]
+def test_tools_of_a_turn_run_together_and_know_whose_call_it_is(
+    student: Student, prompts: Prompts, metadata: dict[str, PromptMetadata]
 ):
     meeting = threading.Barrier(2)
-    told: list[ToolArgs] = []
+    calls: list[ToolArgs] = []
 
     @tool
-    def calculator(expression: str, about: ToolArgs) -> str:
+    def calculator(expression: str, args: ToolArgs) -> str:
         """Waits for another call.
 
         Args:
             expression: ignored.
         """
-        told.append(about)
+        calls.append(args)
         meeting.wait(10)
         return "7"
 
@@ -212,11 +204,11 @@ def test_tools_of_a_turn_run_together_and_are_told_whose_call_it_is(
     trajectories = sampler.sample(Generator(student.causal_lm), prompts[:1], 0)
     assert [trajectory.num_tool_calls for trajectory in trajectories] == [1, 1]
     assert [trajectory.num_tool_errors for trajectory in trajectories] == [0, 0]
-    assert {about.sample_index for about in told} == {0, 1}
-    assert {(about.prompt_id, about.metadata["shop"]) for about in told} == {(prompts[0].id, prompts[0].id)}
+    assert {call.sample_index for call in calls} == {0, 1}
+    assert {(call.prompt_id, call.metadata["shop"]) for call in calls} == {(prompts[0].id, prompts[0].id)}
 
 
-def test_calls_that_cannot_be_run_are_told_apart_from_tools_that_fail(student: Student, prompts: list[Prompt]):
+def test_calls_that_cannot_be_run_are_counted_apart_from_tools_that_fail(sample: Sample, prompts: Prompts):
     @tool
     def calculator(expression: str) -> str:
         """Fails.
@@ -226,19 +218,17 @@ def test_calls_that_cannot_be_run_are_told_apart_from_tools_that_fail(student: S
         """
         raise ValueError(expression)
 
-    failing = sample(student, Toolbox([calculator]), prompts[:4], temperature=1e-3)
+    failing = sample(prompts[:4], tools=[calculator], temperature=1e-3)
     assert sum(trajectory.num_tool_errors for trajectory in failing) > 0
     assert sum(trajectory.num_invalid_tool_calls for trajectory in failing) == 0
-    unknown = sample(student, Toolbox([]), prompts[:4], temperature=1e-3)
+    unknown = sample(prompts[:4], tools=[], temperature=1e-3)
     calls = sum(trajectory.num_tool_calls for trajectory in unknown)
     assert sum(trajectory.num_invalid_tool_calls for trajectory in unknown) == calls > 0
 
 
-def test_template_that_rewrites_an_earlier_turn_stops_the_training(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
+def test_template_that_rewrites_an_earlier_turn_stops_the_training(student: Student, prompts: Prompts):
     tokenizer = copy.deepcopy(student.tokenizer)
     tokenizer.chat_template = "{%- if messages | length > 2 %}go on{% endif -%}" + tokenizer.chat_template
     config = OnPolicyConfig.model_validate({"max_tokens": 96, "temperature": 1e-3})
     with pytest.raises(TrainingError, match=rf"prompt {prompts[0].id}, turn 2, after \d+ tokens: .*prefix preserving"):
-        Sampler(tokenizer, toolbox, config, 512).sample(Generator(student.causal_lm), prompts[:1], 0)
+        Sampler(tokenizer, Toolbox([calculator]), config, 512).sample(Generator(student.causal_lm), prompts[:1], 0)

@@ -23,18 +23,13 @@ from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
 
 FULL = StudentConfig(parameters="full", dtype="float32")
 LORA = StudentConfig(parameters="lora", lora_rank=4, dtype="float32")
 NEAR = {"name": "near", "model": "embedded:teacher"}
-
-
-@pytest.fixture(scope="module")
-def student() -> Student:
-    return load_student("embedded:student", FULL, torch.device("cpu"), seed=0)
 
 
 @contextmanager
@@ -53,9 +48,10 @@ def scores_of(ref: str, requests: list[ScoreRequest]) -> list[list[float]]:
     ]
 
 
-def same(seen: list[list[float]], known: list[list[float]]) -> None:
-    for one, other in zip(seen, known, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
+def assert_scores(teacher: Teacher | None, ref: str, requests: list[ScoreRequest]) -> None:
+    assert teacher is not None
+    for seen, expected in zip(teacher.start(requests).result(), scores_of(ref, requests), strict=True):
+        assert seen == pytest.approx(expected, abs=1e-4)
 
 
 def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
@@ -66,9 +62,9 @@ def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
         assert isinstance(teacher, LocalTeacher)
         assert teachers.select(None) is teacher
         assert (teacher.name, teacher.kl_coef) == ("teacher", 0.5)
-        same(teacher.start(requests).result(), scores_of("embedded:teacher", requests))
+        assert_scores(teacher, "embedded:teacher", requests)
     with loaded(student, tmp_path, "embedded:student") as teachers:
-        same(teachers.by_name["teacher"].start(requests).result(), scores_of("embedded:student", requests))
+        assert_scores(teachers.by_name["teacher"], "embedded:student", requests)
     with pytest.raises(ConfigError, match="no teacher that scores tokens"), loaded(student, tmp_path):
         pass
 
@@ -89,16 +85,15 @@ def test_several_teachers_score_as_each_does_alone(
         {"name": "idle", "model": "embedded:teacher", "routes": ["code"], "kl_coef": 0.0},
     ]
     with loaded(student, tmp_path, teachers=listed) as teachers:
-        assert {name: one.kl_coef for name, one in teachers.by_name.items()} == {"near": 0.25, "same": 1.0}
-        known = {"sums": "embedded:teacher", "poems": "embedded:student"}
+        assert {name: teacher.kl_coef for name, teacher in teachers.by_name.items()} == {"near": 0.25, "same": 1.0}
+        refs = {"sums": "embedded:teacher", "poems": "embedded:student"}
         for number, request in enumerate(requests):
             tag = ("sums", "poems", "code")[number % 3]
             teacher = teachers.select(PromptMetadata(request.prompt_id, None, tag, "exact", {}))
             if tag == "code":
                 assert teacher is None
             else:
-                assert teacher is not None
-                same(teacher.start([request]).result(), scores_of(known[tag], [request]))
+                assert_scores(teacher, refs[tag], [request])
 
 
 @pytest.mark.parametrize("config", [FULL, LORA], ids=["full", "lora"])
@@ -112,23 +107,23 @@ def test_the_base_is_what_the_student_was_before_training(
                 parameter.add_(0.05)
         teacher = teachers.by_name["self"]
         assert isinstance(teacher, SelfTeacher if config is LORA else LocalTeacher)
-        same(teacher.start(requests).result(), scores_of("embedded:student", requests))
+        assert_scores(teacher, "embedded:student", requests)
 
 
-def test_the_mean_is_asked_for_only_when_it_scores(
+def test_the_mean_is_swapped_in_only_when_it_scores(
     student: Student, requests: list[ScoreRequest], tmp_path: Path
 ) -> None:
     config = OnPolicyConfig.model_validate({"teachers": [{"name": "mean", "kind": "ema"}], "ema_decay": 0.9})
-    asked = []
+    swaps = []
 
     def averaged() -> nullcontext[None]:
-        asked.append(1)
+        swaps.append(1)
         return nullcontext()
 
     teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=averaged)
-    assert not asked
-    same(teachers.by_name["mean"].start(requests).result(), scores_of("embedded:student", requests))
-    assert asked
+    assert not swaps
+    assert_scores(teachers.by_name["mean"], "embedded:student", requests)
+    assert swaps
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "echo"])
@@ -167,20 +162,15 @@ def stranger(tmp_path_factory: pytest.TempPathFactory, other: PreTrainedTokenize
     folder = tmp_path_factory.mktemp("stranger")
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=len(other),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-    )
+        vocab_size=len(other), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder)
     other.save_pretrained(folder)
     return str(folder)
 
 
-def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_it_is_told_to(
+def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     student: Student, tmp_path: Path, stranger: str, other: PreTrainedTokenizerBase
 ) -> None:
     refused = pytest.raises(TrainingError, match="does not share the student's vocabulary")
@@ -189,11 +179,11 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_it_is_told_to(
     settings = {"name": "far", "model": stranger, "alignment": "bytes"}
     messages: list[Any] = [{"role": "user", "content": "How many?"}]
     prompt = render(student.tokenizer, messages, None, add_generation_prompt=True)
-    said = student.tokenizer("Ben has 17 eggs.<|im_end|>", add_special_tokens=False)["input_ids"]
+    answer = student.tokenizer("Ben has 17 eggs.<|im_end|>", add_special_tokens=False)["input_ids"]
     trajectory = SampledTrajectory(
         "key", "p", 0, [*messages, {"role": "assistant", "content": "Ben has 17 eggs."}], [],
-        [Turn("stop", {}, None, "student")], StopReason.ANSWERED, "student", token_ids=prompt + said,
-        loss_mask=[False] * len(prompt) + [True] * len(said), sampling_logprobs=[],
+        [Turn("stop", {}, None, "student")], StopReason.ANSWERED, "student", token_ids=prompt + answer,
+        loss_mask=[False] * len(prompt) + [True] * len(answer), sampling_logprobs=[],
     )  # fmt: skip
     with loaded(student, tmp_path, teachers=[settings]) as teachers:
         view = teachers.view(trajectory, None)
@@ -208,21 +198,22 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_it_is_told_to(
     assert sum(scores) == pytest.approx(sum(known[sum(not sampled for sampled in view.loss_mask) :]), abs=1e-4)
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
-def test_a_device_that_is_not_there_is_named(student: Student, tmp_path: Path, device: str) -> None:
-    refused = pytest.raises(ConfigError, match=f"teacher 'near': device '{device}' cannot be used")
-    with refused, loaded(student, tmp_path, teachers=[{**NEAR, "device": device}]):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**NEAR, "device": "cuda:99"}, "teacher 'near': device 'cuda:99' cannot be used"),
+        ({**NEAR, "device": "abacus"}, "teacher 'near': device 'abacus' cannot be used"),
+        ({"name": "self", "kind": "base", "alignment": "bytes"}, "'self' of kind 'base' has the student's tokens"),
+    ],
+)
+def test_a_device_that_is_not_there_and_other_tokens_of_the_student_itself_are_refused(
+    student: Student, tmp_path: Path, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message), loaded(student, tmp_path, teachers=[settings]):
         pass
 
 
-def test_the_student_itself_has_no_other_tokens(student: Student, tmp_path: Path) -> None:
-    settings = {"name": "self", "kind": "base", "alignment": "bytes"}
-    refused = pytest.raises(ConfigError, match="'self' of kind 'base' has the student's tokens")
-    with refused, loaded(student, tmp_path, teachers=[settings]):
-        pass
-
-
-def test_a_teacher_that_ends_another_way_is_told_of_before_training(
+def test_a_teacher_that_ends_another_way_is_warned_of_before_training(
     student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "base"
