@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.agent.turns import REFUSAL, TurnRules
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.tokenizer import encode, load_tokenizer
+from stillhouse.chat.tokenizer import encode
 from stillhouse.config import OnPolicyConfig, RolloutsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import prompt_id
@@ -27,11 +27,6 @@ BROKEN = "<tool_call>\n2+3\n</tool_call>"
 RIGHT, WRONG = '{"sum": 5}', '{"sum": "five"}'
 CUT = "..."
 """The end of an answer that reached its bound."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 class ScriptedEngine:
@@ -101,7 +96,7 @@ STRUCTURED = {"response_schema": SCHEMA}
     ],
 )
 @pytest.mark.parametrize("tools", [["calculator"], []])
-def test_a_sampled_student_is_told_what_a_rollout_is_told(
+def test_a_sampled_student_reads_what_a_rollout_reads(
     tokenizer: PreTrainedTokenizerBase,
     collect: Callable[..., Any],
     tools: list[str],

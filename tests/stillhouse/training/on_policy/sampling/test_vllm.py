@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 
+NewEngines = Callable[..., VllmEngines]
 REQUEST = GenerationRequest([5, 9, 40], 4)
 
 
@@ -32,20 +34,15 @@ def server(serve: Callable[[str, str], str]) -> str:
 
 def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:
     config = OnPolicyConfig.model_validate({"engine": "vllm", "engine_url": server, **settings})
-    return VllmEngines(student, config, folder)
+    return VllmEngines(student, config, folder / "sampler")
 
 
 @pytest.fixture
-def new_engines(server: str, tmp_path: Path) -> Iterator[Callable[..., VllmEngines]]:
-    made: list[VllmEngines] = []
-
-    def make(student: Student, **settings: object) -> VllmEngines:
-        made.append(vllm_engines(student, server, tmp_path / "sampler", **settings))
-        return made[-1]
-
-    yield make
-    for engines in made:
-        engines.close()
+def new_engines(server: str, tmp_path: Path) -> Iterator[NewEngines]:
+    with ExitStack() as stack:
+        yield lambda student, **settings: stack.enter_context(
+            closing(vllm_engines(student, server, tmp_path, **settings))
+        )
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ def test_each_version_is_sampled_from_the_weights_it_has(
     original_weights: None, server: str, prompts: list[Prompt], tmp_path: Path, parameters: str
 ):
     student = student_of(parameters=parameters)
-    engines = vllm_engines(student, server, tmp_path / "sampler")
+    engines = vllm_engines(student, server, tmp_path)
     for version in (0, 1):
         update(student, seed=version)
         trajectories = sample(student, engines, version, prompts[:2])
@@ -96,7 +93,7 @@ def test_each_version_is_sampled_from_the_weights_it_has(
             assert trajectory.policy_version == version
         # The same seeds in this process give the same tokens.
         here = sample(student, TransformersEngines(student, 5), version, prompts[:2])
-        assert [one.token_ids for one in trajectories] == [one.token_ids for one in here]
+        assert [made.token_ids for made in trajectories] == [made.token_ids for made in here]
     assert any(trajectory.num_turns > 1 for trajectory in trajectories)
     assert [path.name for path in (tmp_path / "sampler").iterdir()] == ["version-1"]
     assert len(models(server)) == (2 if parameters == "lora" else 1), "one adapter is left, of the last version"
@@ -105,17 +102,17 @@ def test_each_version_is_sampled_from_the_weights_it_has(
     assert not (tmp_path / "sampler").exists()
 
 
-def test_weights_are_handed_over_once_a_version(new_engines: Callable[..., VllmEngines], tmp_path: Path):
-    student = student_of()
-    engines = new_engines(student)
+def test_weights_are_handed_over_once_a_version(new_engines: NewEngines, tmp_path: Path):
+    engines = new_engines(student_of())
+    weights = tmp_path / "sampler" / "version-3" / "adapter_model.safetensors"
     with engines.engine(3):
-        written = (tmp_path / "sampler" / "version-3" / "adapter_model.safetensors").stat().st_mtime_ns
+        written = weights.stat().st_mtime_ns
     with engines.engine(3) as engine:
         assert engine.complete(REQUEST).completion_ids
-    assert (tmp_path / "sampler" / "version-3" / "adapter_model.safetensors").stat().st_mtime_ns == written
+    assert weights.stat().st_mtime_ns == written
 
 
-def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: Callable[..., VllmEngines]):
+def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: NewEngines):
     student = student_of()
     left, again = new_engines(student), new_engines(student)
     with left.engine(0) as engine:
@@ -125,7 +122,7 @@ def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: Callable[
         assert engine.complete(REQUEST).logprobs != old.logprobs
 
 
-def test_server_of_another_base_model_is_refused(new_engines: Callable[..., VllmEngines]):
+def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
     student = student_of()
     with torch.no_grad():
         student.head.weight += 0.5 * torch.randn(student.head.weight.shape)
@@ -133,24 +130,16 @@ def test_server_of_another_base_model_is_refused(new_engines: Callable[..., Vllm
         new_engines(student).engine(0).__enter__()
 
 
-def test_log_probs_that_do_not_show_the_nucleus_are_refused(new_engines: Callable[..., VllmEngines]):
+def test_log_probs_without_the_nucleus_and_dora_are_refused(new_engines: NewEngines):
     with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
         new_engines(student_of(), top_p=0.9).engine(0).__enter__()
-
-
-def test_dora_is_refused_before_anything_is_sent(new_engines: Callable[..., VllmEngines]):
     with pytest.raises(ConfigError, match="no DoRA"):
         new_engines(student_of(lora_variant="dora"))
 
 
 def answer(**changed: Any) -> dict[str, Any]:
-    choice = {
-        "token_ids": [7, 2],
-        "prompt_token_ids": [5, 9, 40],
-        "logprobs": {"token_logprobs": [-0.5, -1.0]},
-        "finish_reason": "stop",
-    }
-    return {"choices": [{**choice, **changed}]}
+    choice = {"token_ids": [7, 2], "prompt_token_ids": [5, 9, 40], "logprobs": {"token_logprobs": [-0.5, -1.0]}}
+    return {"choices": [{**choice, "finish_reason": "stop", **changed}]}
 
 
 def test_answer_is_read_as_ids_and_log_probs():
@@ -182,7 +171,7 @@ def test_answer_that_is_no_completion_is_shown(page: Any):
         read_generation(page, REQUEST)
 
 
-def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: Callable[..., VllmEngines], server: str):
+def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: NewEngines, server: str):
     student = student_of(parameters="lora")
     killed, again = new_engines(student), new_engines(student)
     with killed.engine(7):
