@@ -12,7 +12,6 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from stillhouse.config import OnPolicyTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 MODEL = "big"
@@ -104,11 +103,11 @@ class ScoringServer:
         entries: list[Body | None] = [None]
         for place in range(1, len(ids)):
             logprob = self.truth(ids, place, body["temperature"])
-            found = {str(ids[place]): {"logprob": logprob, "rank": 4, "decoded_token": self.spell(ids[place])}}
+            alternatives = {str(ids[place]): {"logprob": logprob, "rank": 4, "decoded_token": self.spell(ids[place])}}
             for rank in range(1, self.num_alternatives + 1):
-                other = {"logprob": -0.001 * rank, "rank": rank, "decoded_token": "?"}
-                found[str(ids[place] + 1000 * rank)] = other
-            pairs = list(found.items())
+                alternative = {"logprob": -0.001 * rank, "rank": rank, "decoded_token": "?"}
+                alternatives[str(ids[place] + 1000 * rank)] = alternative
+            pairs = list(alternatives.items())
             self._chance.shuffle(pairs)
             entries.append(dict(pairs))
         return {"prompt_logprobs": entries}
@@ -177,18 +176,6 @@ def scoring_server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ScoringServer
         yield server
         http.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def settings(scoring_server: ScoringServer) -> Callable[..., OnPolicyTeacher]:
-    """Of a teacher behind the fake server."""
-
-    def make(kind: str, **more: object) -> OnPolicyTeacher:
-        return OnPolicyTeacher.model_validate(
-            {"name": "far", "kind": kind, "model": MODEL, "base_url": scoring_server.url, **more}
-        )
-
-    return make
 
 
 @pytest.fixture(scope="session")

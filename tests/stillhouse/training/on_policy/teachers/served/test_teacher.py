@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
 from stillhouse.training.on_policy.teachers.served.connect import connect
@@ -15,66 +15,64 @@ from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 KINDS = ("vllm", "sglang", "echo")
-Settings = Callable[..., OnPolicyTeacher]
+Requests = list[ScoreRequest]
+Scores = list[list[float]]
 
 
-TOKENIZER = load_tokenizer("embedded:student")
+class Far:
+    """The fake server, and teachers connected to it that share a journal."""
+
+    def __init__(self, server: Any, tokenizer: PreTrainedTokenizerBase, work_dir: Path) -> None:
+        self.server, self._tokenizer, self._work_dir = server, tokenizer, work_dir
+
+    def connect(self, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> ServedTeacher:
+        fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
+        teacher = OnPolicyTeacher.model_validate(fields)
+        return connect(teacher, 1.0, temperature, self._tokenizer, None, self._work_dir)
+
+    def score(self, requests: Requests, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> Scores:
+        teacher = self.connect(kind, temperature, **settings)
+        try:
+            return teacher.start(requests).result(20)
+        finally:
+            teacher.close()
+
+    def truths(self, requests: Requests, temperature: float = 1.0) -> Scores:
+        return [
+            [
+                self.server.truth(request.token_ids, place, temperature) if is_sampled else 0.0
+                for place, is_sampled in enumerate(request.loss_mask)
+            ]
+            for request in requests
+        ]
 
 
-def teacher_of(settings: OnPolicyTeacher, work_dir: Path, temperature: float = 1.0) -> ServedTeacher:
-    return connect(settings, 1.0, temperature, TOKENIZER, None, work_dir)
+@pytest.fixture
+def far(scoring_server: Any, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Far:
+    return Far(scoring_server, tokenizer, tmp_path)
 
 
-def score(teacher: ServedTeacher, requests: list[ScoreRequest]) -> list[list[float]]:
-    try:
-        return teacher.start(requests).result(20)
-    finally:
-        teacher.close()
-
-
-def truths(server: Any, requests: list[ScoreRequest]) -> list[list[float]]:
-    return [
-        [server.truth(r.token_ids, place) if scored else 0.0 for place, scored in enumerate(r.loss_mask)]
-        for r in requests
-    ]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_alternatives", [0, 3])
-def test_scores_are_those_of_the_sampled_tokens_whatever_the_order_of_the_answer(
-    scoring_server: Any,
-    settings: Settings,
-    requests: list[ScoreRequest],
-    tmp_path: Path,
-    kind: str,
-    num_alternatives: int,
+@pytest.mark.parametrize(
+    ("kind", "oddity"),
+    [
+        *((kind, {"num_alternatives": number}) for kind in KINDS for number in (0, 3)),
+        ("vllm", {"max_logprobs": 0}),
+        ("echo", {"takes_token_ids": False}),
+    ],
+)
+def test_scores_are_those_of_the_sampled_tokens_whatever_the_server_adds_caps_or_reorders(
+    far: Far, requests: Requests, kind: str, oddity: dict[str, Any]
 ) -> None:
-    scoring_server.num_alternatives = num_alternatives
-    scores = score(teacher_of(settings(kind, batch_tokens=64), tmp_path), requests)
-    assert scores == truths(scoring_server, requests)
+    vars(far.server).update(oddity)
+    assert far.score(requests, kind, batch_tokens=64) == far.truths(requests)
+    if kind == "echo":
+        assert ("return_tokens_as_token_ids" in far.server.bodies[-1]) == far.server.takes_token_ids
 
 
-def test_sglang_is_asked_from_just_before_the_first_sampled_token(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    score(teacher_of(settings("sglang"), tmp_path), requests)
-    assert scoring_server.bodies[-1]["logprob_start_len"] == [request.loss_mask.index(True) - 1 for request in requests]
-
-
-def test_a_cap_on_alternatives_does_not_matter_to_vllm(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    scoring_server.max_logprobs = 0
-    assert score(teacher_of(settings("vllm"), tmp_path), requests) == truths(scoring_server, requests)
-
-
-@pytest.mark.parametrize("takes_token_ids", [True, False])
-def test_echo_asks_for_token_ids_where_the_server_takes_them(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path, takes_token_ids: bool
-) -> None:
-    scoring_server.takes_token_ids = takes_token_ids
-    assert score(teacher_of(settings("echo"), tmp_path), requests) == truths(scoring_server, requests)
-    assert ("return_tokens_as_token_ids" in scoring_server.bodies[-1]) == takes_token_ids
+def test_sglang_is_asked_from_just_before_the_first_sampled_token(far: Far, requests: Requests) -> None:
+    far.score(requests, "sglang")
+    starts = [request.loss_mask.index(True) - 1 for request in requests]
+    assert far.server.bodies[-1]["logprob_start_len"] == starts
 
 
 def vllm_entry(change: Callable[[dict[str, Any], int], Any]) -> Callable[[Any], Any]:
@@ -102,15 +100,32 @@ def each_choice(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 def each_result(change: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
     def spoil(answer: Any) -> Any:
-        return [
-            {"meta_info": {"input_token_logprobs": change(one["meta_info"]["input_token_logprobs"])}} for one in answer
-        ]
+        triples = [result["meta_info"]["input_token_logprobs"] for result in answer]
+        return [{"meta_info": {"input_token_logprobs": change(of_result)}} for of_result in triples]
 
     return spoil
 
 
+def without_the_last_three(logprobs: dict[str, Any]) -> dict[str, Any]:
+    return {key: values and values[:-3] for key, values in logprobs.items()}
+
+
+def named_9(logprobs: dict[str, Any]) -> dict[str, Any]:
+    return {**logprobs, "tokens": ["token_id:9"] * len(logprobs["tokens"])}
+
+
+def equal_logprobs_in_batches(answer: Any) -> Any:
+    """As a server gives that mixes up the sequences of a batch."""
+    if len(answer["choices"]) > 1:
+        for choice in answer["choices"]:
+            for entry in choice["prompt_logprobs"][1:]:
+                for token in entry.values():
+                    token["logprob"] = -0.1
+    return answer
+
+
 @pytest.mark.parametrize(
-    ("kind", "spoil", "told"),
+    ("kind", "spoil", "message"),
     [
         ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"of token \d+ is missing; there are .*'5'"),
         ("vllm", with_logprob(math.nan), "is nan; expected a finite"),
@@ -128,228 +143,182 @@ def each_result(change: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
         ("sglang", each_result(lambda triples: [[-1.0, *t[1:]] for t in triples]), "expected None"),
         ("sglang", each_result(lambda triples: [t[:2] for t in triples]), "no triples"),
         ("sglang", lambda answer: answer[1:], "has 0 results for 1 prompts"),
-        ("echo", each_choice("logprobs", lambda found: None), "has no `logprobs`"),
-        (
-            "echo",
-            each_choice("logprobs", lambda found: {k: v and v[:-3] for k, v in found.items()}),
-            "62 echoed tokens for 64",
-        ),
-        (
-            "echo",
-            each_choice("logprobs", lambda found: {**found, "tokens": ["token_id:9"] * len(found["tokens"])}),
-            r"echoes token_id:9 in place of token",
-        ),
+        ("echo", each_choice("logprobs", lambda logprobs: None), "has no `logprobs`"),
+        ("echo", each_choice("logprobs", without_the_last_three), "62 echoed tokens for 64"),
+        ("echo", each_choice("logprobs", named_9), "echoes token_id:9 in place of token"),
     ],
 )
 def test_an_answer_that_cannot_be_used_ends_it_before_training_with_the_way_out(
-    scoring_server: Any, settings: Settings, tmp_path: Path, kind: str, spoil: Callable[[Any], Any], told: str
+    far: Far, kind: str, spoil: Callable[[Any], Any], message: str
 ) -> None:
-    scoring_server.spoil = spoil
-    with pytest.raises(EndpointError, match=f"{told}.*by SFT"):
-        teacher_of(settings(kind), tmp_path)
+    far.server.spoil = spoil
+    with pytest.raises(EndpointError, match=f"{message}.*by SFT"):
+        far.connect(kind)
 
 
-def test_a_server_that_mixes_up_sequences_is_found_out(scoring_server: Any, settings: Settings, tmp_path: Path) -> None:
-    def swapped(answer: Any) -> Any:
-        if len(answer["choices"]) > 1:
-            for choice in answer["choices"]:
-                entries = choice["prompt_logprobs"]
-                choice["prompt_logprobs"] = [
-                    None,
-                    *({k: {**v, "logprob": -0.1} for k, v in e.items()} for e in entries[1:]),
-                ]
-        return answer
-
-    scoring_server.spoil = swapped
-    with pytest.raises(EndpointError, match="differs from itself by"):
-        teacher_of(settings("vllm"), tmp_path)
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (equal_logprobs_in_batches, "differs from itself by"),
+        (lambda answer: b"<html>Welcome</html>", "HTTP 200, but its body is no JSON: <html>Welcome"),
+    ],
+)
+def test_a_server_that_mixes_up_sequences_or_is_no_model_server_is_refused(
+    far: Far, spoil: Callable[[Any], Any], message: str
+) -> None:
+    far.server.spoil = spoil
+    with pytest.raises(EndpointError, match=message):
+        far.connect()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_of_another_vocabulary_is_found_out_by_its_spelling(
-    scoring_server: Any, settings: Settings, tmp_path: Path, kind: str
-) -> None:
-    spell = scoring_server.spell
-    scoring_server.spell = lambda token: spell(token + 1)
+def test_a_server_of_another_vocabulary_is_recognised_by_its_spelling(far: Far, kind: str) -> None:
+    spell = far.server.spell
+    far.server.spell = lambda token: spell(token + 1)
     with pytest.raises(TrainingError, match=r"does not share the student's vocabulary: of \d+ tokens tried \d+ differ"):
-        teacher_of(settings(kind), tmp_path)
+        far.connect(kind)
 
 
-def test_another_temperature_needs_a_server_that_tempers(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
+def test_another_temperature_needs_a_server_that_tempers(far: Far, requests: Requests) -> None:
     with pytest.raises(ConfigError, match=r"temperature = 0\.5: teacher 'far' gives the same log-probabilities"):
-        teacher_of(settings("vllm"), tmp_path, temperature=0.5)
-    scoring_server.tempers = True
-    [scores] = score(teacher_of(settings("sglang"), tmp_path, temperature=0.5), requests[:1])
-    assert scores[1] == scoring_server.truth(requests[0].token_ids, 1, 0.5)
+        far.connect(temperature=0.5)
+    far.server.tempers = True
+    assert far.score(requests[:1], "sglang", temperature=0.5) == far.truths(requests[:1], 0.5)
 
 
-def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    scoring_server.max_model_len = 65
-    teacher = teacher_of(settings("vllm"), tmp_path)
-    assert teacher.max_context == 64
+def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Far, requests: Requests) -> None:
+    far.server.max_model_len = 65
     long = ScoreRequest([5] * 65, [False] + [True] * 64, "long")
     with pytest.raises(EndpointError, match=r"maximum context length is 65.*--max-model-len"):
-        score(teacher, [*requests, long])
-    again = teacher_of(settings("vllm"), tmp_path)
-    num_asked = len(scoring_server.asked)
-    score(again, requests)
-    assert len(scoring_server.asked) == num_asked  # the others were scored by halves, and kept
+        far.score([*requests, long])
+    again = far.connect()
+    assert again.max_context == 64
+    num_scored = len(far.server.asked)
+    again.start(requests).result(20)
+    again.close()
+    assert len(far.server.asked) == num_scored, "the others were scored by halves, and kept"
 
 
 @pytest.fixture
-def connected(settings: Settings, tmp_path: Path) -> Iterator[ServedTeacher]:
-    """A teacher behind the fake server, of which what was asked while it was probed is forgotten."""
-    teacher = teacher_of(settings("vllm", batch_tokens=1000, max_in_flight=2, request_timeout_s=1.0), tmp_path)
-    yield teacher
-    teacher.close()
+def teacher(far: Far) -> Iterator[ServedTeacher]:
+    """A teacher whose probe of the server is forgotten there."""
+    connected = far.connect(batch_tokens=1000, max_in_flight=2, request_timeout_s=1.0)
+    far.server.bodies.clear()
+    far.server.asked.clear()
+    yield connected
+    connected.close()
 
 
-@pytest.fixture
-def unhurried(scoring_server: Any, connected: ServedTeacher) -> ServedTeacher:
-    scoring_server.bodies.clear()
-    scoring_server.asked.clear()
-    return connected
-
-
-def test_a_busy_server_is_waited_for_as_long_as_it_says(
-    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
-) -> None:
-    scoring_server.failures = [scoring_server.refusal(429, "too many requests", {"Retry-After": "0.4"})]
+def test_a_busy_server_is_waited_for_as_long_as_it_says(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
+    far.server.failures = [far.server.refusal(429, "too many requests", {"Retry-After": "0.4"})]
     started = time.monotonic()
-    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
+    assert teacher.start(requests).result(20) == far.truths(requests)
     assert time.monotonic() - started >= 0.4
-    assert len(scoring_server.bodies) == 1
+    assert len(far.server.bodies) == 1
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_waited_for_before_the_training_too(
-    scoring_server: Any, settings: Settings, tmp_path: Path, status: int
-) -> None:
-    scoring_server.failures = [scoring_server.refusal(status, "loading", {"Retry-After": "0.2"})]
+def test_a_busy_server_is_waited_for_before_the_training_too(far: Far, status: int) -> None:
+    far.server.failures = [far.server.refusal(status, "loading", {"Retry-After": "0.2"})]
     started = time.monotonic()
-    teacher_of(settings("vllm"), tmp_path).close()
+    far.connect().close()
     assert time.monotonic() - started >= 0.2
 
 
 @pytest.mark.parametrize("status", [400, 413, 500, 503])
 def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
-    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher, status: int
+    far: Far, requests: Requests, teacher: ServedTeacher, status: int
 ) -> None:
-    scoring_server.failures = [scoring_server.refusal(status, "no")]
-    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
-    assert [len(body["prompt"]) for body in scoring_server.bodies] == [3, 3]
+    far.server.failures = [far.server.refusal(status, "no")]
+    assert teacher.start(requests).result(20) == far.truths(requests)
+    assert [len(body["prompt"]) for body in far.server.bodies] == [3, 3]
 
 
 def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
-    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
+    far: Far, requests: Requests, teacher: ServedTeacher
 ) -> None:
-    scoring_server.oom_tokens = 45
-    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
-    assert scoring_server.asked == [request.token_ids for request in requests]
-    scoring_server.failures = [scoring_server.refusal(400, "out of memory")]
+    far.server.oom_tokens = 45
+    assert teacher.start(requests).result(20) == far.truths(requests)
+    assert far.server.asked == [request.token_ids for request in requests]
+    far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
-        unhurried.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
+        teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
 
 
-def test_a_server_that_answers_late_is_asked_for_less(
-    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
+def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
+    delays_s = [1.2]
+    far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
+    assert teacher.start(requests).result(20) == far.truths(requests)
+
+
+def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
+    far.server.delay_s = 0.01
+    far.score(requests, batch_tokens=1, max_in_flight=3)
+    assert 1 < far.server.most_at_once <= 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"model": "small"}, EndpointError, r"does not serve 'small'; expected one of \['big'\]"),
+        ({"api_key_env": "TEACHER_KEY_NOBODY_SET"}, AuthenticationError, "TEACHER_KEY_NOBODY_SET is not set"),
+        ({"base_url": "http://127.0.0.1:9/v1"}, EndpointError, "Check that the teacher's server runs"),
+    ],
+)
+def test_server_model_and_key_must_be_there(
+    far: Far, settings: dict[str, str], error: type[Exception], message: str
 ) -> None:
-    slow = [1.2]
-    scoring_server.spoil = lambda answer: (time.sleep(slow.pop() if slow else 0.0), answer)[1]
-    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
-
-
-def test_no_more_requests_are_under_way_than_allowed(
-    scoring_server: Any, requests: list[ScoreRequest], settings: Settings, tmp_path: Path
-) -> None:
-    scoring_server.delay_s = 0.01
-    teacher = teacher_of(settings("vllm", batch_tokens=1, max_in_flight=3), tmp_path)
-    score(teacher, requests)
-    assert 1 < scoring_server.most_at_once <= 3
-
-
-def test_the_model_and_the_key_must_be_known(scoring_server: Any, settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(EndpointError, match=r"does not serve 'small'; expected one of \['big'\]"):
-        teacher_of(settings("vllm", model="small"), tmp_path)
-    with pytest.raises(AuthenticationError, match="TEACHER_KEY_NOBODY_SET is not set"):
-        teacher_of(settings("vllm", api_key_env="TEACHER_KEY_NOBODY_SET"), tmp_path)
-    with pytest.raises(EndpointError, match="Check that the teacher's server runs"):
-        teacher_of(settings("vllm", base_url="http://127.0.0.1:9/v1"), tmp_path)
-
-
-def test_an_answer_that_is_no_json_is_shown(scoring_server: Any, settings: Settings, tmp_path: Path) -> None:
-    scoring_server.spoil = lambda answer: b"<html>Welcome</html>"
-    with pytest.raises(EndpointError, match="HTTP 200, but its body is no JSON: <html>Welcome"):
-        teacher_of(settings("vllm"), tmp_path)
+    with pytest.raises(error, match=message):
+        far.connect(**settings)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"null", b"[]", b'{"data": null}', b'{"data": [{}]}', b'{"data": [7]}'])
-def test_what_is_no_list_of_models_is_no_server_of_models(
-    scoring_server: Any, settings: Settings, tmp_path: Path, body: bytes
-) -> None:
-    scoring_server.models = body
+def test_an_answer_without_a_list_of_models_is_refused(far: Far, body: bytes) -> None:
+    far.server.models = body
     with pytest.raises(EndpointError, match=r"/v1/models: no list of models: .* Check base_url"):
-        teacher_of(settings("vllm"), tmp_path)
+        far.connect()
 
 
-@pytest.mark.parametrize("length", ['"4096"', "0", "null", "true"])
-def test_a_length_that_is_none_is_not_known(
-    scoring_server: Any, settings: Settings, tmp_path: Path, length: str
-) -> None:
-    scoring_server.models = b'{"data": [{"id": "big", "max_model_len": %s}]}' % length.encode()
-    teacher = teacher_of(settings("vllm"), tmp_path)
+@pytest.mark.parametrize("length", [b'"4096"', b"0", b"null", b"true"])
+def test_a_length_that_is_no_positive_number_is_not_known(far: Far, length: bytes) -> None:
+    far.server.models = b'{"data": [{"id": "big", "max_model_len": %s}]}' % length
+    teacher = far.connect()
     teacher.close()
     assert teacher.max_context is None
 
 
-def test_nothing_is_asked_twice(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    first = score(teacher_of(settings("vllm"), tmp_path), [*requests, *requests])
-    teacher = teacher_of(settings("vllm"), tmp_path)
-    num_asked = len(scoring_server.asked)
-    assert score(teacher, requests) == first[: len(requests)] == first[len(requests) :]
-    assert len(scoring_server.asked) == num_asked
-    of_requests = [ids for ids in scoring_server.asked if ids in [r.token_ids for r in requests]]
-    assert len(of_requests) == len(requests)
+def test_nothing_is_asked_twice(far: Far, requests: Requests) -> None:
+    first = far.score([*requests, *requests])
+    again = far.connect()
+    num_scored = len(far.server.asked)
+    assert again.start(requests).result(20) == first[: len(requests)] == first[len(requests) :]
+    again.close()
+    assert len(far.server.asked) == num_scored
+    assert sum(ids in [request.token_ids for request in requests] for ids in far.server.asked) == len(requests)
 
 
-def test_the_journal_tells_masks_teachers_and_temperatures_apart(
-    scoring_server: Any, settings: Settings, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    scoring_server.tempers = True
-    [request] = requests[1:2]
+def test_the_journal_keeps_masks_teachers_and_temperatures_apart(far: Far, requests: Requests) -> None:
+    far.server.tempers = True
+    request = requests[1]
     other_mask = ScoreRequest(request.token_ids, [False, *[True] * 39], "p")
-    results = [
-        score(teacher_of(settings(kind), tmp_path, temperature), [asked])[0]
-        for kind, temperature, asked in (
-            ("vllm", 1.0, request),
-            ("vllm", 1.0, other_mask),
-            ("vllm", 2.0, request),
-            ("sglang", 1.0, request),
-        )
-    ]
-    assert scoring_server.asked.count(request.token_ids) == 4
+    cases = (("vllm", 1.0, request), ("vllm", 1.0, other_mask), ("vllm", 2.0, request), ("sglang", 1.0, request))
+    results = [far.score([scored], kind, temperature)[0] for kind, temperature, scored in cases]
+    assert far.server.asked.count(request.token_ids) == 4
     assert results[0] == results[3] != results[2]
     assert results[1][1] != 0.0
 
 
 @pytest.mark.parametrize("kind", ["vllm", "echo"])
 def test_our_own_server_answers_as_vllm_does(
-    own_server: str, requests: list[ScoreRequest], tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    far: Far, own_server: str, requests: Requests, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     from stillhouse.serving.models import load_model
     from stillhouse.serving.score import score_tokens
 
-    settings = OnPolicyTeacher.model_validate({"name": "far", "kind": kind, "model": "big", "base_url": own_server})
     with caplog.at_level(logging.WARNING):
-        scores = score(teacher_of(settings, tmp_path), requests)
+        scores = far.score(requests, kind, base_url=own_server)
     expected = score_tokens(load_model("embedded:teacher", device="cpu"), [r.token_ids for r in requests])
-    for request, seen, known in zip(requests, scores, expected, strict=True):
-        masked = [value if sampled else 0.0 for value, sampled in zip(known, request.loss_mask, strict=True)]
+    for request, seen, row in zip(requests, scores, expected, strict=True):
+        masked = [value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)]
         assert seen == pytest.approx(masked, abs=1e-4)
     assert not caplog.records
