@@ -71,16 +71,10 @@ def samples(sampler: Tensor = STUDENT, teacher: Tensor | None = TEACHER, **field
         return [[0.0, *row] for row in token_logprobs(logprobs).tolist()]
 
     scored = [None] * len(SEQUENCES) if teacher is None else aligned(teacher)
-    by_default = {"prompt_id": "p", "teacher": None if teacher is None else "t", "kl_coef": 1.0}
+    shared = {"prompt_id": "p", "teacher": None if teacher is None else "t", "kl_coef": 1.0, **fields}
     return [
-        ScoredSample(
-            token_ids=[0, *sequence],
-            loss_mask=[False, True, True, True],
-            sampling_logprobs=sampling,
-            teacher_logprobs=teacher_logprobs,
-            **(by_default | fields),
-        )
-        for sequence, sampling, teacher_logprobs in zip(SEQUENCES, aligned(sampler), scored, strict=True)
+        ScoredSample([0, *tokens], [False, True, True, True], sampling_logprobs=drawn, teacher_logprobs=known, **shared)
+        for tokens, drawn, known in zip(SEQUENCES, aligned(sampler), scored, strict=True)
     ]
 
 
@@ -143,10 +137,10 @@ def assert_same(seen: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
 
 
-def assert_same_bits(one: TokenLosses, other: TokenLosses) -> None:
-    assert torch.equal(one.losses_N, other.losses_N)
-    for name in one.means.keys() & other.means.keys():
-        assert torch.equal(one.means[name], other.means[name])
+def assert_same_bits(seen: TokenLosses, expected: TokenLosses) -> None:
+    assert torch.equal(seen.losses_N, expected.losses_N)
+    for name in seen.means.keys() & expected.means.keys():
+        assert torch.equal(seen.means[name], expected.means[name])
 
 
 ON_POLICY_GRADIENT = kl_gradient(STUDENT, TEACHER, visits(STUDENT))
@@ -170,13 +164,13 @@ def test_every_pure_mode_has_the_gradient_of_the_kl_at_the_states_visited(settin
 
 
 @pytest.mark.parametrize("settings", [{}, {"kl_baseline": True}, {"divergence": [{"kind": "reverse_kl"}]}])
-def test_the_output_layer_gives_the_objective_what_it_asks_for(settings: Mapping[str, Any]):
+def test_the_output_layer_gives_the_objective_the_scores_it_needs(settings: Mapping[str, Any]):
     """The table as the weight of an output layer, each state a hidden unit of its own."""
 
     def layer(table: Tensor) -> nn.Linear:
-        made = nn.Linear(len(STATES), V, bias=False)
-        made.weight = nn.Parameter(table.T.clone())
-        return made
+        linear = nn.Linear(len(STATES), V, bias=False)
+        linear.weight = nn.Parameter(table.T.clone())
+        return linear
 
     objective, head = objective_of(config(aggregation="token_sum", **settings), ["t"]), layer(STUDENT)
     hidden_NH = torch.eye(len(STATES), dtype=torch.float64)[VISITED.flatten()]
@@ -184,17 +178,9 @@ def test_the_output_layer_gives_the_objective_what_it_asks_for(settings: Mapping
     probabilities = token_logprobs(STUDENT).sum(-1).exp().tolist()
     batch = [replace(sample, weight=weight) for sample, weight in zip(samples(), probabilities, strict=True)]
     sums = fused_loss(
-        hidden_NH,
-        head,
-        CHOSEN.flatten(),
-        values_of(objective, batch),
-        objective.loss,
-        scale=1.0,
-        wants=objective.wants,
-        divergence=objective.divergence,
-        reference=reference,
-        chunk_elements=20,
-    )
+        hidden_NH, head, CHOSEN.flatten(), values_of(objective, batch), objective.loss, scale=1.0,
+        wants=objective.wants, divergence=objective.divergence, reference=reference, chunk_elements=20,
+    )  # fmt: skip
     sums.loss.backward()
     assert head.weight.grad is not None
     assert_same(head.weight.grad.T, ON_POLICY_GRADIENT)
@@ -209,11 +195,16 @@ def test_the_exact_kl_as_a_baseline_lowers_the_variance_of_the_advantage():
     assert spread(kl_baseline=True) < spread()
 
 
-def test_whole_later_kl_makes_it_the_gradient_of_the_kl_between_sequences():
-    settings = config(kl_discount_factor=1.0)
+def sequence_gradient(rewards: Tensor | float = 0.0) -> Tensor:
+    """Gradient of the KL between sequences less their expected reward."""
     student = STUDENT.clone().requires_grad_()
     p, q = token_logprobs(student).sum(-1), token_logprobs(TEACHER).sum(-1)
-    (expected,) = torch.autograd.grad((p.exp() * (p - q)).sum(), student)
+    (gradient,) = torch.autograd.grad((p.exp() * (p - q - rewards)).sum(), student)
+    return gradient
+
+
+def test_all_later_kl_makes_it_the_gradient_of_the_kl_between_sequences():
+    settings, expected = config(kl_discount_factor=1.0), sequence_gradient()
     batch = credited(samples(), [None] * len(SEQUENCES), settings)
     assert_same(expected_gradient(settings, batch), expected)
     assert (expected - ON_POLICY_GRADIENT).abs().max() > 0.05
@@ -279,10 +270,7 @@ def test_an_exact_divergence_is_added_to_the_policy_gradient_of_the_rewards():
 
 def test_the_kl_within_the_reward_is_not_taken_a_second_time():
     settings = config(kl_in_reward=True, reward_coef=1.0, kl_discount_factor=1.0, adv_estimator="reinforce")
-    student = STUDENT.clone().requires_grad_()
-    p, q = token_logprobs(student).sum(-1), token_logprobs(TEACHER).sum(-1)
-    given = torch.tensor(rewards(), dtype=torch.float64)
-    (expected,) = torch.autograd.grad((p.exp() * (p - q - given)).sum(), student)
+    expected = sequence_gradient(torch.tensor(rewards(), dtype=torch.float64))
     assert_same(expected_gradient(settings, credited(samples(), rewards(), settings)), expected)
 
 
@@ -325,8 +313,7 @@ def test_one_teachers_distribution_is_compared_in_a_microbatch():
 def test_an_id_that_the_teacher_does_not_have_is_left_out_of_its_kl():
     objective = objective_of(config(kl_baseline=True), ["t"])
     scores = scores_of(STUDENT, objective)
-    assert scores.reference_logprobs_N is not None
-    scores.reference_logprobs_N[5] = -torch.inf
+    scores.reference_logprobs_N[5] = -torch.inf  # type: ignore[index]
     losses = objective.loss(scores, values_of(objective, samples()))
     assert losses.losses_N.isfinite().all()
     assert losses.losses_N[5] == 0.0
@@ -368,12 +355,12 @@ def test_corrected_ratios_are_those_to_the_sampler_up_to_what_is_cut(old: Tensor
     assert torch.equal(masked.means["corrected_share"], (~is_kept).double())
 
 
-def test_old_logprobs_are_asked_for_only_where_updates_share_a_batch_that_another_program_sampled():
+def test_old_logprobs_are_needed_only_where_updates_share_a_batch_that_another_program_sampled():
     served = {"engine": "vllm", "engine_url": "http://127.0.0.1:8000/v1"}
-    asked = [{"num_passes": 2, **served}, {"num_substeps": 2, "correction": "mask"}]
-    not_asked: list[dict[str, Any]] = [{"num_passes": 2}, {"correction": "mask"}, served]
-    assert all(objective_of(config(**settings)).needs_old_logprobs for settings in asked)
-    assert not any(objective_of(config(**settings)).needs_old_logprobs for settings in not_asked)
+    needed = [{"num_passes": 2, **served}, {"num_substeps": 2, "correction": "mask"}]
+    others: list[dict[str, Any]] = [{"num_passes": 2}, {"correction": "mask"}, served]
+    assert all(objective_of(config(**settings)).needs_old_logprobs for settings in needed)
+    assert not any(objective_of(config(**settings)).needs_old_logprobs for settings in others)
 
 
 def test_forms_that_bound_the_ratio_report_how_often():

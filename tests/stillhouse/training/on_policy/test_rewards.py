@@ -7,7 +7,7 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata, StopReason, Turn
+from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
 METADATA = {prompt_id: PromptMetadata(prompt_id, "4", None, "exact", {"limit": 3}) for prompt_id in ("p0", "p1", "p2")}
 
@@ -27,19 +27,11 @@ def judged(args: RewardArgs, messages: list) -> float:
 
 
 def sampled(prompt_id: str, answer: str, stop_reason: StopReason = StopReason.ANSWERED) -> SampledTrajectory:
+    messages: list[Message] = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
     return SampledTrajectory(
-        rollout_key="key",
-        prompt_id=prompt_id,
-        sample_index=0,
-        messages=[{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}],
-        tools=[],
-        turns=[Turn("stop", {}, None, "student")],
-        model="student",
-        token_ids=[5, 6],
-        loss_mask=[False, True],
-        sampling_logprobs=[0.0, -1.0],
-        stop_reason=stop_reason,
-    )
+        "key", prompt_id, 0, messages, [], [Turn("stop", {}, None, "student")], stop_reason, "student",
+        token_ids=[5, 6], loss_mask=[False, True], sampling_logprobs=[0.0, -1.0],
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -74,7 +66,7 @@ def test_a_reward_that_fails_leaves_no_total_and_is_named_once(
 ) -> None:
     with caplog.at_level(logging.WARNING), RewardScorer(tools) as rewards:
         scored = rewards.score([sampled("p2", "4"), sampled("p2", "5")], METADATA)
-    assert [one.total for one in scored] == [None, None]
+    assert [reward.total for reward in scored] == [None, None]
     assert scored[0].parts == {"correct": 1.0, "short": 1.0}
     assert scored[0].errors == {"judged": "ConnectionError: the judge is down"}
     assert caplog.text.count("reward judged could not be computed") == 1

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,28 +7,17 @@ from stillhouse.errors import StoreError
 from stillhouse.tools.calculator import calculator
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Prompt, StopReason, Turn
+from stillhouse.types import Message, Prompt, StopReason, Turn
 
 
 def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_path: Path) -> None:
     prompts = [Prompt(name, [{"role": "user", "content": name}], ["calculator"]) for name in ("a", "b")]
-    group = [
-        SampledTrajectory(
-            rollout_key=f"key-{index}",
-            prompt_id="a",
-            sample_index=index,
-            messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}],
-            tools=[calculator.schema],
-            turns=[Turn("stop", {}, None, "student")],
-            model="student",
-            token_ids=[1, 2],
-            loss_mask=[False, True],
-            sampling_logprobs=[0.0, -1 / 3],
-            policy_version=7,
-            stop_reason=StopReason.ANSWERED,
-        )
-        for index in range(2)
-    ]
+    messages: list[Message] = [*prompts[0].messages, {"role": "assistant", "content": "é"}]
+    first = SampledTrajectory(
+        "key-0", "a", 0, messages, [calculator.schema], [Turn("stop", {}, None, "student")], StopReason.ANSWERED,
+        "student", token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[0.0, -1 / 3], policy_version=7,
+    )  # fmt: skip
+    group = [first, replace(first, rollout_key="key-1", sample_index=1)]
     FinishedGroups(tmp_path / "groups").add(group)
     again = FinishedGroups(tmp_path / "groups")
     loaded = again.load(prompts)

@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -20,7 +21,7 @@ def feed(alarms: Alarms, figure: str, values: Iterable[float]) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("figure", "start", "allowed", "bad", "said"),
+    ("figure", "start", "allowed", "bad", "reason"),
     [
         ("mean_completion_tokens", 100.0, 295.0, 320.0, "length explosion: mean_completion_tokens is"),
         ("entropy", 0.8, 0.045, 0.03, "entropy collapse: entropy is"),
@@ -29,16 +30,13 @@ def feed(alarms: Alarms, figure: str, values: Iterable[float]) -> int | None:
     ],
 )
 def test_each_trouble_is_noticed_beyond_its_limit_and_not_before(
-    figure: str, start: float, allowed: float, bad: float, said: str
+    figure: str, start: float, allowed: float, bad: float, reason: str
 ) -> None:
     alarms = RolloutAlarms(stops=True)
     assert feed(alarms, figure, [start] * WINDOW + [allowed] * 3 * WINDOW) is None
-    stopped = feed(alarms, figure, [bad] * WINDOW)
-    assert stopped is not None
-    assert alarms.reason_to_stop is not None
-    assert alarms.reason_to_stop.startswith(said)
-    assert f"was {start:.4g} over the first" in alarms.reason_to_stop
-    assert alarms.reason_to_stop.endswith("on_policy.watch = warn trains on regardless")
+    assert feed(alarms, figure, [bad] * WINDOW) is not None
+    full = rf"{reason}.* was {start:.4g} over the first.*on_policy\.watch = warn trains on regardless"
+    assert re.fullmatch(full, alarms.reason_to_stop or "", re.DOTALL)
     feed(alarms, figure, [start] * WINDOW)
     assert alarms.reason_to_stop is None
 
@@ -49,14 +47,11 @@ def test_a_kl_that_is_nearly_nothing_may_be_many_times_its_lowest() -> None:
     assert feed(alarms, "teacher_kl", [0.3] * WINDOW) is not None
 
 
-def test_a_kl_that_rises_at_once_is_compared_with_the_first_few() -> None:
-    assert feed(RolloutAlarms(stops=True), "teacher_kl", [0.1] * 3 + [14.0] * WINDOW) == WINDOW - 1
-
-
-def test_nothing_is_judged_before_there_is_a_start() -> None:
-    alarms = RolloutAlarms(stops=True)
-    assert feed(alarms, "truncated_share", [1.0] * (WINDOW - 1)) is None
-    assert feed(alarms, "truncated_share", [1.0]) == 0
+@pytest.mark.parametrize(
+    ("figure", "values"), [("teacher_kl", [0.1] * 3 + [14.0] * WINDOW), ("truncated_share", [1.0] * 2 * WINDOW)]
+)
+def test_the_first_window_is_the_start_and_is_judged_when_it_ends(figure: str, values: list[float]) -> None:
+    assert feed(RolloutAlarms(stops=True), figure, values) == WINDOW - 1
 
 
 def test_a_warning_is_given_once_and_the_metric_says_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,24 +68,20 @@ def test_a_warning_is_given_once_and_the_metric_says_while_it_lasts(caplog: pyte
 @pytest.mark.parametrize("killed_at", [3, 12, 25])
 def test_alarms_that_are_continued_say_what_uninterrupted_ones_say(killed_at: int) -> None:
     values = [100.0 + 10.0 * step + 1 / 3 for step in range(60)]
-    whole, killed, continued = (RolloutAlarms(stops=True) for _ in range(3))
-    expected = [(whole.observe({"mean_completion_tokens": value}), whole.reason_to_stop) for value in values]
-    feed(killed, "mean_completion_tokens", values[:killed_at])
+    uninterrupted, killed, continued = (RolloutAlarms(stops=True) for _ in range(3))
+
+    def observed(alarms: Alarms, values: Iterable[float]) -> list[tuple[dict[str, float], str | None]]:
+        return [(alarms.observe({"mean_completion_tokens": value}), alarms.reason_to_stop) for value in values]
+
+    expected = observed(uninterrupted, values)
+    observed(killed, values[:killed_at])
     continued.restore(json.loads(json.dumps(killed.state())))
-    rest = [
-        (continued.observe({"mean_completion_tokens": value}), continued.reason_to_stop) for value in values[killed_at:]
-    ]
-    assert rest == expected[killed_at:]
-    assert rest[-1][1] is not None
+    assert observed(continued, values[killed_at:]) == expected[killed_at:]
+    assert expected[-1][1] is not None
 
 
-def test_alarms_switched_on_in_a_training_that_had_none_begin_anew() -> None:
-    alarms = alarms_of(OnPolicyConfig(watch="stop"))
-    alarms.restore(alarms_of(OnPolicyConfig(watch="off")).state())
-    assert feed(alarms, "truncated_share", [1.0] * WINDOW) == WINDOW - 1
-
-
-def test_switched_off_nothing_is_seen() -> None:
-    alarms = alarms_of(OnPolicyConfig(watch="off"))
-    assert isinstance(alarms, Alarms)
-    assert feed(alarms, "truncated_share", [1.0] * 3 * WINDOW) is None
+def test_alarms_switched_off_notice_nothing_and_begin_anew_when_switched_on() -> None:
+    off, on = (alarms_of(OnPolicyConfig(watch=watch)) for watch in ("off", "stop"))
+    assert feed(off, "truncated_share", [1.0] * 3 * WINDOW) is None
+    on.restore(off.state())
+    assert feed(on, "truncated_share", [1.0] * WINDOW) == WINDOW - 1

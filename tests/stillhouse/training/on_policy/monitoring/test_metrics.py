@@ -32,20 +32,11 @@ def sampled(
         read = [0] if number else []
         token_ids += read + completion
         loss_mask += [False] * len(read) + [True] * len(completion)
+    turns = [Turn("stop", {}, None, "student", num_tool_errors=num_tool_errors) for _ in completions]
     return SampledTrajectory(
-        "key",
-        prompt_id,
-        0,
-        messages=[],
-        tools=[],
-        turns=[Turn("stop", {}, None, "student", num_tool_errors=num_tool_errors) for _ in completions],
-        stop_reason=stop_reason,
-        model="student",
-        token_ids=token_ids,
-        loss_mask=loss_mask,
-        sampling_logprobs=[0.0] * len(token_ids),
-        **facts,
-    )
+        "key", prompt_id, 0, [], [], turns, stop_reason, "student", token_ids=token_ids, loss_mask=loss_mask,
+        sampling_logprobs=[0.0] * len(token_ids), **facts,
+    )  # fmt: skip
 
 
 def scored(**facts: Any) -> ScoredSample:
@@ -83,7 +74,7 @@ def test_repetition_is_counted_within_each_completion() -> None:
     assert repetition_rate([sampled([1, 1, 1])]) is None
 
 
-def test_rewards_are_means_of_what_was_known_and_equal_groups_are_counted() -> None:
+def test_rewards_are_means_of_those_known_and_equal_groups_are_counted() -> None:
     batch = [sampled([1], prompt_id=prompt_id) for prompt_id in ("a", "a", "b", "b", "c")]
     rewards = [
         TrajectoryReward(1.0, {"correct": 1.0}),
@@ -99,9 +90,6 @@ def test_rewards_are_means_of_what_was_known_and_equal_groups_are_counted() -> N
         "reward_error_share": 0.2,
         "zero_variance_group_share": 0.5,
     }
-
-
-def test_what_nobody_rewarded_has_no_reward_and_no_group_to_compare() -> None:
     assert measure_rewards([sampled([1])], [TrajectoryReward(None)]) == {"reward_error_share": 0.0}
 
 
@@ -126,10 +114,7 @@ def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
     sample = scored(advantages=[0.0, 0.5, 0.5], teacher_logprobs=[0.0, -3.0, -1.0], kl_coef=0.1)
     algorithm = choose_algorithm(OnPolicyConfig(), has_teacher=True)
     metrics = measure_credit([sample, ScoredSample([1], [False], "q")], algorithm)
-    assert metrics == {
-        "sampled_advantage": pytest.approx(0.45),
-        "sampled_advantage_std": pytest.approx(0.15),
-    }
+    assert metrics == pytest.approx({"sampled_advantage": 0.45, "sampled_advantage_std": 0.15})
     assert measure_credit([], algorithm) == {}
 
 

@@ -16,7 +16,7 @@ TEXTS = [
 ]
 
 
-def whole(ids: list[int]) -> TeacherView:
+def sampled_alone(ids: list[int]) -> TeacherView:
     return TeacherView([1, *ids], [False] + [True] * len(ids))
 
 
@@ -30,7 +30,7 @@ def test_a_turns_sum_is_the_teachers_and_so_is_that_of_every_shared_span(
     student = [*tokenizer(text, add_special_tokens=False)["input_ids"], end]
     teacher = [*other(text, add_special_tokens=False)["input_ids"], other_end]
     logprobs = [-chance.random() for _ in teacher]
-    aligned = alignment.align(whole(student), whole(teacher), logprobs)
+    aligned = alignment.align(sampled_alone(student), sampled_alone(teacher), logprobs)
     assert len(aligned) == len(student)
     assert math.fsum(aligned) == pytest.approx(math.fsum(logprobs), abs=1e-12)
     assert aligned[-1] == logprobs[-1]
@@ -48,7 +48,7 @@ def test_equal_tokens_have_the_teachers_own_values(tokenizer: PreTrainedTokenize
     for text in TEXTS:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         logprobs = [-0.1 * (place + 1) for place in range(len(ids))]
-        assert alignment.align(whole(ids), whole(ids), logprobs) == logprobs
+        assert alignment.align(sampled_alone(ids), sampled_alone(ids), logprobs) == logprobs
 
 
 def test_spans_end_where_both_have_a_token_that_ends() -> None:
@@ -60,7 +60,7 @@ def test_spans_end_where_both_have_a_token_that_ends() -> None:
 
 def test_a_spans_value_is_shared_out_by_bytes() -> None:
     alignment = ByteAlignment([0] * 5 + [3, 1], [0] * 8 + [4], ends=frozenset())
-    assert alignment.align(whole([5, 6]), whole([8]), [-4.0]) == [-3.0, -1.0]
+    assert alignment.align(sampled_alone([5, 6]), sampled_alone([8]), [-4.0]) == [-3.0, -1.0]
 
 
 def test_turns_are_aligned_one_by_one() -> None:
@@ -69,7 +69,7 @@ def test_turns_are_aligned_one_by_one() -> None:
     teacher = TeacherView([1, 9, 3, 3, 8], [False, True, False, False, True])
     assert alignment.align(student, teacher, [-3.0, -0.5]) == [-2.0, -1.0, -0.5]
     with pytest.raises(ValueError, match="zip"):
-        alignment.align(student, whole([9]), [-3.0])
+        alignment.align(student, sampled_alone([9]), [-3.0])
 
 
 def test_special_tokens_write_their_names(tokenizer: PreTrainedTokenizerBase) -> None:

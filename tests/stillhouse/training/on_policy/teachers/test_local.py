@@ -1,5 +1,5 @@
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +41,8 @@ def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperatu
 
 
 def same(seen: Sequence[Sequence[float]], known: Sequence[Sequence[float]], tolerance: float = 1e-4) -> None:
-    for one, other in zip(seen, known, strict=True):
-        assert one == pytest.approx(other, abs=tolerance)
+    for row, expected_row in zip(seen, known, strict=True):
+        assert row == pytest.approx(expected_row, abs=tolerance)
 
 
 def sample(request: ScoreRequest, view: TeacherView | None = None) -> ScoredSample:
@@ -109,14 +109,9 @@ def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(reque
 def test_the_logits_of_a_batch_never_exist() -> None:
     rows, num_scored = 151_936, 600
     config = Qwen3Config(
-        vocab_size=rows,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=8,
-    )
+        vocab_size=rows, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
     teacher = local(Qwen3ForCausalLM(config).eval().requires_grad_(False), batch_tokens=1000)
     largest = 0
 
@@ -261,21 +256,16 @@ def test_the_student_is_no_teacher_while_it_samples(requests: list[ScoreRequest]
 
 def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedModel) -> None:
     student = changed_student(LORA)
-    for name, teacher in {"near": local(model), "own": own(student, nothing)}.items():
+    for name, teacher in {"near": local(model), "own": own(student, nullcontext)}.items():
         places = teacher.max_context or 0
         view = TeacherView([5] * (places + 1), [False] * places + [True])
-        told = f"teacher '{name}' has {places + 1} tokens to read and positions for {places}"
-        with pytest.raises(TrainingError, match=told):
+        message = f"teacher '{name}' has {places + 1} tokens to read and positions for {places}"
+        with pytest.raises(TrainingError, match=message):
             teacher.start([ScoreRequest([5, 5], [False, True], "p", view)])
-        with pytest.raises(TrainingError, match=told):
+        with pytest.raises(TrainingError, match=message):
             teacher.reference([ScoredSample([5, 5], [False, True], "p", teacher_view=view)])
 
 
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
-def test_a_teacher_that_is_the_student_finds_what_the_student_says(requests: list[ScoreRequest]) -> None:
+def test_a_teacher_that_is_the_student_scores_as_the_student_does(requests: list[ScoreRequest]) -> None:
     student = changed_student(FULL)
-    same(own(student, nothing).start(requests).result(), expected(student.causal_lm, requests))
+    same(own(student, nullcontext).start(requests).result(), expected(student.causal_lm, requests))

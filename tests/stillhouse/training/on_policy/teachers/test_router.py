@@ -33,7 +33,7 @@ class Longer:
         return 7 if prompt_id == "long" else 3
 
 
-def about(tag: str | None, **more: object) -> PromptMetadata:
+def metadata(tag: str | None, **more: object) -> PromptMetadata:
     return PromptMetadata("p", None, tag, "exact", dict(more))
 
 
@@ -45,22 +45,22 @@ def test_a_prompt_goes_to_the_teacher_of_its_tag_or_to_the_one_for_all_others() 
         [Route("maths", MATHS, ("algebra", "sums")), Route("rest", REST), Route("code", CODE, ("py",))]
     )
     tags = ["sums", "py", "poems", None]
-    assert [teachers.select(about(tag)) for tag in tags] == [MATHS, CODE, REST, REST]
+    assert [teachers.select(metadata(tag)) for tag in tags] == [MATHS, CODE, REST, REST]
     assert teachers.select(None) is REST
     assert list(teachers.by_name) == ["maths", "rest", "code"]
 
 
 def test_metadata_may_decide_in_place_of_the_tag() -> None:
     teachers = TeacherRouter([Route("maths", MATHS, ("3",))], route_by="dataset", unrouted="no_kl")
-    assert teachers.route(about("x", dataset=3)) == "3"
-    assert teachers.select(about("x", dataset=3)) is MATHS
-    assert teachers.select(about("3")) is None
+    assert teachers.route(metadata("x", dataset=3)) == "3"
+    assert teachers.select(metadata("x", dataset=3)) is MATHS
+    assert teachers.select(metadata("3")) is None
 
 
 def test_a_route_keeps_its_letters_in_a_metrics_name() -> None:
     teachers = TeacherRouter([Route("rest", REST)])
-    assert teachers.label(about("größe 3-events, 50%/x")) == "größe 3-events_ 50__x"
-    assert teachers.label(about(None)) is None
+    assert teachers.label(metadata("größe 3-events, 50%/x")) == "größe 3-events_ 50__x"
+    assert teachers.label(metadata(None)) is None
 
 
 def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_many() -> None:
@@ -68,7 +68,7 @@ def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_
     prompts = [Prompt(str(number), []) for number in range(33)]
 
     def labels(*tags: str) -> list[str]:
-        return teachers.labels(prompts, {str(number): about(tag) for number, tag in enumerate(tags)})
+        return teachers.labels(prompts, {str(number): metadata(tag) for number, tag in enumerate(tags)})
 
     assert labels(*["sums", "py"] * 16, "sums") == ["py", "sums"]
     assert labels("sums") == ["sums"]  # the other prompts have none
@@ -78,19 +78,19 @@ def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_
 
 def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     prompts = [Prompt("a", []), Prompt("b", [])]
-    metadata = {"a": about("sums"), "b": about("poems")}
+    by_id = {"a": metadata("sums"), "b": metadata("poems")}
     routes = [Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "js"))]
     with pytest.raises(InputError, match=r"prompt b has no teacher: its tag is 'poems', .*: sums, 'code': py, js"):
-        TeacherRouter(routes).check(prompts, metadata)
+        TeacherRouter(routes).check(prompts, by_id)
     lenient = TeacherRouter(routes, unrouted="no_kl")
-    lenient.check(prompts, metadata)
-    assert lenient.select(metadata["b"]) is None
-    TeacherRouter([]).check(prompts, metadata)
+    lenient.check(prompts, by_id)
+    assert lenient.select(by_id["b"]) is None
+    TeacherRouter([]).check(prompts, by_id)
 
 
-def test_routes_that_no_prompt_has_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_routes_that_no_prompt_has_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     routes = [Route("maths", MATHS, ("sums", "algebre")), Route("rest", REST)]
-    TeacherRouter(routes).check([Prompt("a", []), Prompt("b", [])], {"a": about("sums"), "b": about("algebra")})
+    TeacherRouter(routes).check([Prompt("a", []), Prompt("b", [])], {"a": metadata("sums"), "b": metadata("algebra")})
     assert "no prompt has the tag 'algebre' of teacher 'maths'; prompts have 'sums', 'algebra'" in caplog.text
 
 
@@ -99,13 +99,13 @@ def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
     with pytest.raises(
         InputError, match=r"none of the 1 prompts has a teacher: their tag is 'algebra'.*'maths': algebre"
     ):
-        teachers.check([Prompt("a", [])], {"a": about("algebra")})
+        teachers.check([Prompt("a", [])], {"a": metadata("algebra")})
 
 
 def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
     teachers = TeacherRouter([Route("maths", None, ("sums",)), Route("rest", REST)])
-    teachers.check([Prompt("a", [])], {"a": about("sums")})
-    assert teachers.select(about("sums")) is None
+    teachers.check([Prompt("a", [])], {"a": metadata("sums")})
+    assert teachers.select(metadata("sums")) is None
     assert list(teachers.by_name) == ["rest"]
 
 
@@ -122,25 +122,12 @@ def test_the_context_leaves_room_for_the_longest_hint() -> None:
         [Route("small", small, ("s",), Longer()), Route("maths", Constant("maths", max_context=96))]
     )
     assert teachers.max_context == 96
-    teachers.check([Prompt("long", []), Prompt("short", [])], {"long": about("s"), "short": about("s")})
+    teachers.check([Prompt("long", []), Prompt("short", [])], {"long": metadata("s"), "short": metadata("s")})
     assert teachers.max_context == 93
     assert TeacherRouter([Route("rest", REST)]).max_context is None
 
 
-def test_routed_scores_are_those_of_each_teacher_by_itself() -> None:
-    requests = [ScoreRequest([5, 6, 7], [False, True, True], name) for name in ("a", "b", "c")]
-    tags = {"a": about("sums"), "b": about("py"), "c": about("poems")}
-    one, two = Constant("one", -1.0), Constant("two", -2.0)
-    teachers = TeacherRouter([Route("one", one, ("sums",)), Route("two", two, ("py",))], unrouted="no_kl")
-    routed = {}
-    for request in requests:
-        teacher = teachers.select(tags[request.prompt_id])
-        routed[request.prompt_id] = None if teacher is None else teacher.start([request]).result()[0]
-    assert routed == {"a": one.start(requests).result()[0], "b": two.start(requests).result()[1], "c": None}
-
-
 def test_closing_closes_every_teacher() -> None:
-    one, two = Constant("one"), Constant("two")
-    TeacherRouter([Route("one", one, ("x",)), Route("two", two)]).close()
-    assert one.is_closed
-    assert two.is_closed
+    constants = Constant("first"), Constant("second")
+    TeacherRouter([Route("first", constants[0], ("x",)), Route("second", constants[1])]).close()
+    assert all(teacher.is_closed for teacher in constants)

@@ -15,7 +15,7 @@ from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
 QUESTION: Message = {"role": "user", "content": "Ben has 12 eggs. Ben finds 5 more. How many now?"}
-ABOUT = PromptMetadata("p", "17", "shop", "numeric", {"solution": "12 + 5 = 17", "empty": None})
+METADATA = PromptMetadata("p", "17", "shop", "numeric", {"solution": "12 + 5 = 17", "empty": None})
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 5"}}\n</tool_call>'
 
 
@@ -42,59 +42,49 @@ def trajectory(tokenizer: PreTrainedTokenizerBase, toolbox: Toolbox) -> SampledT
     first = [*tokenizer(CALL, add_special_tokens=False)["input_ids"], end]
     between = next_turn_ids(tokenizer, first, [system, QUESTION, called], [result], schemas)
     second = [*tokenizer("Ben has 17 eggs.", add_special_tokens=False)["input_ids"], end]
+    mask = [False] * len(prompt) + [True] * len(first) + [False] * len(between) + [True] * len(second)
     return SampledTrajectory(
-        rollout_key="key",
-        prompt_id="p",
-        sample_index=0,
-        messages=[system, QUESTION, called, result, answer],
-        tools=schemas,
-        turns=[Turn("stop", {}, None, "student")] * 2,
-        stop_reason=StopReason.ANSWERED,
-        model="student",
-        token_ids=prompt + first + between + second,
-        loss_mask=[False] * len(prompt) + [True] * len(first) + [False] * len(between) + [True] * len(second),
+        "key", "p", 0, [system, QUESTION, called, result, answer], schemas, [Turn("stop", {}, None, "student")] * 2,
+        StopReason.ANSWERED, "student", token_ids=prompt + first + between + second, loss_mask=mask,
         sampling_logprobs=[],
-    )
-
-
-def sampled(one: SampledTrajectory | TeacherView) -> list[int]:
-    return [token for token, is_sampled in zip(one.token_ids, one.loss_mask, strict=True) if is_sampled]
+    )  # fmt: skip
 
 
 def test_without_a_hint_the_teacher_reads_the_students_tokens(
     tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
-    assert SameVocabulary(tokenizer).view(trajectory, ABOUT) is None
+    assert SameVocabulary(tokenizer).view(trajectory, METADATA) is None
 
 
 def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_sampled(
     tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
     views = SameVocabulary(tokenizer, Hint("Solution ({{ tag }}): {{ solution }}, so {{ expected_answer }}.", "t"))
-    view = views.view(trajectory, ABOUT)
+    view = views.view(trajectory, METADATA)
     assert view is not None
     text = "Solution (shop): 12 + 5 = 17, so 17.\n\n"
     hinted: Message = {"role": "user", "content": text + (QUESTION["content"] or "")}
     prompt = render(tokenizer, [trajectory.messages[0], hinted], trajectory.tools, add_generation_prompt=True)
     first = trajectory.loss_mask.index(True)
     assert view.token_ids == prompt + trajectory.token_ids[first:]
-    assert view.loss_mask[len(prompt) :] == trajectory.loss_mask[first:]
-    assert sampled(view) == sampled(trajectory)
+    assert view.loss_mask == [False] * len(prompt) + trajectory.loss_mask[first:]
     added = len(view.token_ids) - len(trajectory.token_ids)
-    assert abs(added - views.hint_tokens("p", ABOUT)) <= 1
+    assert abs(added - views.hint_tokens("p", METADATA)) <= 1
 
 
-@pytest.mark.parametrize("template", ["{{ proof }}", "{{ empty }}"])
-def test_a_hint_that_asks_for_what_a_prompt_does_not_have_names_it(template: str) -> None:
-    with pytest.raises(InputError, match=r"hint of teacher 't': prompt p does not have .*the prompt has .*'solution'"):
-        Hint(template, "t").text("p", ABOUT)
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ proof }}", "does not have .*the prompt has .*'solution'"),
+        ("{{ empty }}", "does not have .*the prompt has .*'solution'"),
+        ("{{ 1 / 0 }}", ".*ZeroDivisionError"),
+        ("{{ tag + 1 }}", ".*TypeError"),
+    ],
+)
+def test_a_hint_that_cannot_be_written_names_teacher_prompt_and_reason(template: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"hint of teacher 't': prompt p {reason}"):
+        Hint(template, "t").text("p", METADATA)
     assert Hint("{% if proof is defined %}{{ proof }}{% endif %}", "t").text("p", None) == "\n\n"
-
-
-@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ tag + 1 }}"])
-def test_a_hint_that_cannot_be_computed_names_teacher_prompt_and_reason(template: str) -> None:
-    with pytest.raises(InputError, match=r"hint of teacher 't': prompt p .*(ZeroDivision|Type)Error"):
-        Hint(template, "t").text("p", ABOUT)
 
 
 def test_a_hint_is_a_template_and_needs_a_question() -> None:
@@ -108,7 +98,7 @@ def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(
     tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
     ends = stop_token_ids(tokenizer)
-    view = OtherVocabulary(tokenizer, other, ends, Hint("{{ solution }}", "t")).view(trajectory, ABOUT)
+    view = OtherVocabulary(tokenizer, other, ends, Hint("{{ solution }}", "t")).view(trajectory, METADATA)
     text = other.decode(view.token_ids)
     opening = "<|begin|>system: Be brief.<|stop|><|begin|>user: 12 + 5 = 17\n\nBen has 12 eggs."
     assert text.startswith(opening)

@@ -35,13 +35,14 @@ def test_spellings_are_tried_all_over_the_vocabulary(tokenizer: PreTrainedTokeni
 
 
 END_OF_TEXT, END_OF_TURN = 0, 2
+Model = tuple[PreTrainedTokenizerBase, GenerationConfig | None]
 
 
 def ending_with(eos: int) -> PreTrainedTokenizerBase:
     """Both have the template that closes turns with the end of a turn, as base models often do."""
-    one = load_tokenizer("embedded:student")
-    one.eos_token = one.convert_ids_to_tokens(eos)
-    return one
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
+    return tokenizer
 
 
 BASE = (ending_with(END_OF_TEXT), GenerationConfig(eos_token_id=END_OF_TEXT))
@@ -52,36 +53,20 @@ INSTRUCTED_BY_TOKENIZER = (ending_with(END_OF_TURN), None)
 @pytest.mark.parametrize(
     ("student", "teacher", "is_warned"),
     [
-        (BASE, INSTRUCTED, True),
-        (BASE, INSTRUCTED_BY_TOKENIZER, True),
-        (INSTRUCTED_BY_TOKENIZER, BASE, True),
-        (INSTRUCTED, INSTRUCTED, False),
-        (INSTRUCTED_BY_TOKENIZER, INSTRUCTED, False),
-        (BASE, BASE, False),
-    ],
-    ids=[
-        "base student",
-        "base student, no generation config",
-        "base teacher",
-        "both instructed",
-        "one without config",
-        "both base",
+        pytest.param(BASE, INSTRUCTED, True, id="base student"),
+        pytest.param(BASE, INSTRUCTED_BY_TOKENIZER, True, id="base student, no generation config"),
+        pytest.param(INSTRUCTED_BY_TOKENIZER, BASE, True, id="base teacher"),
+        pytest.param(INSTRUCTED, INSTRUCTED, False, id="both instructed"),
+        pytest.param(INSTRUCTED_BY_TOKENIZER, INSTRUCTED, False, id="one without config"),
+        pytest.param(BASE, BASE, False, id="both base"),
     ],
 )
-def test_only_a_base_model_beside_an_instructed_one_is_warned_of(
-    student: tuple[PreTrainedTokenizerBase, GenerationConfig | None],
-    teacher: tuple[PreTrainedTokenizerBase, GenerationConfig | None],
-    is_warned: bool,
-) -> None:
+def test_only_a_base_model_with_an_instructed_one_is_warned_of(student: Model, teacher: Model, is_warned: bool) -> None:
     warning = stop_token_warning(student[0], teacher[0], student[1], teacher[1], teacher_name="maths")
     assert (warning is not None) is is_warned
 
 
 def test_the_warning_names_the_tokens_and_the_way_out() -> None:
-    warning = stop_token_warning(BASE[0], INSTRUCTED[0], BASE[1], INSTRUCTED[1], teacher_name="maths")
-    assert warning is not None
-    assert (
-        "teacher 'maths' have different stop tokens: the student stops at <|endoftext|> (0), the teacher at" in warning
-    )
-    assert "<|im_end|> (2)" in warning
-    assert "SFT" in warning
+    warning = stop_token_warning(BASE[0], INSTRUCTED[0], BASE[1], INSTRUCTED[1], teacher_name="maths") or ""
+    different = "teacher 'maths' have different stop tokens: the student stops at <|endoftext|> (0), the teacher at"
+    assert all(part in warning for part in (different, "<|im_end|> (2)", "SFT"))
