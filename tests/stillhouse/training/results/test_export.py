@@ -17,7 +17,7 @@ ADAPTER = {
     *("metrics.jsonl", "student.json", "tokenizer.json", "tokenizer_config.json"),
 }
 WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {
-    *("config.json", "generation_config.json", "model.safetensors"),
+    *("config.json", "generation_config.json", "model.safetensors")
 }
 
 

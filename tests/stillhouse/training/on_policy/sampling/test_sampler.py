@@ -70,19 +70,17 @@ def test_same_seed_and_step_give_the_same_bits_another_step_does_not(sample: Sam
     assert [ids for ids, _ in first] != [ids for ids, _ in other]
 
 
-def test_cut_completion_ends_the_trajectory_and_is_kept(sample: Sample, prompts: Prompts):
-    for trajectory in sample(prompts[:6], max_tokens=4):
-        assert trajectory.stop_reason == StopReason.LENGTH
-        assert trajectory.loss_mask[-4:] == [True] * 4
-
-
-def test_last_allowed_turn_that_still_calls_ends_with_what_was_sampled(sample: Sample, prompts: Prompts):
-    trajectories = sample(prompts[:8], max_turns=1)
-    stopped = [trajectory for trajectory in trajectories if trajectory.stop_reason == StopReason.MAX_TURNS]
-    assert stopped
-    for trajectory in stopped:
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"max_tokens": 4}, StopReason.LENGTH), ({"max_turns": 1}, StopReason.MAX_TURNS)]
+)
+def test_a_cut_completion_and_a_last_turn_that_still_calls_end_with_the_sampled_tokens(
+    sample: Sample, prompts: Prompts, settings: dict[str, int], reason: StopReason
+):
+    ended = [made for made in sample(prompts[:8], **settings) if made.stop_reason == reason]
+    assert ended
+    for trajectory in ended:
         assert trajectory.num_turns == 1
-        assert trajectory.loss_mask[-1]
+        assert trajectory.loss_mask[-4:] == [True] * 4
 
 
 def test_full_context_ends_the_trajectory(sample: Sample, prompts: Prompts):
