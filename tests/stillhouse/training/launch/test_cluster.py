@@ -12,6 +12,7 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt
 from stillhouse.training.launch.cluster import JobStatus, Timeouts, train_on_cluster
+from stillhouse.types import JsonObject
 
 RUNS = JobStatus(has_ended=False)
 TIMEOUTS = Timeouts(poll_s=0.001, settle_s=0.05, unreachable_s=0.05, stop_s=0.05)
@@ -76,8 +77,16 @@ def failed(error: str, at: float, *, killed: bool = False) -> dict[str, Any]:
     return {"error": error, "killed": killed, "at": at}
 
 
-def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(sft_job, listener, tmp_path: Path):
-    job = sft_job(tmp_path)
+@pytest.fixture
+def job(sft_job, tmp_path: Path) -> TrainJob:
+    return sft_job(tmp_path)
+
+
+def train_with(cluster: Cluster, job: TrainJob) -> JsonObject:
+    return train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
+
+
+def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(job: TrainJob, listener):
     message = {"progress": {"stage": "sft", "done": 3, "total": 9, "facts": {"loss": 1.5}}}
     cluster = Cluster(is_at(JobStatus(False, "it waits")), says(message), trains)
     assert train_on_cluster(job, listener, cluster, TIMEOUTS) == {"steps": 9}
@@ -86,58 +95,55 @@ def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(sft_job,
     assert cluster.cancelled == []
 
 
-def test_half_a_line_is_read_when_it_is_whole(sft_job, tmp_path: Path):
+def test_half_a_line_is_read_once_it_is_complete(job: TrainJob):
     def half(attempt: Attempt) -> JobStatus:
         attempt.message_file("0").write_text('{"done": {"st')
         return RUNS
 
-    def whole(attempt: Attempt) -> JobStatus:
+    def complete(attempt: Attempt) -> JobStatus:
         trains(attempt)
         attempt.message_file("0").write_text('{"done": {"steps": 4}}\n')
         return RUNS
 
-    cluster = Cluster(half, whole, is_at(JobStatus(True)))
-    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS) == {"steps": 4}
+    assert train_with(Cluster(half, complete, is_at(JobStatus(True))), job) == {"steps": 4}
 
 
-def test_the_host_that_failed_first_is_heard(sft_job, tmp_path: Path):
-    job = sft_job(tmp_path)
-    cluster = Cluster(
-        says(failed("connection closed", 7.0)),
-        says(failed("disk full", 6.0), who="1", status=JobStatus(True, "failed")),
-    )
-    with pytest.raises(TrainingError, match=r"^disk full \(job stillhouse-sft-\w+, log: .*train\.log\)$") as raised:
-        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
-    assert not isinstance(raised.value, TrainingKilled)
+OVER = JobStatus(True, "the job failed")
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        (
+            [says(failed("connection closed", 7.0)), says(failed("disk full", 6.0), who="1", status=OVER)],
+            r"^disk full \(job stillhouse-sft-\w+, log: .*train\.log\)$",
+        ),
+        ([is_at(OVER)], r"the job failed(?s:.*)No module named stillhouse"),
+        ([is_at(OVER), is_at(OVER), says(failed("disk full", 1.0), status=OVER)], "^disk full"),
+    ],
+    ids=["of two hosts the first that failed", "what was printed", "a message late through a network file system"],
+)
+def test_a_job_that_failed_is_cancelled_and_its_error_raised(job: TrainJob, turns: list[Turn], message: str):
+    cluster = Cluster(*turns)
+    with pytest.raises(TrainingError, match=message) as raised:
+        train_with(cluster, job)
+    assert raised.type is TrainingError
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
-def test_a_job_over_without_a_word_shows_what_it_printed(sft_job, tmp_path: Path):
-    cluster = Cluster(is_at(JobStatus(True, "the job failed")))
-    with pytest.raises(TrainingError, match=r"the job failed(?s:.*)No module named stillhouse"):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
-
-
-def test_words_that_come_late_through_a_network_file_system_are_waited_for(sft_job, tmp_path: Path):
-    over = JobStatus(True, "the job failed")
-    cluster = Cluster(is_at(over), is_at(over), says(failed("disk full", 1.0), status=over))
-    with pytest.raises(TrainingError, match=r"^disk full"):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
-
-
-def test_a_cancelled_flow_cancels_its_job(sft_job, tmp_path: Path):
+def test_a_cancelled_flow_cancels_its_job(job: TrainJob):
     def cancel(attempt: Attempt) -> JobStatus:
         raise KeyboardInterrupt
 
     cluster = Cluster(is_at(RUNS), cancel)
     with pytest.raises(KeyboardInterrupt):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
+        train_with(cluster, job)
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
 @pytest.fixture
-def left(sft_job, tmp_path: Path) -> tuple[TrainJob, Cluster]:
-    """A job that a killed flow left on a cluster: nothing is cancelled."""
+def left_behind(job: TrainJob) -> Cluster:
+    """A cluster with the job of a killed flow: nothing is cancelled."""
 
     class Killed(BaseException):
         pass
@@ -145,63 +151,59 @@ def left(sft_job, tmp_path: Path) -> tuple[TrainJob, Cluster]:
     def kill(attempt: Attempt) -> JobStatus:
         raise Killed
 
-    job, cluster = sft_job(tmp_path), Cluster(kill)
+    cluster = Cluster(kill)
     with pytest.raises(Killed):
-        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
+        train_with(cluster, job)
     cluster.cancelled = []
-    return job, cluster
+    return cluster
 
 
-def test_a_flow_that_was_killed_finds_its_job_again_and_starts_no_second(left, tmp_path: Path):
-    job, cluster = left
-    cluster.turns = [is_at(RUNS), is_at(RUNS), trains]
+def test_a_flow_that_was_killed_finds_its_job_again_and_starts_no_second(job, left_behind: Cluster, tmp_path: Path):
+    left_behind.turns = [is_at(RUNS), is_at(RUNS), trains]
     # The folder of the killed flow for the student is gone with it.
     again = job.model_copy(update={"output_dir": tmp_path / "other"})
-    assert train_on_cluster(again, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
-    assert len(cluster.submitted) == 1
+    assert train_with(left_behind, again) == {"steps": 9}
+    assert len(left_behind.submitted) == 1
     assert (tmp_path / "other" / "deep" / "weights").read_text() == "trained"
 
 
-def test_what_was_done_while_no_flow_was_there_is_taken_though_the_cluster_forgot_it(left):
-    job, cluster = left
-    trains(cluster.submitted[0])
-    cluster.turns = [is_at(JobStatus(True, "gone", killed=True))]
-    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
-    assert len(cluster.submitted) == 1
+def test_what_was_done_while_no_flow_was_there_is_taken_though_the_cluster_forgot_it(job, left_behind: Cluster):
+    trains(left_behind.submitted[0])
+    left_behind.turns = [is_at(JobStatus(True, "gone", killed=True))]
+    assert train_with(left_behind, job) == {"steps": 9}
+    assert len(left_behind.submitted) == 1
 
 
-def test_a_job_that_failed_while_no_flow_was_there_is_tried_again(left):
-    job, cluster = left
-    cluster.turns = [is_at(JobStatus(True, "the job failed")), trains]
-    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
-    assert len(cluster.submitted) == 2
+def test_a_job_that_failed_while_no_flow_was_there_is_tried_again(job, left_behind: Cluster):
+    left_behind.turns = [is_at(OVER), trains]
+    assert train_with(left_behind, job) == {"steps": 9}
+    assert len(left_behind.submitted) == 2
 
 
-def test_a_cluster_that_is_away_for_a_moment_is_waited_for(sft_job, tmp_path: Path, caplog):
+def test_a_cluster_that_is_away_for_a_moment_is_waited_for(job: TrainJob, caplog):
     cluster = Cluster(is_at(RUNS), away, away, trains)
-    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
+    assert train_with(cluster, job) == {"steps": 9}
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
         f"sft: job {cluster.submitted[0].name}: the cluster does not answer: connection refused"
     ]
 
 
-def test_a_cluster_that_stays_away_leaves_the_job_to_the_next_run(sft_job, tmp_path: Path):
-    job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS), away)
+def test_a_cluster_that_stays_away_leaves_the_job_to_the_next_run(job: TrainJob):
+    cluster = Cluster(is_at(RUNS), away)
     with pytest.raises(TrainingKilled, match=r"has not answered for .*connection refused.*the same command follows"):
-        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
+        train_with(cluster, job)
     assert cluster.cancelled == []
     cluster.turns = [is_at(RUNS), trains]
-    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
+    assert train_with(cluster, job) == {"steps": 9}
     assert len(cluster.submitted) == 1
 
 
-def test_a_job_that_is_refused_leaves_nothing_to_follow(sft_job, tmp_path: Path):
+def test_a_job_that_is_refused_leaves_nothing_to_follow(job: TrainJob):
     class Refusing(Cluster):
         def submit(self, attempt: Attempt, job: TrainJob) -> None:
             super().submit(attempt, job)
             raise ConfigError("no such namespace")
 
-    job = sft_job(tmp_path)
     with pytest.raises(ConfigError, match="no such namespace"):
-        train_on_cluster(job, NoProgress(), Refusing(is_at(RUNS)), TIMEOUTS)
+        train_with(Refusing(is_at(RUNS)), job)
     assert not job.output_dir.exists()

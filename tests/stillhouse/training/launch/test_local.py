@@ -131,43 +131,33 @@ def test_no_rank_outlives_a_killed_flow(sft_job: NewJob, start_flow: Callable[..
     wait_until_gone(job.work_dir)
 
 
-@pytest.mark.slow
-def test_no_rank_outlives_a_killed_torchrun(sft_job: NewJob, at_step, tmp_path: Path):
-    job = short(sft_job(tmp_path), **TOGETHER)
-
-    def kill_torchrun() -> None:
-        seen = ranks(job.work_dir)
-        assert len(seen) == 2
-        os.kill(seen[0].ppid(), signal.SIGKILL)
-
-    with pytest.raises(TrainingKilled, match="signal SIGKILL"):
-        train(job, at_step(3, kill_torchrun))
-    wait_until_gone(job.work_dir)
+def second_rank(work_dir: Path) -> psutil.Process:
+    return next(process for process in ranks(work_dir) if process.environ()["RANK"] == "1")
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_named_and_takes_the_others_with_it(sft_job: NewJob, at_step, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("process", "number", "message"),
+    [
+        (lambda work_dir: second_rank(work_dir).parent(), signal.SIGKILL, "signal SIGKILL"),
+        (second_rank, signal.SIGKILL, r"rank 1 ended without a result \(signal SIGKILL.*train\.log"),
+        (second_rank, signal.SIGTERM, "stopped by SIGTERM; a checkpoint was saved"),
+    ],
+    ids=["killed torchrun", "killed rank", "stopped rank"],
+)
+def test_all_ranks_end_with_one_that_is_killed_or_stopped_and_with_torchrun(
+    sft_job: NewJob, at_step, tmp_path: Path, process: Callable[[Path], psutil.Process], number: int, message: str
+):
     job = short(sft_job(tmp_path), **TOGETHER)
 
-    def kill_second() -> None:
-        next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").kill()
+    def end_process() -> None:
+        assert len(ranks(job.work_dir)) == 2
+        process(job.work_dir).send_signal(number)
 
-    with pytest.raises(TrainingKilled, match=r"rank 1 ended without a result \(signal SIGKILL.*train\.log"):
-        train(job, at_step(3, kill_second))
+    with pytest.raises(TrainingKilled, match=message):
+        train(job, at_step(7, end_process))
     wait_until_gone(job.work_dir)
-
-
-@pytest.mark.slow
-def test_sigterm_to_one_rank_is_obeyed_by_all(sft_job: NewJob, at_step, tmp_path: Path):
-    job = short(sft_job(tmp_path), **TOGETHER)
-
-    def stop_second() -> None:
-        next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").terminate()
-
-    with pytest.raises(TrainingKilled, match="stopped by SIGTERM; a checkpoint was saved"):
-        train(job, at_step(7, stop_second))
-    wait_until_gone(job.work_dir)
-    assert newest_checkpoint(job) >= 7
+    assert number == signal.SIGKILL or newest_checkpoint(job) >= 7
 
 
 @pytest.mark.slow

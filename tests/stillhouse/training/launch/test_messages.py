@@ -39,24 +39,26 @@ def test_progress_is_relayed_and_what_libraries_print_is_left_out(follow_child, 
     assert listener.updates == [("sft", 3, 9, {"loss": 1.5})]
 
 
-def test_an_error_names_the_log(follow_child):
-    with pytest.raises(TrainingError, match=r"disk full \(log: .*train\.log\)") as raised:
-        follow_child({"error": "disk full", "killed": False}, ends=1)
-    assert not isinstance(raised.value, TrainingKilled)
-
-
-def test_a_stop_from_outside_is_worth_another_try(follow_child):
-    with pytest.raises(TrainingKilled, match="stopped by SIGTERM"):
-        follow_child({"error": "stopped by SIGTERM", "killed": True}, ends=143)
-
-
-def test_a_kill_is_worth_another_try_and_shows_the_end_of_the_log(follow_child, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("printed", "exit_code", "error", "message"),
+    [
+        ({"error": "disk full", "killed": False}, 1, TrainingError, r"disk full \(log: .*train\.log\)"),
+        ({"error": "stopped by SIGTERM", "killed": True}, 143, TrainingKilled, "stopped by SIGTERM"),
+        ("a warning", -9, TrainingKilled, r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO the last"),
+        ("a warning", 3, TrainingError, r"without a result \(exit code 3\)(?s:.*)INFO the last"),
+    ],
+    ids=["an error of its own", "a stop from outside", "a kill", "an end without a result"],
+)
+def test_a_failure_shows_its_log_and_only_one_from_outside_is_worth_another_try(
+    follow_child, tmp_path: Path, printed: Any, exit_code: int, error: type[TrainingError], message: str
+):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "train.log").write_text("a first line\nINFO the last one\n")
-    with pytest.raises(TrainingKilled, match=r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO the last"):
-        follow_child("a warning", ends=-9)
+    with pytest.raises(TrainingError, match=message) as raised:
+        follow_child(printed, ends=exit_code)
+    assert raised.type is error
 
 
-def test_an_end_without_a_result_shows_the_end_of_the_log(follow_child):
-    with pytest.raises(TrainingError, match=r"without a result \(exit code 3\)(?s:.*)no log was written"):
+def test_a_process_that_wrote_no_log_is_named_all_the_same(follow_child):
+    with pytest.raises(TrainingError, match="no log was written"):
         follow_child("a warning", ends=3)
