@@ -91,7 +91,7 @@ def _time_limits() -> list[str]:
         return [automation.name for automation in client.read_automations()]
 
 
-def test_a_direct_run_waits_for_the_answer_and_no_later_run_asks_again(gate: Gate) -> None:
+def test_a_direct_run_waits_for_the_answer_and_no_later_run_asks_again(gate) -> None:
     with _answering(decision="approve", reason="rows look right") as asked:
         first = gate()()
     assert (first["told"], first["cached"]) == ("rows look right", False)
@@ -102,20 +102,20 @@ def test_a_direct_run_waits_for_the_answer_and_no_later_run_asks_again(gate: Gat
     assert _time_limits() == []
 
 
-def test_a_rejected_dataset_ends_the_run_with_the_reason(gate: Gate) -> None:
+def test_a_rejected_dataset_ends_the_run_with_the_reason(gate) -> None:
     with _answering(decision="reject", reason="too many greetings"), pytest.raises(NotApproved) as failure:
         gate()()
     assert str(failure.value).startswith("the dataset of 1 rows was rejected: too many greetings. Nothing was trained")
     assert _time_limits() == []
 
 
-def test_resuming_without_an_answer_is_the_answer_of_the_time_limit(gate: Gate) -> None:
+def test_resuming_without_an_answer_is_the_answer_of_the_time_limit(gate) -> None:
     with _answering():
         noted = gate(at_timeout="approve")()
     assert noted["told"] == "nobody answered within 1440 minutes, and approval.at_timeout is `approve`"
 
 
-def test_without_a_server_nobody_can_be_asked_and_the_default_holds(gate: Gate) -> None:
+def test_without_a_server_nobody_can_be_asked_and_the_default_holds(gate) -> None:
     @flow
     def alone() -> None:
         with temporary_settings(restore_defaults={PREFECT_API_URL}):
@@ -125,7 +125,7 @@ def test_without_a_server_nobody_can_be_asked_and_the_default_holds(gate: Gate) 
         alone()
 
 
-def test_a_run_of_a_deployment_gives_its_process_back_and_goes_on_from_the_answer(gate: Gate, tmp_path: Path) -> None:
+def test_a_run_of_a_deployment_gives_its_process_back_and_goes_on_from_the_answer(gate, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     asks = gate(is_tracked=True)

@@ -47,9 +47,9 @@ def _write(path: Path, rows: Rows) -> Path:
 @pytest.fixture(scope="module")
 def workshop(
     tmp_path_factory: pytest.TempPathFactory,
-    smoke_config: Callable[..., DistillConfig],
+    smoke_config,
     embedded_rows: Rows,
-    knowing_teacher: Callable[[ReceivedRequest], Reply],
+    knowing_teacher,
     little_training: dict[str, Any],
 ) -> Iterator[Workshop]:
     from flows.train_sft import train_sft
@@ -274,11 +274,7 @@ def test_one_changed_bit_in_a_stored_answer_is_reported_and_asked_again_once(wor
 
 
 def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
-    tmp_path: Path,
-    smoke_config: Callable[..., DistillConfig],
-    embedded_rows: Rows,
-    knowing_teacher: Callable[[ReceivedRequest], Reply],
-    little_training: dict[str, Any],
+    tmp_path: Path, smoke_config, embedded_rows: Rows, knowing_teacher, little_training: dict[str, Any]
 ) -> None:
     refused = {embedded_rows[1]["prompt"], embedded_rows[5]["prompt"], embedded_rows[7]["prompt"]}
 

@@ -3,14 +3,11 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-Shell = Callable[..., tuple[int, str]]
 VERBS = [
     *("distill", "generate", "sft", "on-policy", "evaluate"),
     *("init", "test", "view", "convert", "export", "publish", "serve", "doctor"),
@@ -22,7 +19,7 @@ EXPLAINED = [
 ]
 
 
-def test_help_answers_at_once_and_names_every_verb(cli: Cli, tmp_path: Path) -> None:
+def test_help_answers_at_once_and_names_every_verb(cli, tmp_path: Path) -> None:
     took = []
     for _ in range(3):  # the best of three: other work on the machine is not its fault
         started = time.monotonic()
@@ -51,12 +48,12 @@ assert not heavy, heavy
     assert done.stdout.count("Usage") == 1 + len(VERBS)
 
 
-def test_the_version_is_that_of_the_package(cli: Cli, tmp_path: Path) -> None:
+def test_the_version_is_that_of_the_package(cli, tmp_path: Path) -> None:
     done = cli("--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"stillhouse {version('stillhouse')}\n")
 
 
-def test_a_wrong_config_is_explained_by_file_key_value_and_expectation(cli: Cli, tmp_path: Path) -> None:
+def test_a_wrong_config_is_explained_by_file_key_value_and_expectation(cli, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
     done = cli("distill", "wrong.yaml", cwd=tmp_path)
     assert done.returncode == 2
@@ -66,7 +63,7 @@ def test_a_wrong_config_is_explained_by_file_key_value_and_expectation(cli: Cli,
 
 
 @pytest.mark.parametrize("verb", ["generate", "sft", "on-policy", "evaluate", "doctor"])
-def test_every_verb_refuses_a_wrong_config_alike(shell: Shell, tmp_path: Path, verb: str) -> None:
+def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: str) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
     code, said = shell(verb, "wrong.yaml")
     assert code == 2
@@ -103,7 +100,7 @@ def test_every_verb_refuses_a_wrong_config_alike(shell: Shell, tmp_path: Path, v
     ],
 )
 def test_wrong_usage_ends_with_code_2_before_anything_starts(
-    shell: Shell, tmp_path: Path, args: list[str], message: str
+    shell, tmp_path: Path, args: list[str], message: str
 ) -> None:
     (tmp_path / "good.yaml").write_text("sft:\n  num_epochs: 1\n")
     (tmp_path / "good.txt").write_text("What is 2 + 2?\n")

@@ -1,7 +1,6 @@
 """`stillhouse generate`: what it asks for, writes and says, and how it fails."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 Shell = Callable[..., tuple[int, str]]
 TOOLS = '''
 from stillhouse.tools import tool
@@ -37,7 +35,7 @@ def prompts(tmp_path: Path, embedded_rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def provider(knowing_teacher: Callable[[ReceivedRequest], Reply]) -> Iterator[SimulatedProvider]:
+def provider(knowing_teacher) -> Iterator[SimulatedProvider]:
     with SimulatedProvider(knowing_teacher) as provider:
         yield provider
 
@@ -47,7 +45,7 @@ def options_of(url: str, key: str) -> list[str]:
 
 
 @pytest.fixture
-def generate(shell: Shell, provider: SimulatedProvider) -> Shell:
+def generate(shell, provider: SimulatedProvider) -> Shell:
     """Runs `stillhouse generate ARGS` against `provider`, unless another endpoint is named; shows no traceback."""
 
     def run(*args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY") -> tuple[int, str]:
@@ -63,7 +61,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_generate_writes_rows_and_asks_nothing_again(
-    cli: Cli, generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+    cli, generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
     # The key is found in .env alone.
     (tmp_path / ".env").write_text("KEY_OF_DOTENV=from-dotenv\n")
@@ -104,7 +102,7 @@ def test_generate_writes_rows_and_asks_nothing_again(
 
 
 def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
-    generate: Shell, shell: Shell, tmp_path: Path, provider: SimulatedProvider
+    generate, shell, tmp_path: Path, provider: SimulatedProvider
 ) -> None:
     (tmp_path / "prompts.txt").write_text("How warm is it in Rome?\n\nHow warm is it in Oslo?\n")
     (tmp_path / "tools.py").write_text(TOOLS)
@@ -176,7 +174,7 @@ def test_a_stage_that_fails_is_told_in_one_line(generate: Shell, prompts: Path, 
 
 
 def test_what_cannot_be_reached_or_read_is_named(
-    generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider, unused_url: str
+    generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider, unused_url: str
 ) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     nobody = generate(prompts.name, "-n", "2", "--set", "runtime.max_attempts=1", url=unused_url)
@@ -191,7 +189,7 @@ def test_what_cannot_be_reached_or_read_is_named(
 
 
 def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
-    generate: Shell, prompts: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch
+    generate, prompts: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_KEY", "not-this-one")
     provider.script = lambda request: error(401, "Incorrect API key provided", code="invalid_api_key")
@@ -204,7 +202,7 @@ def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
 
 
 def test_where_no_row_is_kept_the_message_says_where_they_went(
-    generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+    generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
     provider.script = lambda _asked: Reply(completion("I do not know"))
     code, output = generate(prompts.name, "-o", "out.jsonl")
@@ -215,7 +213,7 @@ def test_where_no_row_is_kept_the_message_says_where_they_went(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_malformed_row_is_left_out_and_said_so(generate: Shell, tmp_path: Path, prompts: Path) -> None:
+def test_a_malformed_row_is_left_out_and_said_so(generate, tmp_path: Path, prompts: Path) -> None:
     prompts.write_text(prompts.read_text() + '{"prompt": "torn\n')
     code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "prompts.failure_budget=0.5")
     assert code == 0, output

@@ -4,13 +4,11 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from stillhouse.config import DistillConfig
 from stillhouse.store import file_sha256
 from stillhouse.store.records import read_prompts, read_trajectories
 from tasks.publish import Published
@@ -30,7 +28,7 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, smoke_config: Callable[..., DistillConfig]) -> Runs:
+def runs(tmp_path_factory: pytest.TempPathFactory, smoke_config) -> Runs:
     from flows.distill import distill
 
     store = tmp_path_factory.mktemp("distill") / "store"

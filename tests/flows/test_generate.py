@@ -85,7 +85,7 @@ def provider() -> Iterator[SimulatedProvider]:
 
 
 @pytest.fixture
-def generate(provider: SimulatedProvider, generate_from: Callable[..., Published]) -> Generate:
+def generate(provider: SimulatedProvider, generate_from) -> Generate:
     """Runs the flow over rows of a prompts file, with a student whose template renders them."""
     return partial(generate_from, provider.url)
 
@@ -102,7 +102,7 @@ def rows_of(published: Published, split: str = "train") -> list[dict[str, Any]]:
     return list(read_rows(Path(published.dataset.uri), split))
 
 
-def test_rows_of_rnow_become_a_verified_dataset(generate: Generate) -> None:
+def test_rows_of_rnow_become_a_verified_dataset(generate) -> None:
     rows = {row["messages"][-1]["content"]: row for row in rows_of(generate(RNOW_ROWS))}
     assert {content: row["verified"] for content, row in rows.items()} == {
         "It is 42.": True,
@@ -115,16 +115,14 @@ def test_rows_of_rnow_become_a_verified_dataset(generate: Generate) -> None:
     assert rows["Johann Wolfgang von Goethe wrote it."]["metadata"]["docker"] == "local/playwright"
 
 
-def test_rows_of_roll_become_a_dataset_whose_code_was_run(generate: Generate) -> None:
+def test_rows_of_roll_become_a_dataset_whose_code_was_run(generate) -> None:
     published = generate(ROLL_ROWS, prompts={"verifier": "math"})
     assert {row["tag"]: row["verified"] for row in rows_of(published)} == {"math_rule": True, "KodCode": True}
     (dropped,) = rows_of(published, "rejected")
     assert (dropped["verifier"], dropped["verified"], dropped["drop_reasons"]) == ("python", False, ["wrong"])
 
 
-def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(
-    generate: Generate, provider: SimulatedProvider
-) -> None:
+def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(generate, provider: SimulatedProvider) -> None:
     selection = {"target_rows": 12, "rows_per_prompt": 1}
     published = generate(
         numbered(60), dataset={"selection": selection, "validation_fraction": 0.0}, runtime={"shard_size": 20}
@@ -137,7 +135,7 @@ def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(
 
 
 def test_a_target_beyond_reach_keeps_what_there_is_once_every_candidate_was_tried(
-    generate: Generate, provider: SimulatedProvider, caplog: pytest.LogCaptureFixture
+    generate, provider: SimulatedProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     selection = {"target_rows": 50, "rows_per_prompt": 1}
     published = generate(numbered(30), dataset={"selection": selection}, rollouts={"num_samples": 2})
@@ -147,7 +145,7 @@ def test_a_target_beyond_reach_keeps_what_there_is_once_every_candidate_was_trie
     assert "20 of 50 rows are there and no candidate is left" in caplog.text
 
 
-def test_rows_that_only_the_whole_set_can_drop_are_made_up_for(generate: Generate, provider: SimulatedProvider) -> None:
+def test_rows_that_only_the_whole_set_can_drop_are_made_up_for(generate, provider: SimulatedProvider) -> None:
     """Ten of the prompts are one prompt but for its white space: nine of their rows repeat the first."""
     alike = [
         {"prompt": f"question{' ' * index} 1", "tools": [], "metadata": {"expected_answer": "1", "verifier": "numeric"}}
@@ -163,7 +161,7 @@ def test_rows_that_only_the_whole_set_can_drop_are_made_up_for(generate: Generat
 
 
 def test_trajectories_from_elsewhere_become_a_dataset_without_a_request(
-    generate: Generate, provider: SimulatedProvider, tmp_path: Path
+    generate, provider: SimulatedProvider, tmp_path: Path
 ) -> None:
     generate(numbered(10))
     asked = len(provider.ledger)
@@ -178,7 +176,7 @@ def test_trajectories_from_elsewhere_become_a_dataset_without_a_request(
     assert [row["sampling"] for row in rows_of(published)] == [None] * 5
 
 
-def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
+def test_a_schema_may_refer_to_its_own_definitions(generate) -> None:
     """Prefect would take `$ref` in a flow's parameters for the name of one of its blocks."""
     schema = {"$ref": "#/$defs/number", "$defs": {"number": {"type": "integer", "minimum": 3}}}
     # The answers are -1, 1, 2, -1 and 4.
@@ -187,9 +185,7 @@ def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
         assert [row["messages"][-1]["content"] for row in rows] == ["4"]
 
 
-def test_the_error_of_one_shard_counts_what_all_shards_have_finished(
-    generate: Generate, provider: SimulatedProvider
-) -> None:
+def test_the_error_of_one_shard_counts_what_all_shards_have_finished(generate, provider: SimulatedProvider) -> None:
     def script(request: ReceivedRequest) -> Reply:
         if request.index >= 14:
             return error(402, "Insufficient credits")
@@ -211,7 +207,7 @@ def _lax_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_lax_umask")
-def test_no_file_or_folder_of_a_store_is_open_to_others(generate: Generate, tmp_path: Path) -> None:
+def test_no_file_or_folder_of_a_store_is_open_to_others(generate, tmp_path: Path) -> None:
     generate(numbered(6), tracking={"enabled": True})
     store = tmp_path / "runs"
     names = {path.name for path in store.iterdir()}

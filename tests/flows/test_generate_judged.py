@@ -43,7 +43,7 @@ def provider() -> Iterator[SimulatedProvider]:
 
 
 @pytest.fixture
-def generate(provider: SimulatedProvider, generate_from: Callable[..., Published]) -> Generate:
+def generate(provider: SimulatedProvider, generate_from) -> Generate:
     return partial(generate_from, provider.url)
 
 
@@ -71,7 +71,7 @@ def run_stages(published: Published) -> list[str]:
 
 
 def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
-    generate: Generate, provider: SimulatedProvider, judge: dict[str, Any]
+    generate, provider: SimulatedProvider, judge: dict[str, Any]
 ) -> None:
     def run(threshold: float) -> Published:
         filters = {"min_scores": {"judge/clarity": threshold}}
@@ -97,7 +97,7 @@ def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
 
 
 def test_rows_that_the_judge_refuses_are_made_up_for_until_the_target_is_met(
-    generate: Generate, judge: dict[str, Any], provider: SimulatedProvider
+    generate, judge: dict[str, Any], provider: SimulatedProvider
 ) -> None:
     def run() -> Published:
         return generate(
@@ -121,9 +121,7 @@ def test_rows_that_the_judge_refuses_are_made_up_for_until_the_target_is_met(
     assert len(provider.ledger) == len(asked)
 
 
-def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(
-    generate: Generate, judge: dict[str, Any]
-) -> None:
+def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(generate, judge: dict[str, Any]) -> None:
     selection = {"target_rows": 1, "rows_per_prompt": 1}
     published = generate(
         questions(4)[::-1], dataset={"judge": judge, "selection": selection, "validation_fraction": 0.0}
@@ -132,7 +130,7 @@ def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(
 
 
 def test_rows_that_differ_by_their_embeddings_are_kept_and_no_text_is_paid_for_twice(
-    generate: Generate, provider: SimulatedProvider
+    generate, provider: SimulatedProvider
 ) -> None:
     # Fifteen prompts in three topics, told apart by their words.
     topics = ["ships harbour sails wind", "bread oven flour yeast", "sorting arrays in memory"]
@@ -157,7 +155,7 @@ def test_rows_that_differ_by_their_embeddings_are_kept_and_no_text_is_paid_for_t
 
 
 def test_rows_that_surprise_the_student_too_much_are_dropped_by_thresholds_alone(
-    generate: Generate, provider: SimulatedProvider
+    generate, provider: SimulatedProvider
 ) -> None:
     def run(**filters: float) -> Published:
         dataset = {"labels": {"student_nll": True}, "filters": filters, "validation_fraction": 0.0}
@@ -195,7 +193,7 @@ def closeness(args: RewardArgs, messages: list) -> float:
 
 
 def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
-    generate: Generate, provider: SimulatedProvider, tmp_path: Path
+    generate, provider: SimulatedProvider, tmp_path: Path
 ) -> None:
     labels, rewards = tmp_path / "labels.py", tmp_path / "rewards.py"
 

@@ -35,10 +35,7 @@ def provider() -> Iterator[SimulatedProvider]:
 
 @pytest.fixture
 def generate(
-    provider: SimulatedProvider,
-    generate_from: Callable[..., Published],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: SimulatedProvider, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Published]:
     """Runs the flow in a folder that holds `files`, text or bytes or columns by name."""
     monkeypatch.chdir(tmp_path)
@@ -108,17 +105,13 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
              {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
     ],
 )  # fmt: skip
-def test_one_error_names_file_row_value_and_remedy(
-    generate: Callable[..., Published], provider: SimulatedProvider, case: Case
-) -> None:
+def test_one_error_names_file_row_value_and_remedy(generate, provider: SimulatedProvider, case: Case) -> None:
     with pytest.raises(case.kind, match=f"(?s){case.message}"):
         generate(case.files, dataset=case.dataset)
     assert len(provider.ledger) in {0, len(ROWS)}
 
 
-def test_answers_are_kept_where_a_mistake_is_found_after_them(
-    generate: Callable[..., Published], provider: SimulatedProvider
-) -> None:
+def test_answers_are_kept_where_a_mistake_is_found_after_them(generate, provider: SimulatedProvider) -> None:
     with pytest.raises(ConfigError, match="which no trajectory is tagged"):
         generate({}, dataset={"selection": {"quotas": {"sum": 3}}})
     assert len(provider.ledger) == len(ROWS)
@@ -126,7 +119,7 @@ def test_answers_are_kept_where_a_mistake_is_found_after_them(
     assert len(provider.ledger) == len(ROWS)
 
 
-def test_a_label_that_fails_costs_its_score_alone(generate: Callable[..., Published]) -> None:
+def test_a_label_that_fails_costs_its_score_alone(generate) -> None:
     published = generate(
         {"l.py": LABELS.format("fails", "raise ValueError('no')")},
         dataset={"labels": {"file": "l.py", "render": False}},
@@ -136,7 +129,7 @@ def test_a_label_that_fails_costs_its_score_alone(generate: Callable[..., Publis
 
 
 def test_malformed_prompts_and_trajectories_within_the_budget_are_counted_and_the_rest_goes_on(
-    generate: Callable[..., Published], tmp_path: Path, provider: SimulatedProvider
+    generate, tmp_path: Path, provider: SimulatedProvider
 ) -> None:
     rows = [*ROWS, {"prompt": 5}, {"messages": []}, ROWS[0]]
     first = generate({}, rows, prompts={"failure_budget": 0.5})

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def champion_in(store: Path) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory, shop_config: Callable[..., dict[str, Any]]) -> Iterator[Nights]:
+def nights(tmp_path_factory: pytest.TempPathFactory, shop_config) -> Iterator[Nights]:
     from flows.distill import distill
 
     folder = tmp_path_factory.mktemp("nightly")

@@ -61,9 +61,7 @@ def promoted(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.slow
-def test_a_student_that_passes_gets_the_alias_and_its_version_the_reason(
-    promoted: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_student_that_passes_gets_the_alias_and_its_version_the_reason(promoted, tmp_path: Path) -> None:
     uri = default_uri(tmp_path)
     run = promoted(uri, [BETTER])
     assert run.decision is not None
@@ -75,9 +73,7 @@ def test_a_student_that_passes_gets_the_alias_and_its_version_the_reason(
 
 
 @pytest.mark.slow
-def test_an_alias_that_another_run_moved_meanwhile_stays_where_it_is(
-    promoted: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_an_alias_that_another_run_moved_meanwhile_stays_where_it_is(promoted, tmp_path: Path) -> None:
     uri = default_uri(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "README.md").write_text("# Another student\n")
@@ -92,14 +88,14 @@ def test_an_alias_that_another_run_moved_meanwhile_stays_where_it_is(
     assert connect(uri).get_model_version("small", "2").tags["promotion"] == f"not promoted: {run.decision.reason}"
 
 
-def test_without_mlflow_nobody_is_promoted_and_the_run_goes_on(promoted: Callable[..., Run]) -> None:
+def test_without_mlflow_nobody_is_promoted_and_the_run_goes_on(promoted) -> None:
     run = promoted("http://127.0.0.1:9", [BETTER])
     assert run.decision is not None
     assert run.decision.promoted is None
     assert run.decision.verdict.endswith("It passed, but MLflow did not take it.")
 
 
-def test_a_student_that_shares_no_prompt_with_the_reference_is_kept_out(promoted: Callable[..., Run]) -> None:
+def test_a_student_that_shares_no_prompt_with_the_reference_is_kept_out(promoted) -> None:
     run = promoted("http://127.0.0.1:9", [])
     assert run.decision is not None
     assert "have 0 held-out prompts with accuracy in common" in run.decision.reason

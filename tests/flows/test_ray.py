@@ -53,7 +53,7 @@ def teacher() -> Teacher:
 
 @pytest.fixture
 def generate(
-    teacher: Teacher, generate_from: Callable[..., Published], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teacher: Teacher, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Published]]:
     """Runs the flow on 30 prompts in three shards, on a cluster of two workers."""
     monkeypatch.setenv("STILLHOUSE_TEST_PROCESS", str(os.getpid()))
@@ -77,7 +77,7 @@ def generate(
         yield run
 
 
-def test_workers_sample_and_label_and_all_of_it_is_kept(generate: Callable[..., Published], teacher: Teacher) -> None:
+def test_workers_sample_and_label_and_all_of_it_is_kept(generate, teacher: Teacher) -> None:
     first = generate()
     assert first.dataset is not None
     rows = list(read_rows(Path(first.dataset.uri), "train"))
@@ -93,9 +93,7 @@ def test_workers_sample_and_label_and_all_of_it_is_kept(generate: Callable[..., 
     assert teacher.num_asked == 60
 
 
-def test_a_budget_is_divided_among_the_shards_and_none_passes_it(
-    generate: Callable[..., Published], teacher: Teacher
-) -> None:
+def test_a_budget_is_divided_among_the_shards_and_none_passes_it(generate, teacher: Teacher) -> None:
     with pytest.raises(BudgetReached, match=r"part of one shard, 33.33% of the run's"):
         generate({"max_requests": 30})
     assert 20 <= teacher.num_asked <= 30
@@ -103,6 +101,6 @@ def test_a_budget_is_divided_among_the_shards_and_none_passes_it(
     assert teacher.num_asked == 60
 
 
-def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(generate: Callable[..., Published]) -> None:
+def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(generate) -> None:
     with pytest.raises(ConfigError, match=r"runtime\.ray_address: no Ray cluster answers at 127\.0\.0\.1:9"):
         generate(ray_address="127.0.0.1:9")

@@ -3,10 +3,8 @@
 import os
 import pickletools
 from base64 import b64encode
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
@@ -71,7 +69,7 @@ def _is_pickle(content: bytes) -> bool:
 
 
 def test_a_run_writes_neither_its_key_nor_a_pickle(
-    generate_from: Callable[..., Any],
+    generate_from,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

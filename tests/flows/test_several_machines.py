@@ -10,7 +10,7 @@ import pytest
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
+from stillhouse.testing import SimulatedProvider
 from stillhouse.training.results.record import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -25,19 +25,14 @@ def keys(s3: Any, prefix: str) -> list[str]:
 
 
 @pytest.fixture
-def provider(knowing_teacher: Callable[[ReceivedRequest], Reply]) -> Iterator[SimulatedProvider]:
+def provider(knowing_teacher) -> Iterator[SimulatedProvider]:
     with SimulatedProvider(knowing_teacher) as provider:
         yield provider
 
 
 @pytest.fixture
 def machine(
-    s3: Any,
-    provider: SimulatedProvider,
-    tmp_path: Path,
-    smoke_config: Callable[..., DistillConfig],
-    embedded_rows: Rows,
-    little_training: dict[str, Any],
+    s3, provider: SimulatedProvider, tmp_path: Path, smoke_config, embedded_rows: Rows, little_training: dict[str, Any]
 ) -> Callable[..., DistillConfig]:
     """The config of a run on the machine of that name."""
     prompts = tmp_path / "prompts.jsonl"
@@ -54,7 +49,7 @@ def machine(
 
 
 def test_what_one_machine_finished_another_takes_and_what_the_storage_lost_it_makes_again(
-    s3: Any, provider: SimulatedProvider, machine: Callable[..., DistillConfig], tmp_path: Path, cli: Callable[..., Any]
+    s3, provider: SimulatedProvider, machine, tmp_path: Path, cli
 ) -> None:
     from flows.train_sft import train_sft
 
@@ -86,9 +81,7 @@ def test_what_one_machine_finished_another_takes_and_what_the_storage_lost_it_ma
     assert lost in keys(s3, "artifacts/dataset/")
 
 
-def test_a_champion_that_is_an_adapter_is_trained_on_by_another_machine(
-    machine: Callable[..., DistillConfig], tmp_path: Path
-) -> None:
+def test_a_champion_that_is_an_adapter_is_trained_on_by_another_machine(machine, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     from flows.train_sft import train_sft

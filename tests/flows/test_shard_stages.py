@@ -91,9 +91,7 @@ def test_stages_that_are_off_do_nothing(tmp_path: Path) -> None:
     assert run.stages == []
 
 
-def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_journal(
-    config_for: Callable[..., DistillConfig],
-) -> None:
+def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_journal(config_for) -> None:
     with SimulatedProvider(answer) as provider:
         run, results = over_shards(config_for(provider.url))
         assert cached(run) == {"judge": False, "embeddings": False, "difficulty": False}
@@ -153,7 +151,7 @@ def forget(lost: Artifact) -> None:
 
 @pytest.mark.parametrize(("damage", "cached"), [(nothing, [True, True, True]), (forget, [True, False, True])])
 def test_cached_shards_need_no_task_run_and_lost_ones_are_made_again(
-    config_for: Callable[..., DistillConfig], damage: Callable[[Artifact], None], cached: list[bool]
+    config_for, damage: Callable[[Artifact], None], cached: list[bool]
 ) -> None:
     first, second = twice(config_for("http://nobody"), damage)
     assert [was_cached for _, was_cached in first] == [False, False, False]

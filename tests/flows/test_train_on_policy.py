@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def test_mlflow_has_the_metrics_and_a_page_of_trajectories(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_shipped_mode_trains(tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_every_shipped_mode_trains(tmp_path: Path, cli) -> None:
     for path in CONFIGS:
         few_steps = ("--set", "on_policy.num_steps=2", "--set", f"runtime.store={tmp_path / path.stem}")
         done = cli("on-policy", str(path), *few_steps, cwd=ROOT, timeout_s=600)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from stillhouse.config import DistillConfig
 from stillhouse.tracking.client import default_uri
 from tasks.publish import Published
 
@@ -54,16 +53,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def train(
-    store: Path, settings: dict[str, Any], smoke_config: Callable[..., DistillConfig]
-) -> Callable[..., Published]:
+def train(store: Path, settings: dict[str, Any], smoke_config) -> Callable[..., Published]:
     from flows.train_sft import train_sft
 
     return lambda place=store: train_sft(smoke_config(place, **settings))
 
 
 @pytest.fixture(scope="module")
-def trained(train: Callable[..., Published]) -> Published:
+def trained(train) -> Published:
     return train()
 
 
@@ -95,7 +92,7 @@ def test_the_best_weights_are_those_of_the_lowest_validation_loss(trained: Publi
     assert losses[student.facts["best_step"]] == min(losses.values())
 
 
-def test_a_training_belongs_to_one_flow(train: Callable[..., Published], tmp_path: Path) -> None:
+def test_a_training_belongs_to_one_flow(train, tmp_path: Path) -> None:
     def is_held() -> bool:
         deadline = time.monotonic() + 60
         while not (jobs := list(tmp_path.glob("training/*/job.json"))) and time.monotonic() < deadline:
@@ -111,16 +108,14 @@ def test_a_training_belongs_to_one_flow(train: Callable[..., Published], tmp_pat
         assert held.result()
 
 
-def test_the_same_rows_are_not_trained_on_again(trained: Published, train: Callable[..., Published]) -> None:
+def test_the_same_rows_are_not_trained_on_again(trained: Published, train) -> None:
     again = train()
     assert again.cached == {"sft": True}
     assert again.students == trained.students
 
 
 @pytest.mark.slow
-def test_other_rows_in_the_same_file_are_trained_on(
-    trained: Published, conversations: Path, train: Callable[..., Published]
-) -> None:
+def test_other_rows_in_the_same_file_are_trained_on(trained: Published, conversations: Path, train) -> None:
     conversations.write_text("".join(conversations.read_text().splitlines(keepends=True)[:-1]))
     changed = train()
     assert changed.cached == {"sft": False}

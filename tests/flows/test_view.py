@@ -4,8 +4,6 @@ import base64
 import gzip
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,13 @@ import pytest
 
 from stillhouse.config import parse_config
 from stillhouse.report.view.page import COLUMNS
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
+from stillhouse.testing import SimulatedProvider
 
 pytestmark = pytest.mark.slow
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
 
 @pytest.fixture(scope="module")
-def store(
-    tmp_path_factory: pytest.TempPathFactory,
-    embedded_rows: list[dict[str, Any]],
-    knowing_teacher: Callable[[ReceivedRequest], Reply],
-) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory, embedded_rows: list[dict[str, Any]], knowing_teacher) -> Path:
     """Of a run that sampled eight prompts and made a dataset of them."""
     from flows.generate import generate
 
@@ -53,7 +45,7 @@ def _index(page: Path) -> list[dict[str, Any]]:
     return [dict(zip(COLUMNS, line, strict=True)) for line in json.loads(gzip.decompress(base64.b64decode(packed)))]
 
 
-def test_a_run_is_viewed_by_each_of_its_names(cli: Cli, store: Path, tmp_path: Path) -> None:
+def test_a_run_is_viewed_by_each_of_its_names(cli, store: Path, tmp_path: Path) -> None:
     (record,) = [json.loads(path.read_text()) for path in store.glob("reports/*/run.json")]
     names = ["latest", record["mlflow_run_id"], record["prefect_flow_run_id"], record["prefect_flow_run_name"]]
     names += record["artifacts"]["rollouts"]
@@ -72,7 +64,7 @@ def test_a_run_is_viewed_by_each_of_its_names(cli: Cli, store: Path, tmp_path: P
     assert {row["kept"] for row in _index(dataset)} == {True}
 
 
-def test_the_page_is_kept_in_the_store_and_opened(cli: Cli, store: Path, tmp_path: Path) -> None:
+def test_the_page_is_kept_in_the_store_and_opened(cli, store: Path, tmp_path: Path) -> None:
     told = tmp_path / "opened"
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\necho $1 > {told}\n")
@@ -85,7 +77,7 @@ def test_the_page_is_kept_in_the_store_and_opened(cli: Cli, store: Path, tmp_pat
     assert told.read_text().strip() == page.as_uri()
 
 
-def test_what_is_no_run_is_refused_in_one_line(cli: Cli, store: Path, tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_in_one_line(cli, store: Path, tmp_path: Path) -> None:
     done = cli("view", "absent", "--store", store, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

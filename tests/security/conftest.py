@@ -25,7 +25,7 @@ CANARY = "sk-canary/0123456789+ABCDEF"
 
 
 @pytest.fixture
-def stranger(site: Any) -> Any:
+def stranger(site) -> Any:
     """A `Site` that answers every request alike: 200 and JSON, unless a test says otherwise."""
     site.status, site.content_type = 200, "application/json"
     return site

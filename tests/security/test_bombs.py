@@ -74,16 +74,11 @@ def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], An
 
 
 @pytest.mark.parametrize(
-    "bomb",
-    ["gzip thrice", "brotli", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gzip", "deflate"))],
+    "bomb", ["gzip thrice", "brotli", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gzip", "deflate"))]
 )
 @pytest.mark.parametrize("way", ["browse", "search", "chat", "score", "batch", "mcp"])
 def test_a_body_is_decoded_within_a_bound(
-    stranger: Any,
-    bombs: dict[str, tuple[str, bytes]],
-    ways: dict[str, Callable[[str], Any]],
-    way: str,
-    bomb: str,
+    stranger, bombs: dict[str, tuple[str, bytes]], ways: dict[str, Callable[[str], Any]], way: str, bomb: str
 ) -> None:
     coding, stranger.body = bombs[bomb]
     kind = "text/html" if way == "browse" else "application/json"
@@ -102,7 +97,7 @@ def test_a_body_is_decoded_within_a_bound(
 
 @pytest.mark.parametrize("way", ["chat", "score"])
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(
-    stranger: Any, ways: dict[str, Callable[[str], Any]], way: str
+    stranger, ways: dict[str, Callable[[str], Any]], way: str
 ) -> None:
     stranger.body = json.dumps({"choices": "x" * (MAX_BYTES + 1)}).encode()
     with pytest.raises(RequestFailed, match=r"the answer is longer than 4 MiB"):

@@ -52,7 +52,7 @@ def test_a_word_that_stands_for_no_key_is_left_alone(clients: Clients) -> None:
 
 @pytest.mark.parametrize("status", [200, 301, 400])
 def test_no_client_lets_a_key_pass_in_any_spelling(
-    ask: Callable[[str, str], Any], stranger: Any, canary: Any, status: int, caplog: pytest.LogCaptureFixture
+    ask, stranger, canary, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = " ; ".join(f"{name}: {spelled}" for name, spelled in canary.spellings.items())
     message = json.dumps(
@@ -71,7 +71,7 @@ def test_no_client_lets_a_key_pass_in_any_spelling(
     assert not canary.in_text("\n".join(record.getMessage() for record in caplog.records))
 
 
-def test_an_answer_that_is_no_http_is_not_repeated_with_its_key(ask: Callable[[str, str], Any], canary: Any) -> None:
+def test_an_answer_that_is_no_http_is_not_repeated_with_its_key(ask, canary) -> None:
     async def main() -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError, asyncio.IncompleteReadError):
@@ -87,7 +87,7 @@ def test_an_answer_that_is_no_http_is_not_repeated_with_its_key(ask: Callable[[s
     assert not canary.in_text(asyncio.run(main()))
 
 
-def test_an_answer_in_utf_16_hides_no_key(clients: Clients, stranger: Any, canary: Any) -> None:
+def test_an_answer_in_utf_16_hides_no_key(clients: Clients, stranger, canary) -> None:
     stranger.body = json.dumps(completion(canary.key)).encode("utf-16")
     written = "".join(_everything(clients[name], stranger.url("/v1"), canary.key) for name in ("chat", "score"))
     assert not canary.in_text(written)

@@ -132,14 +132,12 @@ def _page_is_read_or_refused(browse: Browse, stranger: Any, answer: tuple[int, d
 
 
 @FEW_OR_MANY
-def test_no_answer_crashes_a_run_or_brings_a_key_along(
-    stranger: Any, canary: Any, examples: Any, tmp_path: Path
-) -> None:
+def test_no_answer_crashes_a_run_or_brings_a_key_along(stranger, canary, examples, tmp_path: Path) -> None:
     examples(given(_answers(canary))(lambda answer: _answer_ends_no_run(stranger, canary, tmp_path, answer)))()
 
 
 @FEW_OR_MANY
-def test_no_page_crashes_its_reader(stranger: Any, canary: Any, examples: Any) -> None:
+def test_no_page_crashes_its_reader(stranger, canary, examples) -> None:
     browse = Browse(ToolsConfig(browse_with="http", allowed_hosts=("127.0.0.1",)))
     try:
         examples(given(_answers(canary))(lambda answer: _page_is_read_or_refused(browse, stranger, answer)))()

@@ -28,7 +28,7 @@ def folder_with(tmp_path: Path) -> Callable[[str], Path]:
     return folder
 
 
-def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_with: Callable[[str], Path]) -> None:
+def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_with) -> None:
     folder = folder_with("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}")
     tokenizer = load_tokenizer(str(folder))
     with pytest.raises(ConfigError, match="MiB of memory") as caught:
@@ -39,7 +39,7 @@ def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_wit
 
 
 @pytest.mark.slow
-def test_a_template_that_loops_is_stopped_and_named_with_its_folder(folder_with: Callable[[str], Path]) -> None:
+def test_a_template_that_loops_is_stopped_and_named_with_its_folder(folder_with) -> None:
     loops = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
     folder = folder_with(loops)
     started = time.monotonic()

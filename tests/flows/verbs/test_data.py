@@ -1,7 +1,6 @@
 """`stillhouse convert` and `stillhouse export`: what they say of what they read, wrote and left."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -12,10 +11,8 @@ from stillhouse.interop.formats import FormatName
 from stillhouse.store.records import read_jsonl
 from stillhouse.store.runs import RunRecord, write_run_record
 
-Shell = Callable[..., tuple[int, str]]
 
-
-def test_convert_says_what_it_read_wrote_and_left(shell: Shell, tmp_path: Path) -> None:
+def test_convert_says_what_it_read_wrote_and_left(shell, tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "What is 2 + 2?"}]
     rollout = {"completed": True, "success": True, "total_reward": 1.0}
     rollout["conversation"] = [*asked, {"role": "assistant", "content": "4"}]
@@ -43,7 +40,7 @@ def test_the_verbs_offer_every_form_that_can_be_read_and_written() -> None:
     assert get_args(ExportForm) == get_args(Form)
 
 
-def test_export_explains_what_is_no_dataset(shell: Shell, tmp_path: Path) -> None:
+def test_export_explains_what_is_no_dataset(shell, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, said = shell("export", "empty", "-o", "out.jsonl")
     assert (code, "expected the folder of a dataset, with train.parquet" in said) == (1, True)

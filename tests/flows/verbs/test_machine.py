@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,10 +16,8 @@ from stillhouse.inference import Journal
 from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.store import digest
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def test_doctor_says_what_works_and_what_does_not(cli: Cli, tmp_path: Path, unused_url: str) -> None:
+def test_doctor_says_what_works_and_what_does_not(cli, tmp_path: Path, unused_url: str) -> None:
     well = cli("doctor", cwd=tmp_path)
     assert well.returncode == 0, well.stdout
     lines = well.stdout.splitlines()
@@ -35,7 +32,7 @@ def test_doctor_says_what_works_and_what_does_not(cli: Cli, tmp_path: Path, unus
     assert "Traceback" not in ill.stdout + ill.stderr
 
 
-def test_doctor_checks_a_store_and_salvages_its_journal(cli: Cli, tmp_path: Path) -> None:
+def test_doctor_checks_a_store_and_salvages_its_journal(cli, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with Journal(store / JOURNAL_FILE) as journal:
         for number in range(30):

@@ -1,8 +1,6 @@
 """`stillhouse init`: what it writes runs, through the flow that it says, and overwrites nothing."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -93,9 +91,7 @@ def test_it_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, capsys: pytes
     assert lines[-1] == f"next: cd {tmp_path}/new/project && stillhouse distill config.yaml"
 
 
-def test_a_wrong_template_names_the_right_ones(
-    cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_a_wrong_template_names_the_right_ones(cli, tmp_path: Path) -> None:
     done = cli("init", "new", "--template", "agentic", cwd=tmp_path)
     assert done.returncode == 2
     assert all(template in done.stderr for template in TEMPLATES)

@@ -65,7 +65,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_the_last_student_of_a_run_is_merged_with_what_the_run_measured_on_its_card(
-    publish: Publish, store: Path, tmp_path: Path
+    publish, store: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     assert publish("quiet-still", "--merge", "-o", str(out), "--store", str(store)) == f"{out}\n"
@@ -82,7 +82,7 @@ def test_the_last_student_of_a_run_is_merged_with_what_the_run_measured_on_its_c
 
 
 def test_a_push_without_a_token_or_of_nothing_is_told_before_anything_leaves(
-    publish: Publish, store: Path, monkeypatch: pytest.MonkeyPatch
+    publish, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     (folder,) = (store / "artifacts/sft").iterdir()

@@ -77,17 +77,17 @@ def broken_precondition(args: RewardArgs, messages: list[Message]) -> float:
     return 1 / 0
 
 
-def test_the_total_is_the_mean_of_the_rewards_that_are_no_precondition(score: Score) -> None:
+def test_the_total_is_the_mean_of_the_rewards_that_are_no_precondition(score) -> None:
     assert score(RewardSet([right, weighted, answered])) == RewardScores(
         0.75, {"answered": 1.0, "right": 1.0, "weighted": 0.5}, {}
     )
 
 
-def test_a_precondition_of_zero_makes_the_total_zero_and_spares_the_rest(score: Score) -> None:
+def test_a_precondition_of_zero_makes_the_total_zero_and_spares_the_rest(score) -> None:
     assert score(RewardSet([right, polite, answered])) == RewardScores(0.0, {"polite": 0.0, "answered": 1.0}, {})
 
 
-def test_preconditions_alone_make_the_total(score: Score) -> None:
+def test_preconditions_alone_make_the_total(score) -> None:
     assert score(RewardSet([answered])).total == 1.0
 
 
@@ -101,7 +101,7 @@ def test_preconditions_alone_make_the_total(score: Score) -> None:
         (broken_precondition, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_reward_that_fails_leaves_the_trajectory_unverified(score: Score, failing: object, message: str) -> None:
+def test_a_reward_that_fails_leaves_the_trajectory_unverified(score, failing: object, message: str) -> None:
     scored = score(RewardSet([right, failing]))  # type: ignore[list-item]
     assert scored.total is None
     assert scored.values["right"] == 1.0
@@ -109,11 +109,11 @@ def test_a_reward_that_fails_leaves_the_trajectory_unverified(score: Score, fail
     assert scored.errors == {failing.name: message}  # type: ignore[attr-defined]
 
 
-def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(score: Score) -> None:
+def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(score) -> None:
     assert score(RewardSet([broken_precondition, polite])).total == 0.0
 
 
-def test_without_rewards_a_trajectory_is_unverified(score: Score) -> None:
+def test_without_rewards_a_trajectory_is_unverified(score) -> None:
     assert score(RewardSet.from_config(ToolsConfig())) == RewardScores(None, {}, {})
 
 

@@ -43,7 +43,7 @@ def wait_until(num_alive: int, mark: str) -> None:
         time.sleep(0.02)
 
 
-def test_arguments_metadata_and_result_travel_and_prints_do_not(open_toolbox: OpenToolbox) -> None:
+def test_arguments_metadata_and_result_travel_and_prints_do_not(open_toolbox) -> None:
     result = called(open_toolbox, "add", left="3")
     assert (result.content, result.error_kind) == ("4", None)
     # An async function that takes a model.
@@ -52,7 +52,7 @@ def test_arguments_metadata_and_result_travel_and_prints_do_not(open_toolbox: Op
 
 
 def test_only_named_variables_reach_the_file_the_tool_and_what_it_starts(
-    open_toolbox: OpenToolbox, monkeypatch: pytest.MonkeyPatch
+    open_toolbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "s")
     monkeypatch.setenv("NAMED", "n")
@@ -70,7 +70,7 @@ def test_only_named_variables_reach_the_file_the_tool_and_what_it_starts(
     assert seen["args"] == {"NAMED": "n"}
 
 
-def test_each_call_has_an_empty_folder_that_is_gone_afterwards(open_toolbox: OpenToolbox) -> None:
+def test_each_call_has_an_empty_folder_that_is_gone_afterwards(open_toolbox) -> None:
     async def twice() -> list[ToolResult]:
         async with open_toolbox() as toolbox:
             return [await toolbox.call("where", "{}") for _ in range(2)]
@@ -81,7 +81,7 @@ def test_each_call_has_an_empty_folder_that_is_gone_afterwards(open_toolbox: Ope
     assert not Path(first["cwd"], "left_behind").exists()
 
 
-def test_a_tool_sees_no_file_of_this_machine(open_toolbox: OpenToolbox, tmp_path: Path) -> None:
+def test_a_tool_sees_no_file_of_this_machine(open_toolbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     paths = [str(secret), str(tmp_path), str(Path.home() / ".ssh"), "/proc", "/run", "/etc/passwd", "/root", "/home"]
@@ -93,7 +93,7 @@ def test_a_tool_sees_no_file_of_this_machine(open_toolbox: OpenToolbox, tmp_path
     assert set(seen.values()) == {"FileNotFoundError"}
 
 
-def test_a_tool_reaches_no_server_of_this_machine(open_toolbox: OpenToolbox) -> None:
+def test_a_tool_reaches_no_server_of_this_machine(open_toolbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         assert "unreachable" in called(open_toolbox, "connect", host=host, port=port).content
@@ -116,19 +116,19 @@ def test_a_tool_reaches_no_server_of_this_machine(open_toolbox: OpenToolbox) -> 
         ("fill_disk", "exception", "OSError: [Errno 27] File too large"),
     ],
 )
-def test_what_goes_wrong_is_a_message(open_toolbox: OpenToolbox, name: str, kind: str, told: str) -> None:
+def test_what_goes_wrong_is_a_message(open_toolbox, name: str, kind: str, told: str) -> None:
     result = called(open_toolbox, name)
     assert result.error_kind == kind
     assert json.loads(result.content)["error"] == told
 
 
-def test_a_result_may_be_long_but_not_endless(open_toolbox: OpenToolbox) -> None:
+def test_a_result_may_be_long_but_not_endless(open_toolbox) -> None:
     assert len(called(open_toolbox, "talk", num_bytes=5_000_000).content) == 5_000_000
     result = called(open_toolbox, "talk", num_bytes=20_000_000)
     assert (result.error_kind, result.content) == ("killed", '{"error": "talk returned more than 10000000 bytes"}')
 
 
-def test_time_being_up_kills_all_that_the_tool_started(open_toolbox: OpenToolbox) -> None:
+def test_time_being_up_kills_all_that_the_tool_started(open_toolbox) -> None:
     started = time.monotonic()
     result = called(open_toolbox, "hang", mark="late-sleeper")
     assert result.error_kind == "timeout"
@@ -137,12 +137,12 @@ def test_time_being_up_kills_all_that_the_tool_started(open_toolbox: OpenToolbox
     wait_until(0, "late-sleeper")
 
 
-def test_what_a_tool_leaves_running_is_killed_when_it_returns(open_toolbox: OpenToolbox) -> None:
+def test_what_a_tool_leaves_running_is_killed_when_it_returns(open_toolbox) -> None:
     assert called(open_toolbox, "litter", mark="left-sleeper").content == "done"
     wait_until(0, "left-sleeper")
 
 
-def test_a_cancelled_call_leaves_nothing_behind(open_toolbox: OpenToolbox) -> None:
+def test_a_cancelled_call_leaves_nothing_behind(open_toolbox) -> None:
     async def give_up() -> None:
         async with open_toolbox() as toolbox:
             calling = asyncio.create_task(toolbox.call("hang", '{"mark": "cancelled-sleeper"}'))
@@ -155,14 +155,14 @@ def test_a_cancelled_call_leaves_nothing_behind(open_toolbox: OpenToolbox) -> No
     asyncio.run(give_up())
 
 
-def test_a_fork_bomb_is_stopped(open_toolbox: OpenToolbox) -> None:
+def test_a_fork_bomb_is_stopped(open_toolbox) -> None:
     result = called(open_toolbox, "bomb")
     # The kernel's limit, or the supervisor's where the kernel does not count.
     assert result.error_kind in ("exception", "killed")
     assert re.search("BlockingIOError|started more than 64 processes", result.content)
 
 
-def test_calls_run_side_by_side_up_to_the_limit(open_toolbox: OpenToolbox) -> None:
+def test_calls_run_side_by_side_up_to_the_limit(open_toolbox) -> None:
     async def eight() -> tuple[float, list[ToolResult]]:
         async with open_toolbox() as toolbox:
             await toolbox.call("add", '{"left": 1}')
@@ -175,7 +175,7 @@ def test_calls_run_side_by_side_up_to_the_limit(open_toolbox: OpenToolbox) -> No
     assert 0.8 <= elapsed < 2.4
 
 
-def test_a_killed_server_comes_back_with_the_next_call(open_toolbox: OpenToolbox) -> None:
+def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
     async def kill_between() -> ToolResult:
         async with open_toolbox() as toolbox:
             (server,) = [

@@ -114,7 +114,7 @@ def call(request: pytest.FixtureRequest) -> Call:
         ("say", '{"text": "half a character becomes "}', "half a character becomes ?"),
     ],
 )
-def test_arguments_are_read_and_results_written(call: Call, name: str, arguments: str, content: str) -> None:
+def test_arguments_are_read_and_results_written(call, name: str, arguments: str, content: str) -> None:
     result = call(name, arguments)
     assert (result.content, result.error_kind) == (content, None)
     assert result.latency_s >= 0
@@ -138,7 +138,7 @@ def test_arguments_are_read_and_results_written(call: Call, name: str, arguments
         ("hang_async", "{}", "timeout", "hang_async did not return within 0.1 s"),
     ],
 )
-def test_every_failure_is_a_message_and_a_kind(call: Call, name: str, arguments: str, kind: str, message: str) -> None:
+def test_every_failure_is_a_message_and_a_kind(call, name: str, arguments: str, kind: str, message: str) -> None:
     result = call(name, arguments)
     assert result.error_kind == kind
     assert message in json.loads(result.content)["error"]
@@ -309,7 +309,7 @@ def test_waiting_for_a_place_does_not_count_into_the_timeout() -> None:
     assert max(result.latency_s for result in results) < 1.0
 
 
-def test_an_async_tool_that_ends_the_interpreter_harms_no_other_call(call: Call) -> None:
+def test_an_async_tool_that_ends_the_interpreter_harms_no_other_call(call) -> None:
     @tool
     async def leave_async() -> str:
         """Ends the interpreter."""

@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def test_a_killed_process_leaves_a_run_that_the_next_start_ends(
-    tracking: TrackingConfig, client: Any, tmp_path: Path
+    tracking: TrackingConfig, client, tmp_path: Path
 ) -> None:
     arguments = [sys.executable, "-c", _CHILD, str(tracking.uri), tracking.experiment, str(tmp_path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
@@ -42,7 +42,7 @@ def test_a_killed_process_leaves_a_run_that_the_next_start_ends(
 
 
 def test_a_run_that_ended_while_mlflow_was_away_gets_the_state_it_ended_in(
-    tracking: TrackingConfig, client: Any, tmp_path: Path
+    tracking: TrackingConfig, client, tmp_path: Path
 ) -> None:
     tags = {HOST_TAG: socket.gethostname(), PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"}
     left = client.create_run(client.create_experiment(tracking.experiment), tags=tags).info.run_id
@@ -54,7 +54,7 @@ def test_a_run_that_ended_while_mlflow_was_away_gets_the_state_it_ended_in(
         assert client.get_run(left).info.status == "FINISHED"
 
 
-def test_a_run_that_is_resumed_runs_in_this_process(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_runs_in_this_process(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     with start_run(tracking, tmp_path, "distill") as run:
         client.set_terminated(run.run_id, "KILLED")
         client.set_tag(run.run_id, PID_TAG, "1")
@@ -68,7 +68,7 @@ HERE = {HOST_TAG: socket.gethostname()}
 
 
 @pytest.fixture
-def experiment(client: Any, tracking: TrackingConfig) -> str:
+def experiment(client, tracking: TrackingConfig) -> str:
     return client.create_experiment(tracking.experiment)
 
 
@@ -76,7 +76,7 @@ def states(client: Any, *run_ids: str) -> set[str]:
     return {client.get_run(run_id).info.status for run_id in run_ids}
 
 
-def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: Any, experiment: str) -> None:
+def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client, experiment: str) -> None:
     reused, elsewhere, foreign = (
         client.create_run(experiment, tags=tags).info.run_id
         for tags in (
@@ -89,7 +89,7 @@ def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: 
     assert states(client, elsewhere, foreign) == {"RUNNING"}
 
 
-def test_a_run_of_another_host_ends_once_its_flow_run_has(client: Any, experiment: str) -> None:
+def test_a_run_of_another_host_ends_once_its_flow_run_has(client, experiment: str) -> None:
     pod, crashed = {HOST_TAG: "pod"}, {FLOW_RUN_TAG: "crashed"}
     run_ids = [
         client.create_run(experiment, tags=tags).info.run_id
@@ -106,7 +106,7 @@ def _of(flow_run: str, **more: str) -> dict[str, str | None]:
 
 
 def test_the_run_of_a_suspended_flow_run_goes_on_in_another_process(
-    tracking: TrackingConfig, client: Any, tmp_path: Path
+    tracking: TrackingConfig, client, tmp_path: Path
 ) -> None:
     with start_run(tracking, tmp_path, "distill", tags=_of("one", place="here")) as run:
         run.log_metrics({"rows": 3.0})
@@ -129,7 +129,7 @@ def test_the_run_of_a_suspended_flow_run_goes_on_in_another_process(
         assert retried.run_id != run.run_id
 
 
-def test_a_suspended_run_whose_flow_run_is_over_is_ended(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_a_suspended_run_whose_flow_run_is_over_is_ended(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     suspended = {}
     for flow_run in ("cancelled", "waiting"):
         with start_run(tracking, tmp_path, "distill", tags=_of(flow_run)) as run:

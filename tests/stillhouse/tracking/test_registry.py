@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,6 @@ import pytest
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.registry import StudentVersion, download, find_registered, move_alias
-
-Lines = Callable[[Path], list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def versions(client: Any, name: str) -> list[int]:
 
 
 def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
-    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
 ) -> None:
     name = tracking.experiment
     assert run.register(name, "candidate", [student]) == ["1"]
@@ -46,7 +44,7 @@ def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
 
 
 def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
-    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
 ) -> None:
     name = tracking.experiment
     later = replace(student, fingerprint="bbbb", tags={"method": "on_policy"})
@@ -63,7 +61,7 @@ def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
 
 
 def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_stays(
-    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig, caplog: pytest.LogCaptureFixture
+    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = tracking.experiment
     run.register(name, "candidate", [student])
@@ -76,7 +74,7 @@ def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_sta
 
 
 def test_what_mlflow_does_not_take_goes_to_the_fallback_file(
-    run: TrackedRun, student: StudentVersion, tmp_path: Path, fallback_lines: Lines, closed_port: int
+    run: TrackedRun, student: StudentVersion, tmp_path: Path, fallback_lines, closed_port: int
 ) -> None:
     assert run.register("a/b: no name", "candidate", [student]) is None
     (line,) = fallback_lines(tmp_path)
@@ -89,7 +87,7 @@ def test_what_mlflow_does_not_take_goes_to_the_fallback_file(
 
 
 def test_a_version_is_found_by_alias_and_by_number_and_its_files_come_back(
-    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig, tmp_path: Path
+    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
     name = tracking.experiment
     assert find_registered(client, name, "champion") is None
@@ -107,7 +105,7 @@ def test_a_version_is_found_by_alias_and_by_number_and_its_files_come_back(
 
 
 def test_an_alias_that_another_moved_meanwhile_is_left_where_it_is(
-    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
 ) -> None:
     name = tracking.experiment
     run.register(name, "candidate", [student, replace(student, fingerprint="bbbb"), replace(student, fingerprint="cc")])

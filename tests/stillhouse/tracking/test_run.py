@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import attach, start_run
 from stillhouse.tracking.fallback import outage_of
-
-Lines = Callable[[Path], list[dict[str, Any]]]
 
 
 def history(client: Any, run_id: str, key: str) -> list[tuple[int, float]]:
@@ -26,7 +23,7 @@ def points_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
     return [(point["step"], point["value"]) for point in points]
 
 
-def test_every_metric_of_every_step_is_recorded_in_order(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_every_metric_of_every_step_is_recorded_in_order(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     with start_run(tracking, tmp_path, "sft") as run:
         for step in range(1500):
             run.log_metrics({"sft/loss": 1 / (step + 1), "sft/validation_loss": None}, step)
@@ -44,9 +41,7 @@ def test_logging_metrics_does_not_wait_for_the_database(tracking: TrackingConfig
         assert time.perf_counter() - started < 0.5  # 100 calls that wait take about two seconds
 
 
-def test_two_threads_log_to_their_own_runs_and_open_no_other(
-    tracking: TrackingConfig, client: Any, tmp_path: Path
-) -> None:
+def test_two_threads_log_to_their_own_runs_and_open_no_other(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     runs = [start_run(tracking, tmp_path, name) for name in ("a", "b")]
 
     def work(index: int) -> None:
@@ -65,7 +60,7 @@ def test_two_threads_log_to_their_own_runs_and_open_no_other(
         assert history(client, run.run_id or "", "value") == [(step, float(index)) for step in range(50)]
 
 
-def test_a_config_becomes_flat_params_and_a_whole_file(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_a_config_becomes_flat_params_and_a_whole_file(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     config = {"sft": {"learning_rate": 1e-4, "modules": ["q", "v"]}, "rollouts": {"system_prompt": "x" * 7000}}
     with start_run(tracking, tmp_path, "distill", params=config) as run:
         pass
@@ -79,14 +74,14 @@ def test_a_config_becomes_flat_params_and_a_whole_file(tracking: TrackingConfig,
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
 def test_a_run_ends_as_its_block_does(
-    tracking: TrackingConfig, client: Any, tmp_path: Path, error: type[BaseException], status: str
+    tracking: TrackingConfig, client, tmp_path: Path, error: type[BaseException], status: str
 ) -> None:
     with pytest.raises(error), start_run(tracking, tmp_path, "distill") as run:
         raise error
     assert client.get_run(run.run_id).info.status == status
 
 
-def test_artifacts_lie_in_the_store(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_artifacts_lie_in_the_store(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
@@ -98,7 +93,7 @@ def test_artifacts_lie_in_the_store(tracking: TrackingConfig, client: Any, tmp_p
 
 
 def test_an_unreachable_server_costs_one_warning_and_no_exception(
-    closed_port: int, tmp_path: Path, fallback_lines: Lines, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    closed_port: int, tmp_path: Path, fallback_lines, caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
@@ -120,7 +115,7 @@ def test_an_unreachable_server_costs_one_warning_and_no_exception(
 
 
 def test_a_server_that_dies_during_a_run_loses_no_metric(
-    closed_port: int, tmp_path: Path, fallback_lines: Lines, monkeypatch: pytest.MonkeyPatch
+    closed_port: int, tmp_path: Path, fallback_lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     run = attach(f"http://127.0.0.1:{closed_port}", "a" * 32, tmp_path)
@@ -134,7 +129,7 @@ def test_a_server_that_dies_during_a_run_loses_no_metric(
 
 
 def test_a_record_that_mlflow_refuses_does_not_stop_the_next_one(
-    tracking: TrackingConfig, client: Any, tmp_path: Path, fallback_lines: Lines
+    tracking: TrackingConfig, client, tmp_path: Path, fallback_lines
 ) -> None:
     with start_run(tracking, tmp_path, "sft") as run:
         run.log_metrics({"not a name!?": 1.0}, 1)
@@ -147,7 +142,7 @@ def test_a_record_that_mlflow_refuses_does_not_stop_the_next_one(
 
 
 def test_nested_runs_datasets_tables_and_origin_are_where_mlflow_looks_for_them(
-    tracking: TrackingConfig, client: Any, tmp_path: Path
+    tracking: TrackingConfig, client, tmp_path: Path
 ) -> None:
     with start_run(tracking, tmp_path, "distill", tags={"prefect.flow_run_id": "f1", "absent": None}) as parent:
         child = start_run(tracking, tmp_path, "sft", parent_run_id=parent.run_id)
@@ -168,7 +163,7 @@ def test_nested_runs_datasets_tables_and_origin_are_where_mlflow_looks_for_them(
     assert "absent" not in tags
 
 
-def test_an_attached_run_is_left_running_for_its_owner(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+def test_an_attached_run_is_left_running_for_its_owner(tracking: TrackingConfig, client, tmp_path: Path) -> None:
     with start_run(tracking, tmp_path, "sft") as run:
         with attach(run.uri, run.run_id, tmp_path) as child:
             child.log_metrics({"sft/loss": 2.0}, 1)
@@ -178,7 +173,7 @@ def test_an_attached_run_is_left_running_for_its_owner(tracking: TrackingConfig,
 
 
 def test_a_resumed_run_keeps_its_params_and_takes_new_ones(
-    tracking: TrackingConfig, client: Any, tmp_path: Path, fallback_lines: Lines, caplog: pytest.LogCaptureFixture
+    tracking: TrackingConfig, client, tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     with start_run(tracking, tmp_path, "sft", params={"sft": {"learning_rate": 0.1}}) as run:
         with attach(run.uri, run.run_id, tmp_path) as resumed:
@@ -225,7 +220,7 @@ assert run.run_id is not None
 
 
 def test_a_database_that_cannot_be_written_costs_one_warning_and_little_time(
-    tmp_path: Path, fallback_lines: Lines, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be", encoding="utf-8")
     config = TrackingConfig(uri=f"sqlite:///{tmp_path}/taken/mlflow.db")

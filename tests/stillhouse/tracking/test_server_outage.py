@@ -6,9 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -44,12 +42,7 @@ def kill(server: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 def test_a_server_killed_during_a_run_costs_no_metric_no_time_and_one_warning_and_is_used_again_when_it_is_back(
-    database: str,
-    client: Any,
-    closed_port: int,
-    tmp_path: Path,
-    fallback_lines: Callable[[Path], list[dict[str, Any]]],
-    caplog: pytest.LogCaptureFixture,
+    database: str, client, closed_port: int, tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = started_server(database, tmp_path / "artifacts", closed_port)
     slowest = 0.0

@@ -20,7 +20,7 @@ NewJob = Callable[..., TrainJob]
 
 
 @pytest.fixture
-def new_job(new_sft_job: NewJob, calculator: ToolsConfig, tmp_path: Path) -> NewJob:
+def new_job(new_sft_job, calculator: ToolsConfig, tmp_path: Path) -> NewJob:
     def make(name: str, **changes: object) -> TrainJob:
         sft = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, **changes}
         return new_sft_job(tmp_path / name, sft, tools=calculator)
@@ -45,7 +45,7 @@ def weights(job: TrainJob) -> bytes:
     return (job.output_dir / "model.safetensors").read_bytes()
 
 
-def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(new_job: NewJob, verifiable: Path):
+def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(new_job, verifiable: Path):
     plain = new_job("plain")
     run_job(plain, NoProgress())
     job = new_job("sampled", generate_every_steps=2, num_generations=3, max_tokens=12)
@@ -63,7 +63,7 @@ def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(ne
     assert weights(job) == weights(plain)
 
 
-def test_answers_need_validation_rows_with_something_to_verify(new_job: NewJob, tmp_path: Path):
+def test_answers_need_validation_rows_with_something_to_verify(new_job, tmp_path: Path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     job = new_job("none", generate_every_steps=2, dataset_weight=0.0, sources=[{"path": str(rows)}])
@@ -71,7 +71,7 @@ def test_answers_need_validation_rows_with_something_to_verify(new_job: NewJob, 
         run_job(job.model_copy(update={"dataset_folder": None}), NoProgress())
 
 
-def test_a_running_mean_is_what_is_validated_and_written(new_job: NewJob):
+def test_a_running_mean_is_what_is_validated_and_written(new_job):
     plain, averaged = new_job("plain"), new_job("averaged", ema_decay=0.9)
     for job in (plain, averaged):
         run_job(job, NoProgress())
@@ -90,7 +90,7 @@ def test_a_running_mean_is_what_is_validated_and_written(new_job: NewJob):
     assert rows[0] == rows[1]
 
 
-def test_rows_longer_than_the_student_has_positions_are_cut(new_job: NewJob, tmp_path: Path):
+def test_rows_longer_than_the_student_has_positions_are_cut(new_job, tmp_path: Path):
     rows = [{"prompt": "Count.", "completion": "one two " * 2000}, {"prompt": "Say two.", "completion": "Two."}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     job = new_job("long", dataset_weight=0.0, sources=[{"path": str(tmp_path / "rows.jsonl")}])
@@ -98,14 +98,14 @@ def test_rows_longer_than_the_student_has_positions_are_cut(new_job: NewJob, tmp
     assert run_job(job, NoProgress())["truncated_rows"] == 1
 
 
-def test_activations_kept_on_the_host_change_no_bit(new_job: NewJob):
+def test_activations_kept_on_the_host_change_no_bit(new_job):
     plain, kept = new_job("plain"), new_job("kept", activation_offload=True, gradient_checkpointing="on")
     for job in (plain, kept):
         run_job(job, NoProgress())
     assert weights(plain) == weights(kept)
 
 
-def test_noise_on_the_embeddings_is_that_of_the_students_config(new_job: NewJob):
+def test_noise_on_the_embeddings_is_that_of_the_students_config(new_job):
     plain, noisy = new_job("plain"), new_job("noisy")
     noisy = noisy.model_copy(update={"student": noisy.student.model_copy(update={"neftune_alpha": 5.0})})
     first, second = (run_job(job, NoProgress())["final"] for job in (plain, noisy))

@@ -90,9 +90,7 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_continues_from_it(
-    machine: Machines, s3: Any
-):
+def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_continues_from_it(machine, s3):
     there, here = machine("there"), machine("here")
     with mirrored(*there, poll_s=0.02):
         checkpoint(there[0], 4)
@@ -104,7 +102,7 @@ def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_conti
             assert not (here[0] / "train.log").exists()
 
 
-def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(machine: Machines):
+def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(machine):
     there, here = machine("there"), machine("here")
     with suppress(KeyboardInterrupt), mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -113,7 +111,7 @@ def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(machine: Mac
         assert steps(here[0]) == ["step-00000002"]
 
 
-def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(machine: Machines):
+def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(machine):
     there, here = machine("there"), machine("here")
     with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -123,7 +121,7 @@ def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(machine: Mach
         assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
 
 
-def test_copies_go_when_the_student_is_safe(machine: Machines, s3: Any):
+def test_copies_go_when_the_student_is_safe(machine, s3):
     there = machine("there")
     with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -134,7 +132,7 @@ def test_copies_go_when_the_student_is_safe(machine: Machines, s3: Any):
     assert keys(s3) == []
 
 
-def test_a_file_of_this_machine_alone_is_left_out(machine: Machines):
+def test_a_file_of_this_machine_alone_is_left_out(machine):
     there, here = machine("there"), machine("here")
     (there[0] / "mlflow_run.json").write_text("{}")
     with mirrored(*there, leave_out={"mlflow_run.json"}, poll_s=600):
@@ -144,7 +142,7 @@ def test_a_file_of_this_machine_alone_is_left_out(machine: Machines):
 
 
 def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
-    machine: Machines, s3: Any, caplog: pytest.LogCaptureFixture
+    machine, s3, caplog: pytest.LogCaptureFixture
 ):
     there = machine("there")
     with mirrored(*there, poll_s=600):
@@ -166,7 +164,7 @@ class Lost(BaseException):
     """The machine is gone."""
 
 
-def test_a_training_ends_with_the_same_bits_on_another_machine(machine: Machines, new_sft_job, listener):
+def test_a_training_ends_with_the_same_bits_on_another_machine(machine, new_sft_job, listener):
     def job(name: str) -> TrainJob:
         work_dir, store = machine(name)
         sft = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, "checkpoint_every_steps": 2}

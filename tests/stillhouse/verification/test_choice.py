@@ -1,12 +1,9 @@
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., VerificationResult]
 CITIES = ["Rome", "Paris", "Athens", "A cat"]
 
 
@@ -31,13 +28,13 @@ COMMITTED: dict[str | None, tuple[str, ...]] = {
 @pytest.mark.parametrize(
     ("answer", "chosen"), [(answer, letter) for letter, answers in COMMITTED.items() for answer in answers]
 )
-def test_the_letter_an_answer_commits_itself_to_is_found(find: Find, answer: str, chosen: str | None) -> None:
+def test_the_letter_an_answer_commits_itself_to_is_found(find, answer: str, chosen: str | None) -> None:
     for letter in "ABC":
         assert find("choice", answer, letter).verified is (letter == chosen)
 
 
 @pytest.mark.parametrize("expected", ["B", "(b)", "B.", "Paris", " paris ", "1", "B) Paris"])
-def test_expected_option_is_a_letter_a_text_or_an_index(find: Find, expected: str) -> None:
+def test_expected_option_is_a_letter_a_text_or_an_index(find, expected: str) -> None:
     assert find("choice", "The answer is (B)", expected, options=CITIES).verified is True
     assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C")
 
@@ -50,7 +47,7 @@ def test_expected_option_is_a_letter_a_text_or_an_index(find: Find, expected: st
         *((answer, None) for answer in ("Neither Rome nor Athens", "Answer: E")),
     ],
 )
-def test_options_are_known_by_their_texts(find: Find, answer: str, chosen: str | None) -> None:
+def test_options_are_known_by_their_texts(find, answer: str, chosen: str | None) -> None:
     for letter in "ABCD":
         assert find("choice", answer, letter, options=CITIES).verified is (letter == chosen)
 
@@ -66,7 +63,7 @@ def test_options_are_known_by_their_texts(find: Find, answer: str, chosen: str |
         {"options": ["A) Rome", "B) Paris"]},
     ],
 )
-def test_options_come_in_the_forms_of_common_datasets(find: Find, metadata: dict[str, object]) -> None:
+def test_options_come_in_the_forms_of_common_datasets(find, metadata: dict[str, object]) -> None:
     assert find("choice", "Paris", "B", **metadata).verified is True
     assert find("choice", "Rome", "B", **metadata).verified is False
 
@@ -82,7 +79,7 @@ def test_options_come_in_the_forms_of_common_datasets(find: Find, metadata: dict
     ],
 )
 def test_options_that_cannot_be_told_leave_the_answer_unverified(
-    find: Find, expected: str, metadata: dict[str, object]
+    find, expected: str, metadata: dict[str, object]
 ) -> None:
     result = find("choice", "B", expected, **metadata)
     assert result.verified is None
@@ -92,5 +89,5 @@ def test_options_that_cannot_be_told_leave_the_answer_unverified(
 @given(
     st.sampled_from("ABCDEFGH"), st.sampled_from(["{}", "({})", "**{}**", "Answer: {}", "\\boxed{{{}}}", "{}) it is"])
 )
-def test_a_choice_equals_itself(find: Find, letter: str, form: str) -> None:
+def test_a_choice_equals_itself(find, letter: str, form: str) -> None:
     assert find("choice", form.format(letter), letter).verified is True

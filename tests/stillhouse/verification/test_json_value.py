@@ -1,14 +1,10 @@
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification.result import VerificationResult
-
-Find = Callable[..., VerificationResult]
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "maximum": 5}}}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -39,7 +35,7 @@ VALUES = st.recursive(
         ('{"a": 1}', "{a: 1}", None),
     ],
 )
-def test_json_values_are_compared(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+def test_json_values_are_compared(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("json", answer, expected).verified is verdict
 
 
@@ -57,11 +53,11 @@ def test_json_values_are_compared(find: Find, answer: str, expected: str, verdic
         ('{"a": 5}', None, {"$ref": "http://127.0.0.1:9/schema"}, None),
     ],
 )
-def test_schemas_are_checked(find: Find, answer: str, expected: str | None, schema: Any, verdict: bool | None) -> None:
+def test_schemas_are_checked(find, answer: str, expected: str | None, schema: Any, verdict: bool | None) -> None:
     assert find("json", answer, expected, answer_schema=schema).verified is verdict
 
 
 @given(VALUES)
-def test_a_value_equals_itself_however_it_is_written(find: Find, value: Any) -> None:
+def test_a_value_equals_itself_however_it_is_written(find, value) -> None:
     assert find("json", json.dumps(value, sort_keys=True, indent=2), json.dumps(value)).verified is True
     assert find("json", json.dumps([value, 0]), json.dumps([value, 1])).verified is False

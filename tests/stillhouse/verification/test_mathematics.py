@@ -1,6 +1,5 @@
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
@@ -8,9 +7,7 @@ import pytest
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification import verify
-from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., VerificationResult]
 HALF = PromptMetadata("p", "\\frac{1}{2}", None, "math", {})
 
 
@@ -47,12 +44,12 @@ def is_half(answer: str) -> bool | None:
         ("5", "???", None),
     ],
 )
-def test_formulas_are_compared_by_what_they_mean(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+def test_formulas_are_compared_by_what_they_mean(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("math", answer, expected).verified is verdict
 
 
 @pytest.mark.slow
-def test_comparison_without_end_leaves_the_answer_unverified_and_the_next_one_goes_on(find: Find) -> None:
+def test_comparison_without_end_leaves_the_answer_unverified_and_the_next_one_goes_on(find) -> None:
     started = time.monotonic()
     result = find("math", "\\boxed{9^{9^{9^{9}}}}", "3")
     assert time.monotonic() - started < 60

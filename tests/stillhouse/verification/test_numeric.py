@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -6,9 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.verification.numeric import known_unit, last_number, unit_after
-from stillhouse.verification.result import VerificationResult
-
-Find = Callable[..., VerificationResult]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_text_without_digits_has_no_number() -> None:
         ("5", "no number here", None),
     ],
 )
-def test_numbers_are_compared(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+def test_numbers_are_compared(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("numeric", answer, expected).verified is verdict
 
 
@@ -96,11 +92,11 @@ def test_numbers_are_compared(find: Find, answer: str, expected: str, verdict: b
         ("5 KM", "5 km", True),
     ],
 )
-def test_units_are_converted(find: Find, answer: str, expected: str, verdict: bool) -> None:
+def test_units_are_converted(find, answer: str, expected: str, verdict: bool) -> None:
     assert find("numeric", answer, expected).verified is verdict
 
 
-def test_units_of_another_kind_are_named(find: Find) -> None:
+def test_units_of_another_kind_are_named(find) -> None:
     note = find("numeric", "5 kg", "5 m").note
     assert note == "the answer is in kilogram, which does not measure what meter does"
 
@@ -124,7 +120,7 @@ def test_units_of_another_kind_are_named(find: Find) -> None:
     ],
 )
 def test_tolerances_of_the_row_stand_in_for_the_usual_one(
-    find: Find, answer: str, expected: str, tolerances: dict[str, object], verdict: bool | None
+    find, answer: str, expected: str, tolerances: dict[str, object], verdict: bool | None
 ) -> None:
     assert find("numeric", answer, expected, **tolerances).verified is verdict
 
@@ -138,12 +134,12 @@ def test_words_of_prose_are_units_only_at_the_end() -> None:
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9))
-def test_a_number_equals_itself_in_any_unit_of_its_kind(find: Find, number: Decimal) -> None:
+def test_a_number_equals_itself_in_any_unit_of_its_kind(find, number: Decimal) -> None:
     assert find("numeric", f"{number}", f"{number}").verified is True
     assert find("numeric", f"it is {number * 1000} m", f"{number} km").verified is True
     assert find("numeric", f"it is {number} kg", f"{number} km").verified is False
 
 
 @given(st.integers(min_value=0, max_value=10**12), st.integers(min_value=1, max_value=10**6))
-def test_whole_numbers_that_differ_are_never_equal(find: Find, number: int, difference: int) -> None:
+def test_whole_numbers_that_differ_are_never_equal(find, number: int, difference: int) -> None:
     assert find("numeric", f"{number + difference}", f"{number}").verified is False

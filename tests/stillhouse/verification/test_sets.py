@@ -1,14 +1,10 @@
 import json
-from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification.result import VerificationResult
-
-Find = Callable[..., VerificationResult]
 WORDS = st.lists(st.text(alphabet="abcxyz", min_size=2, max_size=8).filter(lambda word: word != "and"), min_size=1)
 
 
@@ -39,7 +35,7 @@ WORDS = st.lists(st.text(alphabet="abcxyz", min_size=2, max_size=8).filter(lambd
         ("2", "[]", None),
     ],
 )
-def test_lists_are_compared_element_by_element(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+def test_lists_are_compared_element_by_element(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("list", answer, expected).verified is verdict
 
 
@@ -56,12 +52,12 @@ def test_lists_are_compared_element_by_element(find: Find, answer: str, expected
         ("2, 3, 5, 7", "2, 3, 5", False),
     ],
 )
-def test_sets_ignore_order_and_repeats(find: Find, answer: str, expected: str, verdict: bool) -> None:
+def test_sets_ignore_order_and_repeats(find, answer: str, expected: str, verdict: bool) -> None:
     assert find("set", answer, expected).verified is verdict
 
 
 @given(WORDS, st.randoms(use_true_random=False))
-def test_a_set_equals_itself_in_any_order(find: Find, words: list[str], random: Random) -> None:
+def test_a_set_equals_itself_in_any_order(find, words: list[str], random: Random) -> None:
     shuffled = words + words[:2]
     random.shuffle(shuffled)
     assert find("set", ", ".join(shuffled), json.dumps(words)).verified is True

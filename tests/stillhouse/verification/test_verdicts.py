@@ -1,10 +1,9 @@
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
 
 from stillhouse.config import Verifier
-from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason, Trajectory
+from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason
 from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
 from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
@@ -39,13 +38,11 @@ def test_every_verifier_of_the_config_exists() -> None:
         (StopReason.CONTENT_FILTER, None),
     ],
 )
-def test_only_the_model_itself_can_be_wrong(
-    make_trajectory: Callable[..., Trajectory], stop_reason: StopReason, verdict: bool | None
-) -> None:
+def test_only_the_model_itself_can_be_wrong(make_trajectory, stop_reason: StopReason, verdict: bool | None) -> None:
     assert verify_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")) is verdict
 
 
-def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
     error: ErrorRecord = {"kind": "permanent", "message": "x"}
     trajectory = make_trajectory(turns=[], error=error)
     assert verify_trajectory(trajectory, prompt("5")) is False

@@ -2,7 +2,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +16,11 @@ SUMS = [str(number + 1) for number in range(64)]
 
 
 @pytest.fixture
-def config(http_server: Any) -> Config:
+def config(http_server) -> Config:
     return lambda **fields: McpServerConfig(name="shop", url=http_server.url, **fields)
 
 
-def test_64_rollouts_at_once_get_a_session_each_and_connect_a_few_at_a_time(config: Config, offer: Any) -> None:
+def test_64_rollouts_at_once_get_a_session_each_and_connect_a_few_at_a_time(config, offer) -> None:
     rollouts = offer(config())
     assert rollouts.together("add", *ADDITIONS) == SUMS
     num_connects, most_at_once = map(int, rollouts.call("connects", rollout="0").split())
@@ -32,13 +31,13 @@ def test_64_rollouts_at_once_get_a_session_each_and_connect_a_few_at_a_time(conf
         rollouts.end(addition["rollout"])
 
 
-def test_64_rollouts_share_the_one_session_of_a_stateless_server(config: Config, offer: Any) -> None:
+def test_64_rollouts_share_the_one_session_of_a_stateless_server(config, offer) -> None:
     rollouts = offer(config(stateless=True))
     assert rollouts.together("add", *ADDITIONS) == SUMS
     assert rollouts.call("connects") == "1 1"
 
 
-def test_a_session_the_server_does_not_know_any_more_is_replaced(http_server: Any, config: Config, offer: Any) -> None:
+def test_a_session_the_server_does_not_know_any_more_is_replaced(http_server, config, offer) -> None:
     stateless, stateful = offer(config(stateless=True)), offer(config())
     assert stateless.call("count_up") == "1"
     assert stateful.call("count_up") == "2"
@@ -51,7 +50,7 @@ def test_a_session_the_server_does_not_know_any_more_is_replaced(http_server: An
 
 
 def test_a_server_killed_in_the_middle_of_a_call_ends_that_call_and_not_the_run(
-    http_server: Any, config: Config, offer: Any, tmp_path: Path
+    http_server, config, offer, tmp_path: Path
 ) -> None:
     rollouts = offer(config())
 
@@ -74,9 +73,7 @@ def test_a_server_killed_in_the_middle_of_a_call_ends_that_call_and_not_the_run(
     assert rollouts.call("add", left=1) == "2"
 
 
-def test_headers_come_from_the_environment(
-    config: Config, offer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_come_from_the_environment(config, offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").touch()
     with pytest.raises(ConfigError, match="'shop'"):
         McpTools([config()])
@@ -84,9 +81,7 @@ def test_headers_come_from_the_environment(
     assert offer(config(headers_env={"Authorization": "SHOP_KEY"})).call("add", left=1) == "2"
 
 
-def test_a_server_without_sessions_is_used_where_it_is_declared_stateless(
-    config: Config, offer: Any, tmp_path: Path
-) -> None:
+def test_a_server_without_sessions_is_used_where_it_is_declared_stateless(config, offer, tmp_path: Path) -> None:
     (tmp_path / "modern").touch()
     assert offer(config(stateless=True)).call("add", left=1) == "2"
     with pytest.raises(ConfigError, match="declare it with `stateless: true`"):

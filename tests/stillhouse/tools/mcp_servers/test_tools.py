@@ -1,8 +1,6 @@
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mcp_types
 import pytest
@@ -15,12 +13,11 @@ from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.tools import McpTools, as_text
 
-Stdio = Callable[..., McpServerConfig]
 NOTE = mcp_types.TextResourceContents(uri="shop://note", text="the note")
 MAP = BlobResourceContents(uri="shop://map", mime_type="image/webp", blob="eA==")
 
 
-def test_tools_are_offered_as_the_server_describes_them(stdio: Stdio) -> None:
+def test_tools_are_offered_as_the_server_describes_them(stdio) -> None:
     tools = McpTools([stdio(allow=("add",))])
     asyncio.run(tools.close())
     (add,) = tools.tools
@@ -30,9 +27,7 @@ def test_tools_are_offered_as_the_server_describes_them(stdio: Stdio) -> None:
     assert add.read_arguments({"left": "2"}) == {"arguments": {"left": 2}}
 
 
-def test_answers_errors_and_pictures_reach_the_model_as_text(
-    stdio: Stdio, offer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_errors_and_pictures_reach_the_model_as_text(stdio, offer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP", "open")
     monkeypatch.setenv("SECRET", "key")
     rollouts = offer(stdio(environment=("SHOP",)))
@@ -47,7 +42,7 @@ def test_answers_errors_and_pictures_reach_the_model_as_text(
     assert set(seen) - {"LC_CTYPE"} == {"PATH", "HOME", "SHOP"}
 
 
-def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio: Stdio, offer: Any) -> None:
+def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio, offer) -> None:
     rollouts = offer(stdio())
     assert sorted(rollouts.together("count_up", {}, {}, {})) == ["1", "2", "3"]
     assert rollouts.call("count_up", rollout="second") == "1"
@@ -55,14 +50,14 @@ def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio: Stdio, o
     assert rollouts.call("count_up") == "1"
 
 
-def test_rollouts_share_the_session_of_a_stateless_server(stdio: Stdio, offer: Any) -> None:
+def test_rollouts_share_the_session_of_a_stateless_server(stdio, offer) -> None:
     rollouts = offer(stdio(stateless=True))
     assert rollouts.call("count_up") == "1"
     rollouts.end()
     assert rollouts.call("count_up", rollout="second") == "2"
 
 
-def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio: Stdio, offer: Any) -> None:
+def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio, offer) -> None:
     rollouts = offer(stdio(timeout_s=0.2))
     assert rollouts.call("count_up") == "1"
     with pytest.raises(CallFailed, match=r"hang did not return within 0\.2 s"):
@@ -71,7 +66,7 @@ def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio: Stdio, off
 
 
 def test_a_call_is_repeated_when_the_server_dies_unless_it_may_have_been_carried_out(
-    stdio: Stdio, offer: Any, tmp_path: Path
+    stdio, offer, tmp_path: Path
 ) -> None:
     rollouts = offer(stdio())
     assert rollouts.call("read_and_die") == "second time"
@@ -82,7 +77,7 @@ def test_a_call_is_repeated_when_the_server_dies_unless_it_may_have_been_carried
     assert rollouts.call("add", rollout="second", left=1) == "2"
 
 
-def test_the_model_is_told_that_the_state_of_its_session_is_lost(stdio: Stdio, offer: Any, tmp_path: Path) -> None:
+def test_the_model_is_told_that_the_state_of_its_session_is_lost(stdio, offer, tmp_path: Path) -> None:
     rollouts = offer(stdio())
     assert rollouts.call("count_up") == "1"
     with pytest.raises(ToolError, match="what earlier calls left in it is gone"):
@@ -92,7 +87,7 @@ def test_the_model_is_told_that_the_state_of_its_session_is_lost(stdio: Stdio, o
 
 
 def test_a_tool_that_was_changed_during_the_run_is_not_called(
-    stdio: Stdio, offer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stdio, offer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rollouts = offer(stdio())
     (tmp_path / "changed").touch()
@@ -102,12 +97,12 @@ def test_a_tool_that_was_changed_during_the_run_is_not_called(
     assert "tool add is no longer what it was" in caplog.text
 
 
-def test_an_allowed_tool_that_is_not_there_is_named(stdio: Stdio) -> None:
+def test_an_allowed_tool_that_is_not_there_is_named(stdio) -> None:
     with pytest.raises(ConfigError, match=r"'shop' has no tool 'subtract', which its allow-list names; it has: add, "):
         McpTools([stdio(allow=("add", "subtract"))])
 
 
-def test_two_servers_with_a_tool_of_one_name_are_named(stdio: Stdio) -> None:
+def test_two_servers_with_a_tool_of_one_name_are_named(stdio) -> None:
     with pytest.raises(ConfigError, match=r"'shop' and 'market' both have a tool 'add'"):
         McpTools([stdio(), stdio(name="market", allow=("add",))])
 
@@ -117,7 +112,7 @@ def test_a_server_that_does_not_start_is_named_with_what_it_wrote() -> None:
         McpTools([McpServerConfig(name="shop", command=("no-such-program",))])
 
 
-def test_a_variable_that_is_not_set_is_named(stdio: Stdio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_is_named(stdio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHOP_KEY", raising=False)
     with pytest.raises(ConfigError, match="variable SHOP_KEY"):
         McpTools([stdio(environment=("SHOP_KEY",))])
@@ -125,7 +120,7 @@ def test_a_variable_that_is_not_set_is_named(stdio: Stdio, monkeypatch: pytest.M
         McpTools([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env={"Authorization": "SHOP_KEY"})])
 
 
-def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio: Stdio) -> None:
+def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio) -> None:
     toolbox = Toolbox.from_config(ToolsConfig(mcp=(stdio(stateless=True),)))
 
     async def use() -> list[str]:

@@ -18,7 +18,7 @@ Read = Callable[..., str]
 
 
 @pytest.fixture
-def read(site: Any) -> Read:
+def read(site) -> Read:
     """What `browse` says of a page, fetched without a browser."""
 
     def browse(url: str, **fields: Any) -> str:
@@ -50,13 +50,13 @@ def read(site: Any) -> Read:
     ],
 )
 def test_a_page_is_read_as_markdown_and_other_text_as_it_is(
-    site: Any, read: Read, content_type: str, body: str | bytes, text: str
+    site, read, content_type: str, body: str | bytes, text: str
 ) -> None:
     site.pages["/shop/"] = (200, {"Content-Type": content_type}, body)
     assert read(site.url("/shop/")) == text.replace("URL", site.url(""))
 
 
-def test_a_long_page_is_cut_and_says_so(site: Any, read: Read) -> None:
+def test_a_long_page_is_cut_and_says_so(site, read) -> None:
     site.html("/", "".join(f"<p>line {number}</p>" for number in range(1000)))
     text = read(site.url("/"), browse_max_characters=100)
     assert text.startswith("line 0\nline 1\n")
@@ -75,7 +75,7 @@ def test_a_long_page_is_cut_and_says_so(site: Any, read: Read) -> None:
         ("https://nowhere.invalid/", r"there is no host 'nowhere\.invalid'"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, message: str) -> None:
+def test_what_cannot_be_read_is_told_in_words(site, read, path: str, message: str) -> None:
     site.pages["/image"] = (200, {"Content-Type": "image/png"}, "x")
     site.redirect("/loop", site.url("/loop"))
     site.redirect("/inside", site.url("/secret", "localhost"))
@@ -83,19 +83,19 @@ def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, 
         read(path if path.startswith("https") else site.url(path))
 
 
-def test_a_page_that_takes_too_long_is_given_up(site: Any, read: Read) -> None:
+def test_a_page_that_takes_too_long_is_given_up(site, read) -> None:
     site.delay_s = 2.0
     with pytest.raises(ToolError, match=r"did not answer within 0\.2 s"):
         read(site.url("/"), timeout_s=0.2)
 
 
-def test_private_hosts_are_refused_unless_the_config_names_them(site: Any, read: Read) -> None:
+def test_private_hosts_are_refused_unless_the_config_names_them(site, read) -> None:
     with pytest.raises(ToolError, match="not on the public internet"):
         read(site.url("/"), allowed_hosts=())
     assert site.seen == []
 
 
-def test_a_toolbox_with_browse_counts_what_it_refuses_and_serves_again_after_it_was_closed(site: Any) -> None:
+def test_a_toolbox_with_browse_counts_what_it_refuses_and_serves_again_after_it_was_closed(site) -> None:
     site.html("/", "hello")
     toolbox = Toolbox.from_config(ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,)))
 
@@ -118,7 +118,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 def test_without_a_chromium_auto_fetches_pages_and_browser_says_what_to_install(
-    site: Any, read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site, read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
@@ -129,7 +129,7 @@ def test_without_a_chromium_auto_fetches_pages_and_browser_says_what_to_install(
 
 
 def test_a_browser_that_does_not_start_is_done_without(
-    site: Any, read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    site, read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "chromium"
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -142,7 +142,7 @@ def test_a_browser_that_does_not_start_is_done_without(
         read(site.url("/"), browse_with="browser")
 
 
-def test_nothing_is_printed_and_nothing_is_written_to_the_home_folder(site: Any, tmp_path: Path) -> None:
+def test_nothing_is_printed_and_nothing_is_written_to_the_home_folder(site, tmp_path: Path) -> None:
     site.html("/", "hello")
     code = (
         "import asyncio\n"
@@ -157,7 +157,7 @@ def test_nothing_is_printed_and_nothing_is_written_to_the_home_folder(site: Any,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cookies_of_one_page_reach_no_other_and_no_cookie_crashes_a_run(site: Any) -> None:
+def test_cookies_of_one_page_reach_no_other_and_no_cookie_crashes_a_run(site) -> None:
     browse = Browse(ToolsConfig(browse_with="http", allowed_hosts=("127.0.0.1",)))
     site.pages["/"] = (302, {"Location": "/next", "Set-Cookie": "a=\x83"}, "")
     site.pages["/next"] = (200, {"Content-Type": "text/html", "Set-Cookie": "b=1"}, "<p>here</p>")

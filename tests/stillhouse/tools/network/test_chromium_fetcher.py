@@ -75,7 +75,7 @@ def until(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def test_scripts_have_built_the_page_before_it_is_read(site: Any, read: Read) -> None:
+def test_scripts_have_built_the_page_before_it_is_read(site, read) -> None:
     site.pages["/data"] = (200, {"Content-Type": "text/plain"}, "from the server")
     site.html("/", "<p>one</p><script>fetch('/data').then(r => r.text()).then(t => document.body.append(t))</script>")
     assert read(site.url("/")) == "one\nfrom the server"
@@ -89,7 +89,7 @@ peer.createOffer().then(offer => peer.setLocalDescription(offer))</script>"""
 
 
 @pytest.mark.parametrize("address", ["stun:127.0.0.1:{}", "turn:127.0.0.1:{}", "turn:localhost:{}?transport=tcp"])
-def test_a_pages_webrtc_reaches_nothing_on_loopback(site: Any, read: Read, address: str) -> None:
+def test_a_pages_webrtc_reaches_nothing_on_loopback(site, read, address: str) -> None:
     kind = socket.SOCK_STREAM if "tcp" in address else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET, kind) as inside:
         inside.bind(("127.0.0.1", 0))
@@ -104,7 +104,7 @@ def test_a_pages_webrtc_reaches_nothing_on_loopback(site: Any, read: Read, addre
 
 
 @pytest.mark.slow
-def test_a_page_that_takes_gigabytes_is_closed_and_the_next_one_is_read(site: Any, read: Read) -> None:
+def test_a_page_that_takes_gigabytes_is_closed_and_the_next_one_is_read(site, read) -> None:
     block, deflate = bytes(1 << 20), zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
     once = b"".join([deflate.compress(block) for _ in range(4096)] + [deflate.flush()])
     headers = {"Content-Type": "text/html", "Content-Encoding": "gzip, gzip, gzip"}
@@ -115,7 +115,7 @@ def test_a_page_that_takes_gigabytes_is_closed_and_the_next_one_is_read(site: An
     assert read(site.url("/")) == "here"
 
 
-def test_nothing_a_page_does_reaches_a_private_host(site: Any, read: Read) -> None:
+def test_nothing_a_page_does_reaches_a_private_host(site, read) -> None:
     inside = site.url("/secret", "localhost")
     site.html("/secret", "SECRET")
     site.redirect("/hop", inside)
@@ -147,7 +147,7 @@ def test_nothing_a_page_does_reaches_a_private_host(site: Any, read: Read) -> No
         ("/download", "is not text but a file to download"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, message: str) -> None:
+def test_what_cannot_be_read_is_told_in_words(site, read, path: str, message: str) -> None:
     inside = site.url("/secret", "localhost")
     site.redirect("/redirect", inside)
     site.redirect("/redirect-tls", "https://169.254.169.254/latest/meta-data/")
@@ -160,12 +160,12 @@ def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, 
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "chrome://version", "http://localhost:1/", "data:text/html,x"])
-def test_the_browser_is_not_asked_for_what_the_guard_refuses(read: Read, url: str) -> None:
+def test_the_browser_is_not_asked_for_what_the_guard_refuses(read, url: str) -> None:
     with pytest.raises(ToolError, match=r"not a web address|not on the public internet"):
         read(url)
 
 
-def test_pages_share_no_cookies(site: Any, read: Read) -> None:
+def test_pages_share_no_cookies(site, read) -> None:
     site.html("/set", "<script>document.cookie = 'who=first; path=/'; document.body.append(document.cookie)</script>")
     site.html("/get", "<script>document.body.append('cookie: ' + document.cookie)</script>")
     assert read(site.url("/set")) == "who=first"
@@ -173,7 +173,7 @@ def test_pages_share_no_cookies(site: Any, read: Read) -> None:
 
 
 @pytest.mark.slow
-def test_pages_are_released_and_the_browser_is_replaced(site: Any) -> None:
+def test_pages_are_released_and_the_browser_is_replaced(site) -> None:
     site.html("/", "hello")
     here = psutil.Process()
     before = {process.pid for process in browsers(here)}
@@ -194,7 +194,7 @@ def test_pages_are_released_and_the_browser_is_replaced(site: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
+def test_a_browser_that_was_killed_is_replaced(site) -> None:
     site.html("/", "hello")
     here = psutil.Process()
     before = {process.pid for process in browsers(here)}
@@ -211,7 +211,7 @@ def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site: Any) -> None:
+def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site) -> None:
     async def work(fetcher: ChromiumFetcher) -> str:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2.5):
@@ -225,7 +225,7 @@ def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site:
 
 
 @pytest.mark.slow
-def test_the_browser_ends_with_a_run_that_is_killed(site: Any) -> None:
+def test_the_browser_ends_with_a_run_that_is_killed(site) -> None:
     site.html("/", "hello")
     code = (
         "import asyncio\n"
@@ -244,7 +244,7 @@ def test_the_browser_ends_with_a_run_that_is_killed(site: Any) -> None:
 
 
 @pytest.mark.slow
-def test_scripts_that_never_return_cost_their_own_page_alone(site: Any) -> None:
+def test_scripts_that_never_return_cost_their_own_page_alone(site) -> None:
     site.html("/early", "<script>while (true) {}</script>")
     site.html("/late", "<script>onload = () => { while (true) {} }</script>")
     site.html("/", "hello")

@@ -1,5 +1,4 @@
 import asyncio
-from typing import Any
 
 import httpx
 import pytest
@@ -30,7 +29,7 @@ def ask(guard: Guard, *lines: str) -> bytes:
     return asyncio.run(use())
 
 
-def test_a_request_reaches_an_allowed_host_as_its_own_client_would_ask(site: Any) -> None:
+def test_a_request_reaches_an_allowed_host_as_its_own_client_would_ask(site) -> None:
     site.html("/a", "hello")
     answer = ask(Guard([site.host]), f"GET {site.url('/a?b=1')} HTTP/1.1", f"Host: {site.host}", "Proxy-Connection: x")
     assert answer.startswith(b"HTTP/1.0 200")
@@ -38,7 +37,7 @@ def test_a_request_reaches_an_allowed_host_as_its_own_client_would_ask(site: Any
     assert site.seen == ["/a?b=1"]
 
 
-def test_a_tunnel_reaches_an_allowed_host(site: Any) -> None:
+def test_a_tunnel_reaches_an_allowed_host(site) -> None:
     site.html("/", "hello")
 
     async def use() -> str:
@@ -57,14 +56,14 @@ def test_a_tunnel_reaches_an_allowed_host(site: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET http://{host}/", "CONNECT {host}"])
-def test_a_private_host_is_refused_with_the_reason(site: Any, method: str) -> None:
+def test_a_private_host_is_refused_with_the_reason(site, method: str) -> None:
     answer = ask(Guard([]), f"{method.format(host=site.host)} HTTP/1.1")
     assert answer.startswith(b"HTTP/1.1 403 Forbidden")
     assert f"{REASON_HEADER}: 127.0.0.1 is not on the public internet".encode() in answer
     assert site.seen == []
 
 
-def test_a_name_is_resolved_once_and_the_connection_goes_there(site: Any) -> None:
+def test_a_name_is_resolved_once_and_the_connection_goes_there(site) -> None:
     site.html("/", "hello")
     asked = []
 

@@ -19,7 +19,7 @@ def answer(*results: dict[str, Any]) -> tuple[int, dict[str, str], str]:
     return 200, {"Content-Type": "application/json"}, json.dumps({"query": "stills", "results": list(results)})
 
 
-def test_results_are_listed_with_title_url_and_snippet(site: Any) -> None:
+def test_results_are_listed_with_title_url_and_snippet(site) -> None:
     site.pages["/search"] = answer(
         {"url": "https://a.example/", "title": "Pot  still", "content": "made of\ncopper", "engine": "x", "score": 2.0},
         {"url": "https://b.example/", "title": "Column still", "content": None},
@@ -30,7 +30,7 @@ def test_results_are_listed_with_title_url_and_snippet(site: Any) -> None:
     assert site.seen == ["/search?q=pot+%26+column&format=json"]
 
 
-def test_a_long_list_and_long_snippets_are_cut(site: Any) -> None:
+def test_a_long_list_and_long_snippets_are_cut(site) -> None:
     result = {"url": "https://a.example/", "title": "still", "content": "word " * 500}
     site.pages["/search"] = answer(*[result] * 30)
     text = search(site.url("/search"))
@@ -38,7 +38,7 @@ def test_a_long_list_and_long_snippets_are_cut(site: Any) -> None:
     assert len(text) < 8 * 400
 
 
-def test_no_results_are_told(site: Any) -> None:
+def test_no_results_are_told(site) -> None:
     site.pages["/search"] = answer()
     assert search(site.url("/search"), "nothing") == "no results for 'nothing'"
 
@@ -53,13 +53,13 @@ def test_no_results_are_told(site: Any) -> None:
         ((302, {"Location": "http://169.254.169.254/latest"}, ""), "169.254.169.254 is not on the public internet"),
     ],
 )
-def test_an_endpoint_that_gives_no_results_is_told_in_words(site: Any, reply: Any, message: str) -> None:
+def test_an_endpoint_that_gives_no_results_is_told_in_words(site, reply: Any, message: str) -> None:
     site.pages["/search"] = reply
     with pytest.raises(ToolError, match=message):
         search(site.url("/search"))
 
 
-def test_an_endpoint_that_does_not_answer_is_given_up(site: Any) -> None:
+def test_an_endpoint_that_does_not_answer_is_given_up(site) -> None:
     site.delay_s = 2.0
     with pytest.raises(ToolError, match=r"did not answer within 0\.2 s"):
         search(site.url("/search"), timeout_s=0.2)

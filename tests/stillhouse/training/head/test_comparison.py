@@ -229,7 +229,7 @@ def test_reference_that_does_not_fit_is_refused(change: Callable[[Reference], Re
         inputs.fused(loss, reference=change(inputs.reference))
 
 
-def test_nothing_as_large_as_all_logits_is_ever_allocated(sizes: Any):
+def test_nothing_as_large_as_all_logits_is_ever_allocated(sizes):
     inputs = Inputs(300)
     with sizes:
         inputs.fused(loss).loss.backward()

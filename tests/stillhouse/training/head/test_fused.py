@@ -117,7 +117,7 @@ def test_one_token_is_enough():
     assert_same_as_naive(inputs(1), some_loss, chunk_size=10)
 
 
-def test_frozen_head_passes_its_gradient_on_and_computes_none_of_its_own(sizes: Any):
+def test_frozen_head_passes_its_gradient_on_and_computes_none_of_its_own(sizes):
     hidden, head, targets, values = inputs(bias=True)
     head.requires_grad_(False)
     assert_same_as_naive((hidden, head, targets, values), some_loss, chunk_size=10)
@@ -181,14 +181,14 @@ def test_scores_that_nobody_wants_are_not_computed():
     fused_loss(*inputs(), loss, scale=1.0)
 
 
-def test_nothing_as_large_as_all_logits_is_ever_allocated(sizes: Any):
+def test_nothing_as_large_as_all_logits_is_ever_allocated(sizes):
     hidden, head, targets, values = inputs(200)
     with sizes:
         run((hidden, head, targets, values), some_loss, chunk_size=10).loss.backward()
     assert max(math.prod(shape) for shape in sizes.shapes) == max(2 * 10 * V, 200 * H)
 
 
-def test_without_grad_mode_there_is_a_value_and_no_gradient(sizes: Any):
+def test_without_grad_mode_there_is_a_value_and_no_gradient(sizes):
     arguments = inputs()
     with torch.no_grad(), sizes:
         value = run(arguments, some_loss, chunk_size=10).loss
@@ -228,9 +228,7 @@ def test_half_precision_has_float32_scores_and_gradients_close_to_the_exact_ones
     exact = nn.functional.cross_entropy(head(hidden), targets, reduction="sum")
     torch.testing.assert_close(ours, exact, rtol=1e-3, atol=0)
     for seen, expected in zip(
-        torch.autograd.grad(ours, [hidden, head.weight]),
-        torch.autograd.grad(exact, [hidden, head.weight]),
-        strict=True,
+        torch.autograd.grad(ours, [hidden, head.weight]), torch.autograd.grad(exact, [hidden, head.weight]), strict=True
     ):
         assert seen.dtype is torch.float32
         assert (seen - expected).norm() < 0.01 * expected.norm()

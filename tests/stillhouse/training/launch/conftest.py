@@ -22,13 +22,13 @@ train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress()
 
 
 @pytest.fixture(scope="module")
-def sft_job(new_sft_job: Callable[..., TrainJob]) -> NewJob:
+def sft_job(new_sft_job) -> NewJob:
     steps = {"num_epochs": 12, "batch_size": 4, "checkpoint_every_steps": 5, "log_every_steps": 3}
     return lambda folder: new_sft_job(folder, {"learning_rate": 1e-3, "seed": 3, **steps})
 
 
 @pytest.fixture(scope="module")
-def lora_job(sft_job: NewJob) -> NewJob:
+def lora_job(sft_job) -> NewJob:
     student = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32", max_length=512)
     return lambda folder: sft_job(folder).model_copy(update={"student": student})
 

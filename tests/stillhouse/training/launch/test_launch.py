@@ -125,7 +125,7 @@ def test_finished_student_is_a_model_with_its_record(continued: Continued):
     assert (folder / "metrics.jsonl").read_bytes() == (continued.killed.work_dir / "metrics.jsonl").read_bytes()
 
 
-def test_sigterm_saves_a_checkpoint_and_leaves(sft_job: NewJob, tmp_path: Path):
+def test_sigterm_saves_a_checkpoint_and_leaves(sft_job, tmp_path: Path):
     job = sft_job(tmp_path)
     message = run_until_killed(job, 7, signal.SIGTERM)
     assert "stopped by SIGTERM; a checkpoint was saved" in message["error"]
@@ -135,14 +135,14 @@ def test_sigterm_saves_a_checkpoint_and_leaves(sft_job: NewJob, tmp_path: Path):
     assert not job.output_dir.exists()
 
 
-def test_error_of_the_child_is_the_launchers_error(sft_job: NewJob, tmp_path: Path):
+def test_error_of_the_child_is_the_launchers_error(sft_job, tmp_path: Path):
     job = sft_job(tmp_path).model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"'nobody' is unknown.*train\.log"):
         train(job, NoProgress())
 
 
 @pytest.mark.gpu
-def test_both_methods_train_adapters_on_a_gpu(sft_job: NewJob, on_policy_job: NewJob, tmp_path: Path):
+def test_both_methods_train_adapters_on_a_gpu(sft_job, on_policy_job, tmp_path: Path):
     student = StudentConfig(parameters="lora", lora_rank=4, dtype="bfloat16", max_length=512)
     on_gpu = {"student": student, "runtime": RuntimeConfig(device="cuda")}
     first = sft_job(tmp_path / "sft").model_copy(update={"student_ref": "embedded:student", **on_gpu})
@@ -154,13 +154,13 @@ def test_both_methods_train_adapters_on_a_gpu(sft_job: NewJob, on_policy_job: Ne
     assert final["on_policy/log_ratio_abs_max"] < 1.0
 
 
-def test_job_without_what_its_method_needs_is_refused(sft_job: NewJob, tmp_path: Path):
+def test_job_without_what_its_method_needs_is_refused(sft_job, tmp_path: Path):
     fields = sft_job(tmp_path).model_dump() | {"dataset_folder": None}
     with pytest.raises(ValueError, match="method 'sft' needs dataset_folder"):
         TrainJob.model_validate(fields)
 
 
-def test_several_processes_are_refused_before_anything_starts_where_one_samples(on_policy_job: NewJob, tmp_path: Path):
+def test_several_processes_are_refused_before_anything_starts_where_one_samples(on_policy_job, tmp_path: Path):
     runtime = RuntimeConfig(launcher="torchrun", num_processes=2)
     job = on_policy_job(tmp_path).model_copy(update={"runtime": runtime})
     with pytest.raises(ConfigError, match=r"num_processes = 2 .* samples from the student while it trains it.*to 1"):

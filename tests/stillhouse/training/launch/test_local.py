@@ -23,8 +23,6 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train
 from stillhouse.training.monitoring.metrics import read_metrics
 
-NewJob = Callable[[Path], TrainJob]
-
 OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "train_s", "eta_s", "peak_memory_gib")
 ALONE = {"launcher": "inline"}
 TOGETHER = {"launcher": "torchrun", "num_processes": 2}
@@ -86,7 +84,7 @@ def assert_same_training(job: TrainJob, expected: TrainJob) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_student_that_one_trains(sft_job: NewJob, tmp_path: Path):
+def test_two_processes_train_the_student_that_one_trains(sft_job, tmp_path: Path):
     alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **TOGETHER)
     facts = [train(job, NoProgress()) for job in (alone, together)]
     assert facts[0]["steps"] == facts[1]["steps"] > 10
@@ -96,7 +94,7 @@ def test_two_processes_train_the_student_that_one_trains(sft_job: NewJob, tmp_pa
 
 
 @pytest.mark.slow
-def test_training_broken_off_is_continued_from_a_checkpoint_to_the_same_bits(sft_job: NewJob, at_step, tmp_path: Path):
+def test_training_broken_off_is_continued_from_a_checkpoint_to_the_same_bits(sft_job, at_step, tmp_path: Path):
     whole, broken_off = (short(sft_job(tmp_path / name), **TOGETHER) for name in ("whole", "broken off"))
     train(whole, NoProgress())
 
@@ -111,7 +109,7 @@ def test_training_broken_off_is_continued_from_a_checkpoint_to_the_same_bits(sft
 
 
 @pytest.mark.slow
-def test_one_process_continues_what_two_began(sft_job: NewJob, at_step, tmp_path: Path):
+def test_one_process_continues_what_two_began(sft_job, at_step, tmp_path: Path):
     whole, begun = short(sft_job(tmp_path / "whole"), **ALONE), short(sft_job(tmp_path / "begun"), **TOGETHER)
     train(whole, NoProgress())
 
@@ -123,7 +121,7 @@ def test_one_process_continues_what_two_began(sft_job: NewJob, at_step, tmp_path
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_killed_flow(sft_job: NewJob, start_flow: Callable[..., Any], tmp_path: Path):
+def test_no_rank_outlives_a_killed_flow(sft_job, start_flow, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
     with start_flow(job) as flow:
         assert len(ranks(job.work_dir)) == 2
@@ -146,7 +144,7 @@ def second_rank(work_dir: Path) -> psutil.Process:
     ids=["killed torchrun", "killed rank", "stopped rank"],
 )
 def test_all_ranks_end_with_one_that_is_killed_or_stopped_and_with_torchrun(
-    sft_job: NewJob, at_step, tmp_path: Path, process: Callable[[Path], psutil.Process], number: int, message: str
+    sft_job, at_step, tmp_path: Path, process: Callable[[Path], psutil.Process], number: int, message: str
 ):
     job = short(sft_job(tmp_path), **TOGETHER)
 
@@ -161,14 +159,14 @@ def test_all_ranks_end_with_one_that_is_killed_or_stopped_and_with_torchrun(
 
 
 @pytest.mark.slow
-def test_error_of_the_ranks_is_the_launchers_error(sft_job: NewJob, tmp_path: Path):
+def test_error_of_the_ranks_is_the_launchers_error(sft_job, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER).model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*train\.log"):
         train(job, NoProgress())
 
 
 @pytest.mark.slow
-def test_hosts_train_together_by_the_command_that_is_logged(sft_job: NewJob, tmp_path: Path):
+def test_hosts_train_together_by_the_command_that_is_logged(sft_job, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     hosts = {"launcher": "torchrun", "num_hosts": 2, "rendezvous": f"127.0.0.1:{port}"}
@@ -196,7 +194,7 @@ def test_hosts_train_together_by_the_command_that_is_logged(sft_job: NewJob, tmp
 
 
 @pytest.fixture
-def job(sft_job: NewJob, tmp_path: Path) -> TrainJob:
+def job(sft_job, tmp_path: Path) -> TrainJob:
     job = sft_job(tmp_path)
     assert job.sft is not None
     sft = job.sft.model_copy(update={"num_epochs": 2, "checkpoint_every_steps": 3})

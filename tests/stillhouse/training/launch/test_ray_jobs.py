@@ -28,7 +28,6 @@ from stillhouse.training.launch.ray_jobs import RayJobs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 OnCluster = Callable[..., TrainJob]
-StartFlow = Callable[[TrainJob], subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,7 @@ def answers(url: str, headers: dict[str, str]) -> bool:
 
 
 @pytest.fixture
-def on_cluster(sft_job: Callable[[Path], TrainJob], dashboard: str, tmp_path: Path) -> OnCluster:
+def on_cluster(sft_job, dashboard: str, tmp_path: Path) -> OnCluster:
     """A job of the cluster; `num_epochs` times 5 steps or so."""
 
     def make(*, num_hosts: int = 1, num_epochs: int = 4) -> TrainJob:
@@ -100,7 +99,7 @@ def attempts(job: TrainJob) -> list[Path]:
     return list((job.work_dir / "attempts").iterdir())
 
 
-def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnCluster, start_flow: StartFlow):
+def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster, start_flow):
     job = on_cluster(num_hosts=2)
     with start_flow(job) as flow:
         flow.kill()
@@ -110,7 +109,7 @@ def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnC
     assert len(attempts(job)) == 1
 
 
-def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluster: OnCluster, start_flow: StartFlow):
+def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluster, start_flow):
     job = on_cluster(num_epochs=200)
     with start_flow(job) as flow:
         flow.send_signal(signal.SIGTERM)
@@ -120,7 +119,7 @@ def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluste
     assert "a checkpoint was saved" in messages
 
 
-def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster, listener):
+def test_a_killed_host_is_worth_another_try_which_continues(on_cluster, listener):
     job = on_cluster(num_epochs=20)
 
     listener.action = lambda done: kill_host(job) if done == 7 else None
@@ -141,13 +140,13 @@ def kill_host(job: TrainJob) -> None:
                     one.kill()
 
 
-def test_an_error_of_the_training_is_the_launchers_error(on_cluster: OnCluster):
+def test_an_error_of_the_training_is_the_launchers_error(on_cluster):
     job = on_cluster().model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*\(job stillhouse-sft-"):
         train(job, NoProgress())
 
 
-def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(on_cluster: OnCluster):
+def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(on_cluster):
     job = on_cluster()
     runtime = job.runtime.model_copy(update={"ray_address": f"http://127.0.0.1:{free_port()}"})
     with pytest.raises(ConfigError, match=r"runtime\.ray_address: no Ray cluster answers at http://127\.0\.0\.1"):

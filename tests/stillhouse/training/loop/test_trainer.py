@@ -88,7 +88,7 @@ def new_student(tiny_model: str, full_student: StudentConfig) -> NewStudent:
 
 
 @pytest.fixture
-def student(new_student: NewStudent) -> Student:
+def student(new_student) -> Student:
     return new_student()
 
 
@@ -123,7 +123,7 @@ def gradient_step(
 
 @pytest.mark.parametrize("microbatch_tokens", [1, 20, 64])
 def test_gradient_depends_neither_on_the_split_into_microbatches_nor_on_the_order(
-    new_student: NewStudent, tmp_path: Path, microbatch_tokens: int
+    new_student, tmp_path: Path, microbatch_tokens: int
 ):
     whole = gradient_step(new_student(), samples(), tmp_path / "whole", 10_000)
     split = gradient_step(new_student(), samples()[::-1], tmp_path / "split", microbatch_tokens)
@@ -131,7 +131,7 @@ def test_gradient_depends_neither_on_the_split_into_microbatches_nor_on_the_orde
         torch.testing.assert_close(split[name], whole[name], rtol=1e-4, atol=1e-7)
 
 
-def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(new_student: NewStudent, tmp_path: Path):
+def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(new_student, tmp_path: Path):
     student = new_student()
     total, count = 0.0, 0
     for sample in samples():
@@ -147,7 +147,7 @@ def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(new
     assert row["metrics"]["imitation/worst"] >= total / count
 
 
-def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student: NewStudent, tmp_path: Path):
+def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student, tmp_path: Path):
     def loss_with_last_token(mask_last: bool, token: int) -> float:
         sample = Sample([1, 2, 3, token], [False, True, False, mask_last], "p")
         work_dir = tmp_path / f"{mask_last}-{token}"
@@ -158,13 +158,13 @@ def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student: New
     assert loss_with_last_token(True, 7) != loss_with_last_token(True, 50)
 
 
-def test_training_lowers_the_loss(new_student: NewStudent, tmp_path: Path):
+def test_training_lowers_the_loss(new_student, tmp_path: Path):
     trainer(Imitation(samples(), 30), new_student(), tmp_path, log_every_steps=1).run()
     losses = [row["metrics"]["imitation/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: NewStudent, tmp_path: Path):
+def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student, tmp_path: Path):
     def worst(log_every_steps: int) -> list[float]:
         work_dir = tmp_path / str(log_every_steps)
         settings = {"checkpoint_every_steps": 3, "log_every_steps": log_every_steps}
@@ -174,7 +174,7 @@ def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: N
     assert worst(3) == [max(worst(1))]
 
 
-def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: NewStudent, tmp_path: Path):
+def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student, tmp_path: Path):
     def train(
         student: Student, work_dir: Path, seed: int, before: Callable[[int], None] = lambda step: None
     ) -> Trainer:
@@ -202,7 +202,7 @@ def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: Ne
     assert all(torch.equal(seen[name], expected[name]) for name in expected)
 
 
-def test_facts_count_the_earlier_attempt_too(new_student: NewStudent, tmp_path: Path):
+def test_facts_count_the_earlier_attempt_too(new_student, tmp_path: Path):
     def fail_at_step_5(step: int) -> None:
         if step == 5:
             raise RuntimeError("the machine is gone")
@@ -215,9 +215,7 @@ def test_facts_count_the_earlier_attempt_too(new_student: NewStudent, tmp_path: 
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint(
-    new_student: NewStudent, tmp_path: Path
-):
+def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint(new_student, tmp_path: Path):
     student = new_student()
 
     def poison_at_step_3(step: int) -> None:
@@ -230,7 +228,7 @@ def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
-def test_checkpoint_of_another_config_is_refused(new_student: NewStudent, tmp_path: Path):
+def test_checkpoint_of_another_config_is_refused(new_student, tmp_path: Path):
     trainer(Imitation(samples()), new_student(), tmp_path).run()
     with pytest.raises(TrainingError, match=r"trainer\.learning_rate: 0\.01 in the checkpoint, 0\.02 now"):
         trainer(Imitation(samples()), new_student(), tmp_path, learning_rate=0.02).run()
@@ -319,7 +317,7 @@ class Rambler(Imitation):
         return Batch(drawn(step), {"truncated_share": 1.0})
 
 
-def test_an_alarm_stops_a_training_that_can_then_be_continued_as_if_it_had_not(new_student: NewStudent, tmp_path: Path):
+def test_an_alarm_stops_a_training_that_can_then_be_continued_as_if_it_had_not(new_student, tmp_path: Path):
     def trained(work_dir: Path, *, stops: bool) -> dict[str, torch.Tensor]:
         student, settings = new_student(), {"checkpoint_every_steps": 6, "log_every_steps": 4}
         trainer(Rambler([], 14), student, work_dir, alarms=RolloutAlarms(stops=stops), **settings).run()
@@ -373,7 +371,5 @@ def test_a_row_says_how_fast_how_full_and_how_long_to_go(student: Student, liste
     }
     assert rows[2]["supervised_share"] == 1.0
     assert 0.0 < rows[2]["mfu"] < 1.0
-    assert rows[0].keys() == {
-        *("validation_loss", "validation_entropy", "validation_worst", "peak_memory_gib"),
-    }
+    assert rows[0].keys() == {"validation_loss", "validation_entropy", "validation_worst", "peak_memory_gib"}
     assert [(done, total) for _, done, total, _ in listener.updates] == [(step, 4) for step in range(5)]

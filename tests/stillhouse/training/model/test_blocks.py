@@ -68,7 +68,7 @@ def kept_bytes(student: Student) -> int:
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_blocks_are_the_layers_in_order_with_or_without_an_adapter(new_student: NewStudent, kind: str):
+def test_blocks_are_the_layers_in_order_with_or_without_an_adapter(new_student, kind: str):
     student = new_student(kind)
     assert decoder_blocks(student.causal_lm) == list(student.step.backbone.layers)
 
@@ -79,7 +79,7 @@ def test_model_without_such_layers_is_refused():
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student: NewStudent, kind: str):
+def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student, kind: str):
     plain, recomputed = new_student(kind), new_student(kind)
     prepare_blocks(recomputed.causal_lm, compiled=False, checkpointed=True)
     for expected, seen in zip(trained_pass(plain, (9, 5)), trained_pass(recomputed, (9, 5)), strict=True):
@@ -87,7 +87,7 @@ def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student: NewStud
     assert kept_bytes(recomputed) < 0.5 * kept_bytes(plain)
 
 
-def test_recomputed_blocks_still_sample_with_a_cache(new_student: NewStudent):
+def test_recomputed_blocks_still_sample_with_a_cache(new_student):
     student = new_student("lora")
     student.model.eval()
     inputs = torch.tensor([[5, 6, 7, 8]])
@@ -99,7 +99,7 @@ def test_recomputed_blocks_still_sample_with_a_cache(new_student: NewStudent):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "checkpointed"), [("full", False), ("lora", True)])
 def test_compiled_blocks_give_the_same_to_rounding_and_serve_rows_of_any_length(
-    new_student: NewStudent, kind: str, checkpointed: bool
+    new_student, kind: str, checkpointed: bool
 ):
     torch._dynamo.reset()
     plain, compiled = new_student(kind), new_student(kind)
@@ -118,7 +118,7 @@ def test_compiled_blocks_give_the_same_to_rounding_and_serve_rows_of_any_length(
 
 
 @pytest.mark.slow
-def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: NewStudent):
+def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student):
     torch._dynamo.reset()
     counters.clear()
     student = new_student("full")
@@ -135,7 +135,7 @@ def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: NewStu
 
 
 @pytest.mark.slow
-def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_student: NewStudent):
+def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_student):
     num_graphs = []
     for kind in ("full", "lora"):
         torch._dynamo.reset()
@@ -167,12 +167,12 @@ def test_a_compiler_that_does_not_work_is_found_out_and_said(
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("on", True), ("off", False), ("auto", False)])
-def test_on_a_cpu_only_on_compiles(new_student: NewStudent, setting: str, expected: bool):
+def test_on_a_cpu_only_on_compiles(new_student, setting: str, expected: bool):
     config = TrainerConfig(compile=setting)
     assert wants_compile(new_student("full"), config, 10 * MIN_COMPILED_STEPS) is expected
 
 
-def test_compiling_without_a_compiler_is_refused(new_student: NewStudent, monkeypatch: pytest.MonkeyPatch):
+def test_compiling_without_a_compiler_is_refused(new_student, monkeypatch: pytest.MonkeyPatch):
     student = new_student("full")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"compile = 'on' needs a compiler .*g\+\+"):

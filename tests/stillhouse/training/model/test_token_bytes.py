@@ -46,7 +46,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 @given(
     texts=st.lists(st.text(st.characters(codec="utf-8", exclude_characters=SPACE)) | st.just("<\u00e9>"), max_size=4)
 )
-def test_bytes_of_tokens_add_up_to_those_of_their_text(tokenizer: Any, texts: list[str]):
+def test_bytes_of_tokens_add_up_to_those_of_their_text(tokenizer, texts: list[str]):
     sizes = token_bytes(tokenizer)
     text = " ".join(texts)
     ids = tokenizer(text + tokenizer.eos_token, add_special_tokens=False)["input_ids"]

@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
-from stillhouse.training.job import TrainJob
 from stillhouse.training.results.write import write_results
 
 MakeAdapter = Callable[..., Path]
@@ -53,9 +52,7 @@ def rows(tiny_model: str) -> list[list[int]]:
 
 
 @pytest.fixture
-def make_student(
-    make_adapter: MakeAdapter, new_sft_job: Callable[..., TrainJob], tmp_path: Path
-) -> Callable[..., Path]:
+def make_student(make_adapter, new_sft_job, tmp_path: Path) -> Callable[..., Path]:
     """Writes an adapter's folder with all that lies beside it, as training leaves it."""
 
     def make(*, merge: bool = False, **options: Any) -> Path:

@@ -3,7 +3,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -18,7 +17,6 @@ from stillhouse.serving.models import load_model
 from stillhouse.training.results.card import write_card
 from stillhouse.training.results.record import StudentRecord, read_record
 
-MakeStudent = Callable[..., Path]
 SOURCES = [{"path": "/home/me/chats.jsonl", "weight": 0.5}, {"path": "hf:org/chats", "weight": 1.0}]
 SFT = {"seed": 0, "sources": SOURCES}
 STUDENT = {"model": "org/small", "parameters": "full", "dtype": "bfloat16"}
@@ -41,7 +39,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_the_card_names_the_data_the_weights_and_the_course_of_training(make_student: MakeStudent):
+def test_the_card_names_the_data_the_weights_and_the_course_of_training(make_student):
     folder = make_student(use_rslora=True)
     rows = rows_of(card(folder))
     data = read_record(folder).data
@@ -65,7 +63,7 @@ def test_the_card_names_the_data_the_weights_and_the_course_of_training(make_stu
     assert "# Teacher trajectories" in (folder / "dataset-card.md").read_text()
 
 
-def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeStudent, tmp_path: Path):
+def test_equal_students_have_equal_cards_that_name_no_place(make_student, tmp_path: Path):
     folder = make_student()
     first = card(folder)
     other = Path(shutil.copytree(folder, tmp_path / "elsewhere"))
@@ -74,9 +72,7 @@ def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeSt
     assert str(tmp_path) not in first
 
 
-def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
-    make_student: MakeStudent, tmp_path: Path
-):
+def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(make_student, tmp_path: Path):
     data = ModelCard.load(make_student(use_dora=True) / "README.md").data
     assert (data.library_name, data.pipeline_tag) == ("peft", "text-generation")
     assert (data.base_model, data.license) == (None, None)
@@ -123,7 +119,7 @@ def test_the_card_of_two_trainings_names_both_and_the_first_base(tmp_path: Path)
         ({"use_dora": True}, "vLLM does not load DoRA adapters"),
     ],
 )
-def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], text: str):
+def test_the_card_says_how_vllm_loads_it(make_student, options: dict[str, object], text: str):
     folder = make_student(**options)
     assert text in card(folder)
     # What vLLM reads of an adapter's config, and what it refuses (vllm/lora/peft_helper.py).
@@ -134,7 +130,7 @@ def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dic
     assert config["use_dora"] is ("use_dora" in options)
 
 
-def test_the_card_of_merged_weights_has_the_check_and_the_adapters_card_names_them(make_student: MakeStudent):
+def test_the_card_of_merged_weights_has_the_check_and_the_adapters_card_names_them(make_student):
     folder = make_student(merge=True, use_dora=True)
     assert "stillhouse publish" not in card(folder)
     assert "vllm serve merged" in card(folder)
@@ -166,7 +162,7 @@ assert not any(name.partition(".")[0] == "stillhouse" for name in sys.modules)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [".", "merged"])
-def test_the_code_in_the_card_loads_what_stillhouse_serves(make_student: MakeStudent, rows: Rows, part: str):
+def test_the_code_in_the_card_loads_what_stillhouse_serves(make_student, rows: Rows, part: str):
     folder = make_student(merge=True, use_dora=True) / part
     (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     code = program + _LOGITS.format(row=rows[0])
@@ -179,7 +175,7 @@ def test_the_code_in_the_card_loads_what_stillhouse_serves(make_student: MakeStu
 
 
 @pytest.mark.slow
-def test_adapter_and_merged_weights_answer_the_same_over_http(make_student: MakeStudent):
+def test_adapter_and_merged_weights_answer_the_same_over_http(make_student):
     folder = make_student(merge=True)
     question = [{"role": "user", "content": "How much are 3 kettles at 12 coins?"}]
     answers = []

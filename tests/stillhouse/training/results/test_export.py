@@ -1,6 +1,5 @@
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ from huggingface_hub import ModelCard
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.results.export import export_student, push_student
 
-MakeStudent = Callable[..., Path]
 ADAPTER = {
     *("README.md", "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "dataset-card.md"),
     *("metrics.jsonl", "student.json", "tokenizer.json", "tokenizer_config.json"),
@@ -45,7 +43,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_student_is_written_as_adapter_or_merged_and_names_no_place(make_student: MakeStudent, tmp_path: Path):
+def test_a_student_is_written_as_adapter_or_merged_and_names_no_place(make_student, tmp_path: Path):
     folder = make_student()
     (folder / "manifest.json").write_text("{}")
     export_student(folder, tmp_path / "adapter-out", merge=False, license_id="mit", evaluations={"sft": {}})
@@ -62,7 +60,7 @@ def test_a_student_is_written_as_adapter_or_merged_and_names_no_place(make_stude
     assert ModelCard.load(tmp_path / "merged-out/README.md").data.library_name == "transformers"
 
 
-def test_weights_merged_by_training_are_taken_as_they_are(make_student: MakeStudent, tmp_path: Path):
+def test_weights_merged_by_training_are_taken_as_they_are(make_student, tmp_path: Path):
     folder = make_student(merge=True)
     (folder / "merged/model.safetensors").write_bytes(b"what training checked")
     export_student(folder, tmp_path / "out", merge=True, copy=os.symlink)
@@ -73,7 +71,7 @@ def test_weights_merged_by_training_are_taken_as_they_are(make_student: MakeStud
     assert (folder / "merged/student.json").read_text() != (tmp_path / "out/student.json").read_text()
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is(make_student: MakeStudent, tmp_path: Path):
+def test_what_cannot_be_written_is_refused_before_anything_is(make_student, tmp_path: Path):
     folder = make_student(merge=True)
     with pytest.raises(ConfigError, match="is there already"):
         export_student(folder, folder, merge=False)
@@ -84,7 +82,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(make_student: Make
     assert not (tmp_path / "out").exists()
 
 
-def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(make_student: MakeStudent, tmp_path: Path):
+def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(make_student, tmp_path: Path):
     hub: Any = Hub()
     export_student(make_student(), tmp_path / "out", merge=True, copy=os.symlink)
     assert push_student(tmp_path / "out", "me/small", private=True, api=hub) == "https://hub/me/small"
@@ -96,7 +94,7 @@ def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(mak
     assert hub.files["README.md"] == (tmp_path / "out/README.md").read_bytes()
 
 
-def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(make_student: MakeStudent):
+def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(make_student):
     hub: Any = Hub()
     with pytest.raises(ConfigError, match=r"not on the Hugging Face Hub.*--merge"):
         push_student(make_student(), "me/small", private=False, api=hub)

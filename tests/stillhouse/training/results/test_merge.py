@@ -1,6 +1,5 @@
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from transformers import AutoModelForCausalLM
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.training.results.merge import TOLERANCE, difference, merge_into
 
-MakeAdapter = Callable[..., Path]
 Rows = list[list[int]]
 
 
@@ -33,7 +31,7 @@ def logits(folder: Path, loader: type, rows: Rows) -> list[torch.Tensor]:
     ids=["lora", "rslora", "dora", "two layers"],
 )
 def test_merged_weights_answer_as_base_and_adapter_do(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path, options: dict[str, object]
+    make_adapter, rows: Rows, merged: Path, tmp_path: Path, options: dict[str, object]
 ):
     folder = make_adapter(**options)
     check = merge_into(folder, merged, rows)
@@ -52,7 +50,7 @@ def test_merged_weights_answer_as_base_and_adapter_do(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_merged_weights_are_summed_in_float32_and_rounded_once_to_the_type_of_the_base(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path, dtype: torch.dtype
+    make_adapter, rows: Rows, merged: Path, tmp_path: Path, dtype: torch.dtype
 ):
     folder = make_adapter(dtype)
     check = merge_into(folder, merged, rows)
@@ -69,9 +67,7 @@ def test_merged_weights_are_summed_in_float32_and_rounded_once_to_the_type_of_th
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
-def test_an_adapter_at_one_end_of_tied_weights_unties_them(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path, target: str
-):
+def test_an_adapter_at_one_end_of_tied_weights_unties_them(make_adapter, rows: Rows, merged: Path, target: str):
     folder = make_adapter(target_modules=["q_proj", target])
     check = merge_into(folder, merged, rows)
     expected = logits(folder, AutoPeftModelForCausalLM, rows)
@@ -80,9 +76,7 @@ def test_an_adapter_at_one_end_of_tied_weights_unties_them(
     assert json.loads((merged / "config.json").read_text())["tie_word_embeddings"] is False
 
 
-def test_weights_that_answer_otherwise_are_an_error_with_the_difference(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path
-):
+def test_weights_that_answer_otherwise_are_an_error_with_the_difference(make_adapter, rows: Rows, merged: Path):
     folder = make_adapter()
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
@@ -93,7 +87,7 @@ def test_weights_that_answer_otherwise_are_an_error_with_the_difference(
 
 
 def test_an_adapter_too_weak_for_the_type_of_the_base_is_warned_of(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path, caplog: pytest.LogCaptureFixture
+    make_adapter, rows: Rows, merged: Path, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.WARNING):
         check = merge_into(make_adapter(torch.bfloat16, scale=1e-4), merged, rows)
@@ -102,7 +96,7 @@ def test_an_adapter_too_weak_for_the_type_of_the_base_is_warned_of(
 
 
 def test_a_folder_without_an_adapter_and_a_quantised_base_are_refused(
-    make_adapter: MakeAdapter, rows: Rows, merged: Path, tmp_path: Path
+    make_adapter, rows: Rows, merged: Path, tmp_path: Path
 ):
     folder = make_adapter()
     with pytest.raises(ConfigError, match=r"no adapter_config\.json"):

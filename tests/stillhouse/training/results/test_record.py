@@ -13,7 +13,7 @@ from stillhouse.training.results.record import read_record, record_of
 
 
 @pytest.fixture
-def sft_job(new_sft_job: Callable[..., TrainJob], tmp_path: Path) -> Callable[..., TrainJob]:
+def sft_job(new_sft_job, tmp_path: Path) -> Callable[..., TrainJob]:
     def make(dataset_folder: Path | None, **sft: object) -> TrainJob:
         return new_sft_job(tmp_path, sft, student_ref="embedded:student", dataset_folder=dataset_folder)
 

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +6,6 @@ import pytest
 from stillhouse.verification.code.compare import same_output
 from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., VerificationResult]
 ADD = "Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nUse it as `add(1, 2)`."
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
 SOLUTION = "```python\nclass Solution:\n    def add(self, a, b):\n        return a + b\n```"
@@ -39,9 +37,7 @@ class TestAdd(unittest.TestCase):
         ("def add(a, b):\n    return a + b", ["assert add(1, 2) == 3"], {}),
     ],
 )
-def test_right_code_passes_tests_of_every_form(
-    find: Find, answer: str, test_cases: Any, more: dict[str, object]
-) -> None:
+def test_right_code_passes_tests_of_every_form(find, answer: str, test_cases: Any, more: dict[str, object]) -> None:
     assert find("python", answer, None, test_cases=test_cases, **more) == VerificationResult(True)
     assert find("python", answer, None, test_cases=json.dumps(test_cases), **more) == VerificationResult(True)
 
@@ -55,12 +51,7 @@ def test_right_code_passes_tests_of_every_form(
         (ADD, CHECK, {"entry_point": "plus"}, "the answer defines no function plus"),
         (ADD, CASE.replace("3", "4"), {}, "AssertionError: 3 != 4"),
         (ADD, "from solution import plus", {}, "ImportError: cannot import name 'plus'"),
-        (
-            ADD,
-            {"fn_name": "add", "inputs": [[1, 2], [2, 2]], "outputs": [3, 5]},
-            {},
-            "add(2, 2) gave 4, expected 5",
-        ),
+        (ADD, {"fn_name": "add", "inputs": [[1, 2], [2, 2]], "outputs": [3, 5]}, {}, "add(2, 2) gave 4, expected 5"),
         (
             "```python\ndef f(x): raise SystemExit(x)\n```",
             {"fn_name": "f", "inputs": [[0]], "outputs": [0]},
@@ -83,7 +74,7 @@ def test_right_code_passes_tests_of_every_form(
     ],
 )
 def test_wrong_code_is_told_where_it_fails(
-    find: Find, answer: str, test_cases: Any, more: dict[str, object], note: str
+    find, answer: str, test_cases: Any, more: dict[str, object], note: str
 ) -> None:
     result = find("python", answer, None, test_cases=test_cases, **more)
     assert result.verified is False
@@ -103,19 +94,19 @@ def test_wrong_code_is_told_where_it_fails(
     ],
 )
 def test_tests_that_cannot_be_run_leave_the_answer_unverified(
-    find: Find, test_cases: Any, more: dict[str, object], note: str
+    find, test_cases: Any, more: dict[str, object], note: str
 ) -> None:
     result = find("python", ADD, None, test_cases=test_cases, **more)
     assert result.verified is None
     assert note in str(result.note)
 
 
-def test_expected_answer_holds_the_tests_where_there_are_no_others(find: Find) -> None:
+def test_expected_answer_holds_the_tests_where_there_are_no_others(find) -> None:
     assert find("python", ADD, "assert add(1, 2) == 3").verified is True
     assert find("python", ADD, "def add(): pass", test_cases=["assert add(1, 2) == 4"]).verified is False
 
 
-def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find: Find) -> None:
+def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find) -> None:
     answer = ADD + "\n```python\nprint(add(1, 2))\n```\n```text\n3\n```"
     tests = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
     assert find("python", answer, None, test_cases=tests).verified is True
@@ -135,7 +126,7 @@ def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find:
         ("print('\u00e9')", "\u00e9"),
     ],
 )
-def test_scripts_read_and_print_as_they_please(find: Find, code: str, output: str) -> None:
+def test_scripts_read_and_print_as_they_please(find, code: str, output: str) -> None:
     result = find("python", f"```python\n{code}\n```", None, test_cases=[{"input": "21\n", "output": output}])
     assert result == VerificationResult(True)
 
@@ -157,7 +148,7 @@ def test_outputs_are_compared_line_by_line(seen: str, expected: str, same: bool)
     assert same_output(seen, expected) is same
 
 
-def test_sets_are_printed_in_one_order(find: Find) -> None:
+def test_sets_are_printed_in_one_order(find) -> None:
     answer = "```python\nprint({'a', 'b', 'c', 'd', 'e'})\n```"
     notes = {find("python", answer, None, test_cases=[{"input": "", "output": "?"}]).note for _ in range(3)}
     assert len(notes) == 1

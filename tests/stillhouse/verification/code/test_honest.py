@@ -1,5 +1,4 @@
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -7,15 +6,13 @@ import pytest
 
 from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., VerificationResult]
-
 HONEST: Final[dict[str, dict[str, str]]] = tomllib.loads(
     Path(__file__).with_name("honest_answers.toml").read_text(encoding="utf-8")
 )
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_a_right_answer_is_verified(find: Find, name: str) -> None:
+def test_a_right_answer_is_verified(find, name: str) -> None:
     answer = f"```python\n{HONEST[name]['code']}```"
     assert find("python", answer, None, test_cases=HONEST[name]["tests"]) == VerificationResult(True)
 
@@ -30,7 +27,7 @@ def test_a_right_answer_is_verified(find: Find, name: str) -> None:
     ],
 )
 def test_tests_that_cannot_be_put_from_outside_leave_an_answer_unverified(
-    find: Find, tests: str, verified: bool | None, note: str
+    find, tests: str, verified: bool | None, note: str
 ) -> None:
     code = "class A:\n    def f(self, x=0): return x\nclass M(list):\n    n = 1"
     result = find("python", f"```python\n{code}\n```", None, test_cases=tests)

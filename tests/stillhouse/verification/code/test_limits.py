@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], bool]) -> bool:
         ("import ctypes\nctypes.string_at(0)", "the code was killed by SIGSEGV"),
     ],
 )
-def test_code_that_wants_too_much_is_wrong(find: Find, code: str, note: str) -> None:
+def test_code_that_wants_too_much_is_wrong(find, code: str, note: str) -> None:
     result = verify_code(find, code)
     assert result.verified is False
     assert note in str(result.note)
@@ -51,7 +51,7 @@ def test_code_that_wants_too_much_is_wrong(find: Find, code: str, note: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(600)", "import os\nwhile True: os.fork()"])
-def test_code_that_waits_or_multiplies_is_ended(find: Find, code: str) -> None:
+def test_code_that_waits_or_multiplies_is_ended(find, code: str) -> None:
     started = time.monotonic()
     assert verify_code(find, code).verified is False
     assert time.monotonic() - started < 60
@@ -61,7 +61,7 @@ def test_code_that_waits_or_multiplies_is_ended(find: Find, code: str) -> None:
     ("family", "address", "note"),
     [("AF_INET", ("127.0.0.1", 0), "unreachable"), ("AF_UNIX", "\0stillhouse-test", "ConnectionRefusedError")],
 )
-def test_no_connection_arrives(find: Find, family: str, address: Any, note: str) -> None:
+def test_no_connection_arrives(find, family: str, address: Any, note: str) -> None:
     with socket.socket(getattr(socket, family)) as server:
         server.bind(address)
         server.listen()
@@ -75,7 +75,7 @@ def test_no_connection_arrives(find: Find, family: str, address: Any, note: str)
             server.accept()
 
 
-def test_files_are_written_to_a_folder_that_is_gone_afterwards(find: Find, tmp_path: Path) -> None:
+def test_files_are_written_to_a_folder_that_is_gone_afterwards(find, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     home = Path.home() / ".stillhouse-test"
@@ -91,7 +91,7 @@ def test_files_are_written_to_a_folder_that_is_gone_afterwards(find: Find, tmp_p
     assert not Path("/tmp/stillhouse-note").exists()
 
 
-def test_the_walls_cannot_be_taken_down_from_inside(find: Find, tmp_path: Path) -> None:
+def test_the_walls_cannot_be_taken_down_from_inside(find, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     code = (
@@ -106,7 +106,7 @@ def test_the_walls_cannot_be_taken_down_from_inside(find: Find, tmp_path: Path) 
     assert victim.read_text() == "untouched"
 
 
-def test_other_processes_and_secrets_are_out_of_sight(find: Find, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_and_secrets_are_out_of_sight(find, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     tests = (
         "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert os.listdir('/proc') == []\n"
@@ -115,7 +115,7 @@ def test_other_processes_and_secrets_are_out_of_sight(find: Find, monkeypatch: p
     assert verify_code(find, "pass", tests) == VerificationResult(True)
 
 
-def test_nothing_is_left_running(find: Find) -> None:
+def test_nothing_is_left_running(find) -> None:
     sleeper = (
         "import subprocess, sys, os, time\n"
         "subprocess.Popen(['sleep', '617'])\n"
