@@ -151,20 +151,6 @@ def _python(adapter: Adapter | None) -> str:
         imports = ["from peft import AutoPeftModelForCausalLM", "from transformers import AutoTokenizer"]
         loading = 'model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
     return "\n".join(imports) + f"\n\n{_FOLDER}{loading}{_GENERATE}"
-    if adapter.base.startswith(_EMBEDDED):
-        name = adapter.base.removeprefix(_EMBEDDED)
-        return (
-            "from peft import PeftModel\n"
-            "from stillhouse.embedded import embedded_path\n"
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            f'{_FOLDER}base = AutoModelForCausalLM.from_pretrained(embedded_path("{name}"), dtype="auto")\n'
-            f"model = PeftModel.from_pretrained(base, folder)\n{_GENERATE}"
-        )
-    return (
-        "from peft import AutoPeftModelForCausalLM\n"
-        "from transformers import AutoTokenizer\n\n"
-        f'{_FOLDER}model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_GENERATE}'
-    )
 
 
 def _vllm(adapter: Adapter | None, has_merged: bool) -> Iterator[str]:
