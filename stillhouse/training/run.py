@@ -117,11 +117,6 @@ def _method(
             num_processes=job.runtime.label_processes,
             ranks=ranks,
         )
-    if ranks.size > 1:
-        raise ConfigError(
-            f"runtime.num_processes and num_hosts make {ranks.size} processes, but on-policy distillation samples, "
-            "scores and trains in one. Set both to 1 for it, or on_policy.enabled to false"
-        )
     return load_on_policy(job, student, listener, averaged, resources)
 
 
