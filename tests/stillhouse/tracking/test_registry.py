@@ -22,6 +22,12 @@ def run(tracking: TrackingConfig, tmp_path: Path) -> Iterator[TrackedRun]:
 
 
 @pytest.fixture
+def name(tracking: TrackingConfig) -> str:
+    """Of the registered model, another for each test."""
+    return tracking.experiment
+
+
+@pytest.fixture
 def student(run: TrackedRun) -> StudentVersion:
     return StudentVersion("aaaa", run.run_id, "student", {"method": "sft", "data": "d1"}, "SFT of a base")
 
@@ -31,9 +37,8 @@ def versions(client: Any, name: str) -> list[int]:
 
 
 def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
-    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, name: str
 ) -> None:
-    name = tracking.experiment
     assert run.register(name, "candidate", [student]) == ["1"]
     assert run.pages.model(name, "1") == f"http://127.0.0.1:5000/#/models/{name}/versions/1"
     version = client.get_model_version_by_alias(name, "candidate")
@@ -44,9 +49,8 @@ def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
 
 
 def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
-    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, name: str
 ) -> None:
-    name = tracking.experiment
     later = replace(student, fingerprint="bbbb", tags={"method": "on_policy"})
     for students, expected in (([student, later], 2), ([student], 1), ([later], 2)):
         versions_now = run.register(name, "candidate", students)
@@ -61,9 +65,8 @@ def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
 
 
 def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_stays(
-    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig, caplog: pytest.LogCaptureFixture
+    run: TrackedRun, student: StudentVersion, client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = tracking.experiment
     run.register(name, "candidate", [student])
     for missing in (replace(student, run_id=None), replace(student, artifact_path="absent")):
         assert run.register(name, "candidate", [replace(missing, fingerprint="cccc")]) == [None]
@@ -87,9 +90,8 @@ def test_what_mlflow_does_not_take_goes_to_the_fallback_file(
 
 
 def test_a_version_is_found_by_alias_and_by_number_and_its_files_come_back(
-    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig, tmp_path: Path
+    run: TrackedRun, student: StudentVersion, client, name: str, tmp_path: Path
 ) -> None:
-    name = tracking.experiment
     assert find_registered(client, name, "champion") is None
     run.register(name, "candidate", [student])
     assert find_registered(client, name, "champion") is None
@@ -105,9 +107,8 @@ def test_a_version_is_found_by_alias_and_by_number_and_its_files_come_back(
 
 
 def test_an_alias_that_another_moved_meanwhile_is_left_where_it_is(
-    run: TrackedRun, student: StudentVersion, client, tracking: TrackingConfig
+    run: TrackedRun, student: StudentVersion, client, name: str
 ) -> None:
-    name = tracking.experiment
     run.register(name, "candidate", [student, replace(student, fingerprint="bbbb"), replace(student, fingerprint="cc")])
     assert move_alias(client, name, "champion", "1", was=None)
     assert not move_alias(client, name, "champion", "2", was=None)

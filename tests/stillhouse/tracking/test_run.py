@@ -4,13 +4,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stillhouse.config import TrackingConfig
-from stillhouse.tracking import attach, start_run
+from stillhouse.tracking import TrackedRun, attach, start_run
 from stillhouse.tracking.fallback import outage_of
 
 
@@ -23,8 +25,14 @@ def points_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
     return [(point["step"], point["value"]) for point in points]
 
 
-def test_every_metric_of_every_step_is_recorded_in_order(tracking: TrackingConfig, client, tmp_path: Path) -> None:
-    with start_run(tracking, tmp_path, "sft") as run:
+@pytest.fixture
+def start(tracking: TrackingConfig, tmp_path: Path) -> Callable[..., TrackedRun]:
+    """Starts a run of the test's experiment, whose fallback file is in the test's folder."""
+    return partial(start_run, tracking, tmp_path)
+
+
+def test_every_metric_of_every_step_is_recorded_in_order(start, client) -> None:
+    with start("sft") as run:
         for step in range(1500):
             run.log_metrics({"sft/loss": 1 / (step + 1), "sft/validation_loss": None}, step)
     assert run.run_id is not None
@@ -33,16 +41,16 @@ def test_every_metric_of_every_step_is_recorded_in_order(tracking: TrackingConfi
     assert client.get_run(run.run_id).info.status == "FINISHED"
 
 
-def test_logging_metrics_does_not_wait_for_the_database(tracking: TrackingConfig, tmp_path: Path) -> None:
-    with start_run(tracking, tmp_path, "sft") as run:
+def test_logging_metrics_does_not_wait_for_the_database(start) -> None:
+    with start("sft") as run:
         started = time.perf_counter()
         for step in range(100):
             run.log_metrics({"sft/loss": 1.0}, step)
         assert time.perf_counter() - started < 0.5  # 100 calls that wait take about two seconds
 
 
-def test_two_threads_log_to_their_own_runs_and_open_no_other(tracking: TrackingConfig, client, tmp_path: Path) -> None:
-    runs = [start_run(tracking, tmp_path, name) for name in ("a", "b")]
+def test_two_threads_log_to_their_own_runs_and_open_no_other(start, tracking: TrackingConfig, client) -> None:
+    runs = [start(name) for name in ("a", "b")]
 
     def work(index: int) -> None:
         for step in range(50):
@@ -60,9 +68,9 @@ def test_two_threads_log_to_their_own_runs_and_open_no_other(tracking: TrackingC
         assert history(client, run.run_id or "", "value") == [(step, float(index)) for step in range(50)]
 
 
-def test_a_config_becomes_flat_params_and_a_whole_file(tracking: TrackingConfig, client, tmp_path: Path) -> None:
+def test_a_config_becomes_flat_params_and_a_whole_file(start, client, tmp_path: Path) -> None:
     config = {"sft": {"learning_rate": 1e-4, "modules": ["q", "v"]}, "rollouts": {"system_prompt": "x" * 7000}}
-    with start_run(tracking, tmp_path, "distill", params=config) as run:
+    with start("distill", params=config) as run:
         pass
     params = client.get_run(run.run_id).data.params
     assert params["sft.learning_rate"] == "0.0001"
@@ -73,19 +81,17 @@ def test_a_config_becomes_flat_params_and_a_whole_file(tracking: TrackingConfig,
 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
-def test_a_run_ends_as_its_block_does(
-    tracking: TrackingConfig, client, tmp_path: Path, error: type[BaseException], status: str
-) -> None:
-    with pytest.raises(error), start_run(tracking, tmp_path, "distill") as run:
+def test_a_run_ends_as_its_block_does(start, client, error: type[BaseException], status: str) -> None:
+    with pytest.raises(error), start("distill") as run:
         raise error
     assert client.get_run(run.run_id).info.status == status
 
 
-def test_artifacts_lie_in_the_store(tracking: TrackingConfig, client, tmp_path: Path) -> None:
+def test_artifacts_lie_in_the_store(start, client, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
-    with start_run(tracking, tmp_path, "sft") as run:
+    with start("sft") as run:
         run.log_artifacts(folder, "adapter")
     copies = list((tmp_path / "mlartifacts").rglob("adapter/adapter_config.json"))
     assert len(copies) == 1
@@ -129,9 +135,9 @@ def test_a_server_that_dies_during_a_run_loses_no_metric(
 
 
 def test_a_record_that_mlflow_refuses_does_not_stop_the_next_one(
-    tracking: TrackingConfig, client, tmp_path: Path, fallback_lines
+    start, tracking: TrackingConfig, client, tmp_path: Path, fallback_lines
 ) -> None:
-    with start_run(tracking, tmp_path, "sft") as run:
+    with start("sft") as run:
         run.log_metrics({"not a name!?": 1.0}, 1)
         run.flush()
         run.log_metrics({"sft/loss": 1.0}, 1)
@@ -141,11 +147,9 @@ def test_a_record_that_mlflow_refuses_does_not_stop_the_next_one(
     assert not outage_of(tracking.uri or "").lasts
 
 
-def test_nested_runs_datasets_tables_and_origin_are_where_mlflow_looks_for_them(
-    tracking: TrackingConfig, client, tmp_path: Path
-) -> None:
-    with start_run(tracking, tmp_path, "distill", tags={"prefect.flow_run_id": "f1", "absent": None}) as parent:
-        child = start_run(tracking, tmp_path, "sft", parent_run_id=parent.run_id)
+def test_nested_runs_datasets_tables_and_origin_are_where_mlflow_looks_for_them(start, client) -> None:
+    with start("distill", tags={"prefect.flow_run_id": "f1", "absent": None}) as parent:
+        child = start("sft", parent_run_id=parent.run_id)
         child.log_dataset("train", "/store/artifacts/dataset/ab", "c" * 64, "training", num_rows=12)
         child.log_table([{"prompt": "2+2", "turns": 2}, {"prompt": "3+3", "turns": 1}], "samples.json")
         child.finish()
@@ -163,8 +167,8 @@ def test_nested_runs_datasets_tables_and_origin_are_where_mlflow_looks_for_them(
     assert "absent" not in tags
 
 
-def test_an_attached_run_is_left_running_for_its_owner(tracking: TrackingConfig, client, tmp_path: Path) -> None:
-    with start_run(tracking, tmp_path, "sft") as run:
+def test_an_attached_run_is_left_running_for_its_owner(start, client, tmp_path: Path) -> None:
+    with start("sft") as run:
         with attach(run.uri, run.run_id, tmp_path) as child:
             child.log_metrics({"sft/loss": 2.0}, 1)
         recorded = client.get_metric_history(run.run_id, "sft/loss")
@@ -173,9 +177,9 @@ def test_an_attached_run_is_left_running_for_its_owner(tracking: TrackingConfig,
 
 
 def test_a_resumed_run_keeps_its_params_and_takes_new_ones(
-    tracking: TrackingConfig, client, tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
+    start, client, tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_run(tracking, tmp_path, "sft", params={"sft": {"learning_rate": 0.1}}) as run:
+    with start("sft", params={"sft": {"learning_rate": 0.1}}) as run:
         with attach(run.uri, run.run_id, tmp_path) as resumed:
             resumed.log_params({"sft": {"learning_rate": 0.2, "epochs": 3}})
         params = client.get_run(run.run_id).data.params
