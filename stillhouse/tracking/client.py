@@ -37,11 +37,6 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOISY_LOGGERS = ("mlflow", "alembic")
 
 
-def _is_not_of_mlflow(record: logging.LogRecord) -> bool:
-    """Drops urllib3's warning of each retry of an MLflow request; the fallback warns once for all of them."""
-    return "/mlflow" not in record.getMessage()
-
-
 def default_uri(store_root: Path) -> str:
     """Default tracking URI: MLFLOW_TRACKING_URI, else a SQLite database of the store."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
@@ -67,7 +62,8 @@ def connect(uri: str) -> Any:
     # If MLflow was imported before, its loggers are configured already.
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    logging.getLogger("urllib3.connectionpool").addFilter(_is_not_of_mlflow)
+    # The fallback warns once for all retries of a request to MLflow, of which urllib3 reports each.
+    logging.getLogger("urllib3.connectionpool").addFilter(lambda record: "/mlflow" not in record.getMessage())
     if not is_database(uri):
         return MlflowClient(uri)
     _check_database(uri)

@@ -51,16 +51,15 @@ def outage_of(uri: str) -> Outage:
 
 
 class Fallback:
-    """Calls MLflow; appends the record to a file of JSON lines if a call fails.
+    """Calls MLflow; appends the record to a file of JSON lines in `folder` if a call fails.
 
-    Many processes may append to the file. The outage's state is shared by all runs at the URI.
+    Many processes may append to the file. The outage's state is shared by all runs at the URI in this process.
     """
 
-    def __init__(self, path: Path, uri: str, outage: Outage, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
+    def __init__(self, folder: Path, uri: str, outage: Outage | None = None) -> None:
+        self._path = folder / FALLBACK_FILE
         self._uri = uri
-        self._outage = outage
-        self._clock = clock
+        self._outage = outage or outage_of(uri)
 
     def attempt(
         self, call: Callable[[], Answer], run: JsonObject, kind: str, record: JsonObject, *, insist: bool = False
@@ -84,7 +83,7 @@ class Fallback:
 
     def write(self, run: JsonObject, kind: str, record: JsonObject) -> None:
         """Appends one line; drops it when even this file cannot be written."""
-        line = json.dumps({"time": self._clock(), "uri": self._uri, **run, "kind": kind, **record}, default=str)
+        line = json.dumps({"time": time.time(), "uri": self._uri, **run, "kind": kind, **record}, default=str)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -112,11 +111,6 @@ class Fallback:
             self._outage.reported = True
             refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s"
             _logger.warning(refused, self._uri, kind, _brief(error), self._path)
-
-
-def fallback_in(folder: Path, uri: str) -> Fallback:
-    """Fallback with its file in `folder` and the outage state of `uri`."""
-    return Fallback(folder / FALLBACK_FILE, uri, outage_of(uri))
 
 
 def _brief(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id, is_database
-from stillhouse.tracking.fallback import Answer, fallback_in
+from stillhouse.tracking.fallback import Answer, Fallback
 from stillhouse.tracking.lifecycle import (
     end_orphaned_runs,
     end_stale_runs,
@@ -59,7 +59,7 @@ class TrackedRun:
         """Addresses in MLflow's UI."""
         self._experiment = experiment
         self._owned = owned
-        self._fallback = None if uri is None else fallback_in(fallback_folder, uri)
+        self._fallback = None if uri is None else Fallback(fallback_folder, uri)
         self._writer = MetricWriter(self._write_metrics)
 
     def log_params(self, config: Mapping[str, Any]) -> None:
@@ -98,10 +98,6 @@ class TrackedRun:
             client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in cut.items()])
 
         self.ask("tags", {"tags": cut}, send)
-
-    def log_config(self, config: JsonObject, file: str = "config.yaml") -> None:
-        """Records an uncut config as a YAML or JSON file, by the suffix of `file`."""
-        self.ask("config", {"file": file}, lambda client: client.log_dict(self.run_id, config, file))
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
         """Copies the files of `folder` to the run's artifacts."""
@@ -246,13 +242,14 @@ def start_run(
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id
 
-    fallback = fallback_in(store_root, uri)
+    fallback = Fallback(store_root, uri)
     created = fallback.attempt(create, {"run_id": None, "run": name}, "run", {"tags": cut})
     experiment, run_id = created if created is not None else (None, None)
     run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
     if params is not None:
         run.log_params(params)
-        run.log_config(dict(params))
+        file = "config.yaml"
+        run.ask("config", {"file": file}, lambda client: client.log_dict(run_id, dict(params), file))
     return run
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.tracking.fallback import RETRY_AFTER_S, Fallback, Outage
+from stillhouse.tracking.fallback import FALLBACK_FILE, RETRY_AFTER_S, Fallback, Outage
 
 
 class Clock:
@@ -33,7 +33,7 @@ def test_a_dead_server_is_left_alone_for_a_while_and_then_asked_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, server = Clock(), Server()
-    fallback = Fallback(tmp_path / "f.jsonl", "http://tracker", Outage(clock), clock)
+    fallback = Fallback(tmp_path, "http://tracker", Outage(clock))
 
     def attempt() -> str | None:
         return fallback.attempt(server, {"run_id": "r"}, "metrics", {"at": clock.now})
@@ -48,14 +48,14 @@ def test_a_dead_server_is_left_alone_for_a_while_and_then_asked_again(
     server.up = True
     clock.now = 3 * RETRY_AFTER_S
     assert attempt() == "ok"
-    lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / FALLBACK_FILE).read_text(encoding="utf-8").splitlines()]
     assert [line["at"] for line in lines] == [0.0, RETRY_AFTER_S - 1, RETRY_AFTER_S + 1]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_what_must_not_wait_is_tried_during_an_outage(tmp_path: Path) -> None:
     clock, server = Clock(), Server()
-    fallback = Fallback(tmp_path / "f.jsonl", "http://tracker", Outage(clock), clock)
+    fallback = Fallback(tmp_path, "http://tracker", Outage(clock))
     fallback.attempt(server, {}, "metrics", {})
     server.up = True
     assert fallback.attempt(server, {}, "status", {}, insist=True) == "ok"

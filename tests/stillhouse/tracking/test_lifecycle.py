@@ -9,7 +9,7 @@ import pytest
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
-from stillhouse.tracking.fallback import FALLBACK_FILE, Fallback, Outage
+from stillhouse.tracking.fallback import Fallback, Outage
 from stillhouse.tracking.lifecycle import end_orphaned_runs, end_stale_runs
 from stillhouse.tracking.metadata import FLOW_RUN_TAG, HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
 
@@ -47,7 +47,7 @@ def test_a_run_that_ended_while_mlflow_was_away_gets_the_state_it_ended_in(
     tags = {HOST_TAG: socket.gethostname(), PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"}
     left = client.create_run(client.create_experiment(tracking.experiment), tags=tags).info.run_id
     # Whom nobody answered, wrote it down instead.
-    away = Fallback(tmp_path / FALLBACK_FILE, str(tracking.uri), Outage(lambda: 0.0))
+    away = Fallback(tmp_path, str(tracking.uri), Outage(lambda: 0.0))
     away.write({"run_id": left, "run": "sft"}, "status", {"status": "FINISHED"})
     away.write({"run_id": None, "run": "distill"}, "status", {"status": "FAILED"})
     with start_run(tracking, tmp_path, "the next"):
