@@ -62,33 +62,30 @@ def mirrored(
     if store.remote is None:
         yield lambda: None
         return
+
+    def is_kept(path: Path) -> bool:
+        # A leading dot marks a file or folder that is being written.
+        is_unfinished = any(part.startswith(".") for part in path.parts)
+        return path.parts[0] in _MIRRORED and not is_unfinished and path.name not in leave_out
+
     snapshots = Snapshots(
         store.remote,
         work_dir,
         work_dir.relative_to(store.root).as_posix(),
-        is_kept=lambda path: _is_mirrored(path) and path.name not in leave_out,
+        is_kept=is_kept,
         is_fixed=lambda path: path.parts[0] == _CHECKPOINTS,
     )
-    _restore_if_further(snapshots, work_dir / _CHECKPOINTS)
-    copier = _Copier(snapshots, work_dir / _CHECKPOINTS, poll_s)
+    checkpoints, files = work_dir / _CHECKPOINTS, snapshots.files()
+    copied = {Path(name).parts[1] for name in files if Path(name).parts[0] == _CHECKPOINTS}
+    local = {path.name for path in checkpoints.glob("step-*")}
+    # By name: step numbers are padded with zeros.
+    if copied and max(copied) > max(local, default=""):
+        snapshots.restore(files)
+    copier = _Copier(snapshots, checkpoints, poll_s)
     try:
         yield copier.remove
     finally:
         copier.stop()
-
-
-def _is_mirrored(path: Path) -> bool:
-    # A leading dot marks a file or folder that is being written.
-    return path.parts[0] in _MIRRORED and not any(part.startswith(".") for part in path.parts)
-
-
-def _restore_if_further(snapshots: Snapshots, checkpoints: Path) -> None:
-    files = snapshots.files()
-    remote = {Path(name).parts[1] for name in files if Path(name).parts[0] == _CHECKPOINTS}
-    local = {path.name for path in checkpoints.glob("step-*")}
-    # By name: step numbers are padded with zeros.
-    if remote and max(remote) > max(local, default=""):
-        snapshots.restore(files)
 
 
 class _Copier:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from stillhouse.training.head.softmax import wide
+
 MAX_FLOAT32_LENGTH: Final = 1024
 """Longest segment for which products are the faster way in float32."""
-
-
 _TILE: Final = 128
 """Queries that are multiplied at once; later keys are not computed for them."""
 
@@ -56,7 +56,7 @@ class _SegmentProducts(torch.autograd.Function):
             d_out = _grouped(gradient[:, rows], key)
             p = _probabilities(q, k, ctx.scale)
             d_value[:, columns] += p.mT @ d_out
-            d_p = (d_out @ v.mT).to(_wide(p.dtype))
+            d_p = (d_out @ v.mT).to(wide(p.dtype))
             d_p.sub_((d_p * p).sum(dim=-1, keepdim=True)).mul_(p).mul_(ctx.scale)
             d_scores = d_p.to(p.dtype)
             d_query[:, rows] = _ungrouped(d_scores @ k, query)
@@ -86,14 +86,10 @@ def _ungrouped(rows: Tensor, query: Tensor) -> Tensor:
 
 def _probabilities(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """[K, G rows, columns] in the type of `q`; the last columns are the rows' own."""
-    scores = (q @ k.mT).to(_wide(q.dtype)).mul_(scale)
+    scores = (q @ k.mT).to(wide(q.dtype)).mul_(scale)
     num_columns = k.shape[1]
     num_rows = (num_columns - 1) % _TILE + 1
     future = torch.ones(num_rows, num_rows, dtype=torch.bool, device=q.device).triu_(1)
     by_head = scores.view(k.shape[0], -1, num_rows, num_columns)
     by_head[..., num_columns - num_rows :].masked_fill_(future, -torch.inf)
     return scores.softmax(dim=-1).to(q.dtype)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parts import ALL_PARTS, Part
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
+from stillhouse.chat.samples import RenderedSample, render_all_spans, tokenise_spans
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError
@@ -87,7 +87,10 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
     inputs = [(conversation.messages, conversation.tools) for conversation in conversations]
     rendered_spans = render_all_spans(tokenizer, inputs, with_pieces=rendering.parts != ALL_PARTS)
     row_spans = [
-        [[_learnt(span, conversation) for span in spans] for spans in _rendered(samples, row)]
+        [
+            [span._replace(message=None) if span.message in conversation.excluded else span for span in spans]
+            for spans in _rendered(samples, row)
+        ]
         for row, conversation, samples in zip(chunk.rows, conversations, rendered_spans, strict=True)
     ]
     tokens = iter(tokenise_spans(tokenizer, [spans for samples in row_spans for spans in samples], rendering.parts))
@@ -118,10 +121,6 @@ def _conversation(row: SplitRow) -> TrainingConversation:
         return parse_conversation(value)
     except RowProblem as error:
         raise InputError(f"{place}: {error}") from error
-
-
-def _learnt(span: Span, conversation: TrainingConversation) -> Span:
-    return span._replace(message=None) if span.message in conversation.excluded else span
 
 
 def _rendered(value: T | TemplateError, row: SplitRow) -> T:

@@ -11,7 +11,7 @@ from stillhouse.config import PromptsConfig
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName, read_file
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, read_source
+from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, hugging_face_rows, read_source
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.training.sft.row_forms import COLUMNS, CONVERSATION_COLUMNS
 from stillhouse.types import JsonObject
@@ -51,7 +51,9 @@ def source_fingerprint(source: SftSource) -> str:
 def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
     """Every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
-        rows = _hugging_face_rows(source)
+        name = source.path.removeprefix(HUGGING_FACE)
+        table = hugging_face_rows(name, source.split, key="sft.sources", required=CONVERSATION_COLUMNS)
+        rows: Iterator[SourceRow] = (row._replace(value=_present(row.value)) for row in table)
     elif (path := _path_of(source)).is_dir():
         for split, file in _dataset_files(path).items():
             for number, row in enumerate(read_file(file, _DATASET_COLUMNS)):
@@ -109,14 +111,6 @@ def _parquet_rows(path: Path) -> Iterator[SourceRow]:
                     number += 1
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _hugging_face_rows(source: SftSource) -> Iterator[SourceRow]:
-    from stillhouse.prompts.sources import hugging_face_rows
-
-    name = source.path.removeprefix(HUGGING_FACE)
-    for row in hugging_face_rows(name, source.split, key="sft.sources", required=CONVERSATION_COLUMNS):
-        yield row._replace(value=_present(row.value))
 
 
 def _present(value: Any) -> Any:
