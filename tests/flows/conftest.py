@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.server.environment import set_defaults
 
 # Prefect reads its environment once, when it is imported.
@@ -89,6 +90,19 @@ def generate_from(tmp_path: Path) -> Callable[..., Any]:
         return generate(parse_config(body, origin="test"))
 
     return run
+
+
+@pytest.fixture
+def provider(request: pytest.FixtureRequest, knowing_teacher) -> Iterator[SimulatedProvider]:
+    """Answers as `answer` of the test's file does, or else as `knowing_teacher`."""
+    with SimulatedProvider(getattr(request.module, "answer", knowing_teacher)) as running:
+        yield running
+
+
+@pytest.fixture
+def generate(provider: SimulatedProvider, generate_from) -> Callable[..., Any]:
+    """Runs the flow `generate` over rows against `provider`."""
+    return partial(generate_from, provider.url)
 
 
 @pytest.fixture(scope="session")

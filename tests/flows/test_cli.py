@@ -65,9 +65,9 @@ def test_a_wrong_config_is_explained_by_file_key_value_and_expectation(cli, tmp_
 @pytest.mark.parametrize("verb", ["generate", "sft", "on-policy", "evaluate", "doctor"])
 def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: str) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
-    code, said = shell(verb, "wrong.yaml")
+    code, output = shell(verb, "wrong.yaml")
     assert code == 2
-    assert sorted(said.splitlines()) == sorted(EXPLAINED)
+    assert sorted(output.splitlines()) == sorted(EXPLAINED)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_wrong_usage_ends_with_code_2_before_anything_starts(
     (tmp_path / "good.yaml").write_text("sft:\n  num_epochs: 1\n")
     (tmp_path / "good.txt").write_text("What is 2 + 2?\n")
     (tmp_path / "good.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
-    code, said = shell(*args)
+    code, output = shell(*args)
     assert code == 2
-    assert message in said
-    assert "Traceback" not in said
+    assert message in output
+    assert "Traceback" not in output
     assert not (tmp_path / "runs").exists()

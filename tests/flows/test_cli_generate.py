@@ -1,7 +1,7 @@
 """`stillhouse generate`: what it asks for, writes and says, and how it fails."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,6 @@ def prompts(tmp_path: Path, embedded_rows: list[dict[str, Any]]) -> Path:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in embedded_rows))
     return path
-
-
-@pytest.fixture
-def provider(knowing_teacher) -> Iterator[SimulatedProvider]:
-    with SimulatedProvider(knowing_teacher) as provider:
-        yield provider
 
 
 def options_of(url: str, key: str) -> list[str]:
@@ -132,22 +126,22 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     conversations = [row["messages"] for row in rows]
     assert [row["messages"] for row in read_jsonl(tmp_path / "openai.jsonl")] == conversations
     # What goes out as rnow's comes back with the teacher's name and its turns.
-    code, said = shell("convert", "rnow.jsonl", "-o", "back", "-t", "tools.py")
-    assert (code, "2 trajectories" in said) == (0, True)
+    code, output = shell("convert", "rnow.jsonl", "-o", "back", "-t", "tools.py")
+    assert (code, "2 trajectories" in output) == (0, True)
     back = list(read_trajectories(tmp_path / "back/trajectories.jsonl"))
     assert [one.messages for one in back] == conversations
     assert {(one.model, len(one.turns)) for one in back} == {("simulated", 2)}
     # The command that convert names makes a dataset of it and asks nobody.
-    command = said.replace("\\\n", "").partition("  stillhouse ")[2].split()
-    code, said = shell(*command, "--set", "tracking.enabled=false")
-    assert (code, "train.jsonl: 2 rows" in said, len(provider.ledger)) == (0, True, num_asked), said
+    command = output.replace("\\\n", "").partition("  stillhouse ")[2].split()
+    code, output = shell(*command, "--set", "tracking.enabled=false")
+    assert (code, "train.jsonl: 2 rows" in output, len(provider.ledger)) == (0, True, num_asked), output
     assert [row["messages"] for row in rows_of(tmp_path / "train.jsonl")] == conversations
-    code, said = shell("export", "latest", "--push", "somebody/something")
-    assert (code, "HF_TOKEN" in said) == (2, True)
+    code, output = shell("export", "latest", "--push", "somebody/something")
+    assert (code, "HF_TOKEN" in output) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["-o", "out.txt"], "expected a name ending in .jsonl or .parquet, or a form by --to"),
         (["--to", "rnow"], "name that by --output"),
@@ -156,10 +150,10 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
-    generate: Shell, prompts: Path, provider: SimulatedProvider, options: list[str], said: str
+    generate: Shell, prompts: Path, provider: SimulatedProvider, options: list[str], message: str
 ) -> None:
     code, output = generate(prompts.name, *options)
-    assert (code, said in output) == (2, True), output
+    assert (code, message in output) == (2, True), output
     assert provider.ledger == []
 
 

@@ -78,18 +78,18 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         ("tools.builtin", ["search"], "tools.builtin names search, but tools.search_url is not set"),
         ("sft.min_learning_rate", 1.0, "min_learning_rate 1.0 is above learning_rate 0.0005"),
         ("dataset.filters.duplicates", "near", "filters.duplicates is near, but duplicates.near is off: switch it on"),
     ],
 )
-def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value: Any, told: str) -> None:
+def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value: Any, message: str) -> None:
     assert not _is_refused(path, value)
     with pytest.raises(ConfigError) as failure:
         distill(config=_with(path, value))
-    assert told in str(failure.value)
+    assert message in str(failure.value)
 
 
 def test_form_and_values_fit_into_what_the_server_takes() -> None:

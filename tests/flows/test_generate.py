@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +72,6 @@ def answer(request: ReceivedRequest) -> Reply:
     if "17" in question and request.body["messages"][-1]["role"] == "user":
         return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": "17 + 25"}))]))
     return Reply(completion(ANSWERS[question]))
-
-
-Generate = Callable[..., Published]
-
-
-@pytest.fixture
-def provider() -> Iterator[SimulatedProvider]:
-    with SimulatedProvider(answer) as running:
-        yield running
-
-
-@pytest.fixture
-def generate(provider: SimulatedProvider, generate_from) -> Generate:
-    """Runs the flow over rows of a prompts file, with a student whose template renders them."""
-    return partial(generate_from, provider.url)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:

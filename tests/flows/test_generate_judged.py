@@ -1,8 +1,6 @@
 """What other models, and files of a user's own, say of rows: over HTTP, from prompts to the dataset."""
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, comple
 from stillhouse.testing.embeddings import embeddings
 from tasks.publish import Published
 
-Generate = Callable[..., Published]
 RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 
 
@@ -28,23 +25,12 @@ def answer(request: ReceivedRequest) -> Reply:
     if request.body["model"] == "simulated":
         return Reply(completion(str(number if number % 3 else -1)))
     given, expected = re.findall(r"# (?:Final|Expected) answer\n\n(\S+)", shown)
-    said = {
+    judgement = {
         "explanation": "because",
         "clarity": 1 if number % 2 else 3,
         "verdict": "right" if given == expected else "wrong",
     }
-    return Reply(completion(orjson.dumps(said).decode()))
-
-
-@pytest.fixture
-def provider() -> Iterator[SimulatedProvider]:
-    with SimulatedProvider(answer) as running:
-        yield running
-
-
-@pytest.fixture
-def generate(provider: SimulatedProvider, generate_from) -> Generate:
-    return partial(generate_from, provider.url)
+    return Reply(completion(orjson.dumps(judgement).decode()))
 
 
 @pytest.fixture
@@ -228,7 +214,7 @@ def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
 
 
 def test_rewards_that_fail_too_often_fail_the_run_and_the_next_one_asks_nothing(
-    generate: Generate, provider: SimulatedProvider, tmp_path: Path
+    generate, provider: SimulatedProvider, tmp_path: Path
 ) -> None:
     rewards, key = tmp_path / "rewards.py", tmp_path / "key"
     rewards.write_text(f"""

@@ -129,10 +129,10 @@ def test_a_signal_ends_everything_and_the_same_command_continues(
         assert _end(store, SFT_ALONE, when, number) in {code, 128 + number}
         assert {status for _, status in _run_statuses(store)} <= {"KILLED", "FAILED", "FINISHED"}
         assert _run_statuses(store)[0][1] in {"KILLED", "FAILED"}
-    said = (tmp_path / "store.log").read_text()
-    assert "Traceback" not in said, said[-3000:]
+    log = (tmp_path / "store.log").read_text()
+    assert "Traceback" not in log, log[-3000:]
     if number == signal.SIGTERM:
-        assert said.count(f"kept in {store}") == 2, said[-3000:]
+        assert log.count(f"kept in {store}") == 2, log[-3000:]
     _finish(store, SFT_ALONE)
     facts = json.loads((_student(store, "sft") / "student.json").read_text())["facts"]
     assert facts["resumed_from_step"] is not None

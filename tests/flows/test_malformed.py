@@ -1,7 +1,7 @@
 """Files of a user that are malformed in every way: one error that says where, and nothing paid for is lost."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,6 @@ def {}(args: LabelArgs, messages: list) -> float:
 
 def answer(request: ReceivedRequest) -> Reply:
     return Reply(completion("answer to " + request.body["messages"][-1]["content"]))
-
-
-@pytest.fixture
-def provider() -> Iterator[SimulatedProvider]:
-    with SimulatedProvider(answer) as running:
-        yield running
 
 
 @pytest.fixture

@@ -26,15 +26,15 @@ def answer(request: ReceivedRequest, sent: set[str]) -> Reply:
     # An address in a header would be cut at a character that may not stand there.
     headers = {"x-request-id": f"{CANARY} {BASE64}", "x-ratelimit-limit-requests": "60"}
     if "17" in question:
-        said = orjson.dumps(completion(f"It is 42. {PERCENT} {BASE64} ?")).replace(b"?", ESCAPED.encode())
-        return Reply(said, headers=headers)
+        body = orjson.dumps(completion(f"It is 42. {PERCENT} {BASE64} ?")).replace(b"?", ESCAPED.encode())
+        return Reply(body, headers=headers)
     if "more" in question:
         call = orjson.dumps(completion(tool_calls=[("calculator", '{"expression": "?"}')]))
         return Reply(call.replace(b"?", ESCAPED.replace("\\", "\\\\").encode()), headers=headers)
     if "moved" in question:
         return Reply(b"", 301, {**headers, "location": f"https://models.example/{CANARY}?key={PERCENT}"})
-    said = orjson.dumps({"error": {"message": f"the key {CANARY} ? {BASE64} may not ask this", "code": "?"}})
-    return Reply(said.replace(b"?", ESCAPED.encode()), 400, headers)
+    body = orjson.dumps({"error": {"message": f"the key {CANARY} ? {BASE64} may not ask this", "code": "?"}})
+    return Reply(body.replace(b"?", ESCAPED.encode()), 400, headers)
 
 
 def _folder_of_the_servers_database() -> Path:

@@ -1,7 +1,7 @@
 """Two machines, each a process with an empty folder of its own, that share a store on S3 alone."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,6 @@ URL = "s3://bucket/team"
 def keys(s3: Any, prefix: str) -> list[str]:
     found = s3.client().list_objects_v2(Bucket="bucket", Prefix=f"team/{prefix}").get("Contents", ())
     return [entry["Key"] for entry in found]
-
-
-@pytest.fixture
-def provider(knowing_teacher) -> Iterator[SimulatedProvider]:
-    with SimulatedProvider(knowing_teacher) as provider:
-        yield provider
 
 
 @pytest.fixture

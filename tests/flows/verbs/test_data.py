@@ -21,17 +21,17 @@ def test_convert_says_what_it_read_wrote_and_left(shell, tmp_path: Path) -> None
     (folder / "sample_1.json").write_text(json.dumps(rollout))
     (folder / "sample_2.json").write_text(json.dumps(rollout | {"completed": "error", "error": "HTTP 500"}))
     (folder / "sample_3.json").write_text(json.dumps(rollout)[:40])
-    code, said = shell("convert", "rollouts", "-o", "out", "--teacher", "gpt-5.2")
+    code, output = shell("convert", "rollouts", "-o", "out", "--teacher", "gpt-5.2")
     assert code == 0
-    assert "rollouts as rnow-rollouts: 3 rows in 3 files, 2 left out" in said
-    assert "out/trajectories.jsonl: 1 trajectory" in said
-    assert "sample_2.json: error = HTTP 500" in said
-    assert "sample_3.json: expected a JSON object" in said
+    assert "rollouts as rnow-rollouts: 3 rows in 3 files, 2 left out" in output
+    assert "out/trajectories.jsonl: 1 trajectory" in output
+    assert "sample_2.json: error = HTTP 500" in output
+    assert "sample_3.json: expected a JSON object" in output
     assert [row["model"] for row in read_jsonl(tmp_path / "out/trajectories.jsonl")] == ["gpt-5.2"]
-    code, said = shell("convert", "rollouts", "-o", "out", "--include-failed")
-    assert (code, "2 trajectories" in said) == (0, True)
-    code, said = shell("convert", "rollouts/rollout_1/sample_2.json", "-o", "out")
-    assert (code, "none of 1 rows of rnow-rollouts could be converted" in said) == (1, True)
+    code, output = shell("convert", "rollouts", "-o", "out", "--include-failed")
+    assert (code, "2 trajectories" in output) == (0, True)
+    code, output = shell("convert", "rollouts/rollout_1/sample_2.json", "-o", "out")
+    assert (code, "none of 1 rows of rnow-rollouts could be converted" in output) == (1, True)
     assert len(list(read_jsonl(tmp_path / "out/trajectories.jsonl"))) == 2  # what stood there stands
 
 
@@ -42,15 +42,15 @@ def test_the_verbs_offer_every_form_that_can_be_read_and_written() -> None:
 
 def test_export_explains_what_is_no_dataset(shell, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    code, said = shell("export", "empty", "-o", "out.jsonl")
-    assert (code, "expected the folder of a dataset, with train.parquet" in said) == (1, True)
-    code, said = shell("export", "-o", "out.jsonl")
-    assert (code, "No run has begun in this store" in said) == (1, True)
+    code, output = shell("export", "empty", "-o", "out.jsonl")
+    assert (code, "expected the folder of a dataset, with train.parquet" in output) == (1, True)
+    code, output = shell("export", "-o", "out.jsonl")
+    assert (code, "No run has begun in this store" in output) == (1, True)
     record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "quiet-still", {"rollouts": []})
     write_run_record(tmp_path / "runs/reports/20260101-000000", record)
-    code, said = shell("export", "quiet-still", "-o", "out.jsonl")
-    assert (code, "it made no dataset; its stages: rollouts" in said) == (1, True)
+    code, output = shell("export", "quiet-still", "-o", "out.jsonl")
+    assert (code, "it made no dataset; its stages: rollouts" in output) == (1, True)
     write_run_record(tmp_path / "runs/reports/20260101-000000", replace(record, artifacts={"dataset": ["gone"]}))
-    code, said = shell("export", "runs/reports/20260101-000000", "-o", "out.jsonl")
-    assert (code, "its dataset gone is gone" in said) == (1, True)
+    code, output = shell("export", "runs/reports/20260101-000000", "-o", "out.jsonl")
+    assert (code, "its dataset gone is gone" in output) == (1, True)
     assert not (tmp_path / "out.jsonl").exists()

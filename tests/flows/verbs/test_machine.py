@@ -58,10 +58,10 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, stop: signal.Signals)
     command += ["--name", "sage", "--api-key-env", "STILLHOUSE_TEST_KEY", "--max-pending", "4", "--device", "cpu"]
     with subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        assert said["model"] == "sage"
+        started = json.loads(process.stdout.readline())
+        assert started["model"] == "sage"
         body = {"model": "sage", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 8}
-        url = f"{said['url']}/chat/completions"
+        url = f"{started['url']}/chat/completions"
         assert httpx.post(url, json=body).status_code == 401
         headers = {"Authorization": f"Bearer {os.environ['STILLHOUSE_TEST_KEY']}"}
         answer = httpx.post(url, json=body, headers=headers, timeout=60)
