@@ -7,7 +7,7 @@ from stillhouse.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"filters": {"languages": ["en"]}}, "filters.languages goes by what labels.language measures, which is off"),
         ({"filters": {"languages": ["english"]}, "labels": {"language": True}}, "languages.0 = 'english': string"),
@@ -23,10 +23,10 @@ from stillhouse.errors import ConfigError
         ({"filters": {"duplicates": "near"}}, "config: dataset: filters.duplicates is near, but"),
     ],
 )  # fmt: skip
-def test_what_no_row_could_pass_or_nothing_measures_is_refused(section: dict[str, Any], told: str) -> None:
+def test_what_no_row_could_pass_or_nothing_measures_is_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"dataset": section}, origin="config")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 200
 
 

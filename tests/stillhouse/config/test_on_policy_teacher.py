@@ -29,7 +29,7 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "told"),
+    ("kind", "settings", "message"),
     [
         ("local", {"model": None}, "needs `model`"),
         ("vllm", {"model": None}, "needs `model`"),
@@ -43,8 +43,8 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
         ("echo", {"device": "cpu", "offload": True}, "leave out device, offload"),
     ],
 )
-def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{told}"):
+def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{message}"):
         teacher(kind, **settings)
 
 

@@ -60,7 +60,7 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         ({"promotion": {"enabled": True}}, "promotion.enabled is set, but no student is registered"),
         ({"promotion": {"start_from_champion": True}}, "promotion.start_from_champion is set, but no student"),
@@ -78,8 +78,8 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
         ),
     ],
 )
-def test_a_promotion_without_what_it_needs_is_refused(sections: Any, told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_a_promotion_without_what_it_needs_is_refused(sections: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         config(**sections)
 
 

@@ -105,7 +105,7 @@ def test_a_tool_reaches_no_server_of_this_machine(open_toolbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "told"),
+    ("name", "kind", "message"),
     [
         ("explode", "exception", "KeyError: 'nothing here'"),
         ("refuse", "exception", "try another city"),
@@ -116,10 +116,10 @@ def test_a_tool_reaches_no_server_of_this_machine(open_toolbox) -> None:
         ("fill_disk", "exception", "OSError: [Errno 27] File too large"),
     ],
 )
-def test_what_goes_wrong_is_a_message(open_toolbox, name: str, kind: str, told: str) -> None:
+def test_what_goes_wrong_is_a_message(open_toolbox, name: str, kind: str, message: str) -> None:
     result = called(open_toolbox, name)
     assert result.error_kind == kind
-    assert json.loads(result.content)["error"] == told
+    assert json.loads(result.content)["error"] == message
 
 
 def test_a_result_may_be_long_but_not_endless(open_toolbox) -> None:

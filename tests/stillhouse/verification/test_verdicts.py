@@ -16,7 +16,7 @@ def prompt(expected: str | None, verifier: str = "numeric", **metadata: object) 
     return PromptMetadata("p", expected, None, verifier, metadata)
 
 
-def said(text: str) -> list[Message]:
+def reply(text: str) -> list[Message]:
     return [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
 
 
@@ -52,15 +52,25 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
 @pytest.mark.parametrize(
     ("messages", "stop_reason", "metadata", "verdict"),
     [
-        (said("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric")),
-        (said("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric")),
-        (said("5"), StopReason.ANSWERED, None, Verdict(None, None)),
-        (said("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
-        (said("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
-        (said("5"), StopReason.ERROR, prompt("5"), Verdict(None, "numeric", "the trajectory stopped for error")),
-        (said("5"), StopReason.LENGTH, prompt("5"), Verdict(False, "numeric", f"{STOPPED} for length before {END}")),
-        (said("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
-        (said("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json")),
+        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric")),
+        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric")),
+        (reply("5"), StopReason.ANSWERED, None, Verdict(None, None)),
+        (reply("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
+        (reply("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
+        (
+            reply("5"),
+            StopReason.ERROR,
+            prompt("5"),
+            Verdict(None, "numeric", "the trajectory stopped for error"),
+        ),
+        (
+            reply("5"),
+            StopReason.LENGTH,
+            prompt("5"),
+            Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
+        ),
+        (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
+        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json")),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
@@ -71,7 +81,7 @@ def test_verdict_names_its_verifier_and_says_why(
 
 
 def test_unknown_verifier_leaves_answers_unverified() -> None:
-    verdict = examine(said("5"), StopReason.ANSWERED, prompt("5", "guess"))
+    verdict = examine(reply("5"), StopReason.ANSWERED, prompt("5", "guess"))
     assert verdict.verified is None
     assert verdict.note is not None
     assert "expected a verifier among exact, " in verdict.note

@@ -157,8 +157,8 @@ def test_without_namespaces_nothing_is_run(tmp_path: Path) -> None:
     )
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", sys.executable, "-c", asking]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told.startswith("None python the code was not run, since it cannot be kept in a sandbox here: unshare(2)")
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("None python the code was not run, since it cannot be kept in a sandbox here: unshare(2)")
     assert not victim.exists()
 
 
