@@ -1,6 +1,7 @@
 """Prompts: read, checked, split into those trained on and those held out."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import PromptsConfig
-from stillhouse.prompts.parse import parse_prompts, split_prompts
+from stillhouse.prompts.parse import PROMPT_SOURCE, parse_prompts, split_prompts
 from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
@@ -48,7 +49,7 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
     for problem in left_out:
         _logger.warning("row left out: %s", problem)
     train, held_out = split_prompts(parsed.prompts, prompts.held_out_fraction, prompts.split_seed)
-    facts = {
+    facts: JsonObject = {
         "rows_read": parsed.report.rows_read,
         "malformed": len(parsed.report.malformed),
         "duplicates": parsed.report.duplicates,
@@ -56,6 +57,8 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
         "train": len(train),
         "held_out": len(held_out),
     }
+    if prompts.sources:
+        facts["sources"] = dict(Counter(row.metadata[PROMPT_SOURCE] for row in parsed.metadata.values()))
     store = context.store
     return PromptSets(
         train=write_prompts(store, train),

@@ -4,9 +4,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section
+from stillhouse.config.section import Section, later_field
 from stillhouse.config.training import Switch, TrainerConfig
 
 
@@ -53,6 +54,13 @@ class OnPolicyConfig(TrainerConfig):
     """Optimiser steps."""
     prompts_per_step: int = Field(default=32, ge=1)
     """Distinct prompts of one batch of rollouts."""
+    mixture: tuple[SourceShare, ...] = later_field(())
+    """How prompts.sources share the prompts of each batch, sources not named here having none; empty draws from all
+    prompts alike."""
+    conversation_prefix: tuple[PrefixMessage, ...] = later_field(())
+    """Messages before each prompt and after its system message, such as examples; student and teachers read them."""
+    max_prompt_tokens: int | None = later_field(None, ge=1)
+    """Prompts that take more tokens than this, tools and prefix included, are left out and counted; None keeps all."""
     group_size: int = Field(default=1, ge=1)
     """Trajectories per prompt."""
     num_substeps: int = Field(default=1, ge=1)
@@ -133,6 +141,11 @@ class OnPolicyConfig(TrainerConfig):
         return self.kl_coef > 0.0 or any(teacher.kl_coef for teacher in self.teachers)
 
     @property
+    def num_prompts_by_source(self) -> dict[str, int]:
+        """Prompts of each source of `mixture` in a batch."""
+        return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
+
+    @property
     def updates_per_batch(self) -> int:
         """Optimiser steps that train on one batch of rollouts."""
         return self.num_substeps * self.num_passes
@@ -164,6 +177,11 @@ class OnPolicyConfig(TrainerConfig):
             raise ValueError(
                 f"num_substeps = {self.num_substeps} does not divide prompts_per_step = {self.prompts_per_step}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _mixture_fills_a_batch(self) -> Self:
+        _ = self.num_prompts_by_source
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section
+from stillhouse.config.section import Section, later_field
 from stillhouse.types import JsonObject
 
 Verifier = Literal[
@@ -17,8 +17,8 @@ SamePrompt = Literal["first", "merge", "keep"]
 """What becomes of rows with one prompt and different metadata."""
 
 
-class PromptsConfig(Section):
-    """Where prompts come from and which of them are held out for evaluation."""
+class PromptSource(Section):
+    """Where prompts come from."""
 
     source: str = "embedded:prompts.jsonl"
     """Path of a txt, jsonl, csv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`."""
@@ -30,8 +30,24 @@ class PromptsConfig(Section):
     """Most distinct prompts to use, from the first; None uses all."""
     entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Use only these rows of the source, counted from 0; empty uses all."""
+
+
+class NamedSource(PromptSource):
+    """One of several sources of prompts."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    """Name in on_policy.mixture; each of its prompts has it in its metadata as `prompt_source`."""
+    source: str
+    """As prompts.source."""
+
+
+class PromptsConfig(PromptSource):
+    """Where prompts come from and which of them are held out for evaluation."""
+
+    sources: tuple[NamedSource, ...] = later_field(())
+    """Several sources in place of `source`; a prompt that several of them have belongs to the first."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of prompts that no stage before evaluation sees, decided by each prompt's content."""
+    """Share of prompts that no stage trains on, decided by each prompt's content."""
     split_seed: int = 0
     """Seed of the held-out set; another seed draws another set of the same size."""
     verifier: Verifier = "normalised"
@@ -43,6 +59,20 @@ class PromptsConfig(Section):
     have and the first lacks, `keep` takes each row as a prompt of its own."""
     failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of malformed rows above which the stage fails."""
+
+    @model_validator(mode="after")
+    def _one_source_or_several(self) -> Self:
+        fields = PromptSource.model_fields
+        misplaced = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        if self.sources and misplaced:
+            raise ValueError(
+                f"prompts.sources stand in place of prompts.source: leave out {', '.join(misplaced)}, or move them "
+                "into an entry of prompts.sources"
+            )
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"prompts.sources have the names {', '.join(names)}; expected each of them once")
+        return self
 
 
 class McpServerConfig(Section):

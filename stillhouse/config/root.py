@@ -81,6 +81,16 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _mixture_names_sources(self) -> Self:
+        names = [source.name for source in self.prompts.sources]
+        if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:
+            raise ValueError(
+                f"on_policy.mixture names {', '.join(unknown)}, but prompts.sources has {', '.join(names) or 'none'}; "
+                "name the sources there"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_target_ends_sampling(self) -> Self:
         selection = self.dataset.selection
         if selection.target_rows is None or self.rollouts.trajectories_file is not None:

@@ -40,6 +40,14 @@ class Section(BaseModel):
     )
 
 
+def later_field(default: Any, **constraints: Any) -> Any:
+    """A field that no dump holds at its default: configs without it keep their cache keys and continue their trainings.
+
+    For every field added to a section that enters a key.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default, **constraints)
+
+
 def _not_reserved(alias: str) -> str:
     if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
         raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")

@@ -1,14 +1,18 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from stillhouse.config import PromptsConfig, SamePrompt
+from stillhouse.config import NamedSource, PromptsConfig, PromptSource, SamePrompt
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, first_problems, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
 from stillhouse.store.fingerprint import unit_interval, variant_id, without_variant
 from stillhouse.types import Prompt, PromptMetadata
+
+PROMPT_SOURCE: Final = "prompt_source"
+"""Key of the metadata that holds the name of a prompt's source, where a config has several."""
 
 
 @dataclass(slots=True)
@@ -35,7 +39,7 @@ class ParsedPrompts:
 
 
 def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
-    """The distinct prompts of a source. Reading ends at `config.max_prompts`.
+    """The distinct prompts of a source, or of several one after the other. Reading each ends at its `max_prompts`.
 
     Raises:
         ConfigError: the source's format is unknown.
@@ -44,18 +48,20 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
     """
     report = ParseReport()
     parsed = _DistinctPrompts(config.same_prompt, report)
-    for row in _selected(config):
+    for source, row in _rows(config, parsed.prompts):
         report.rows_read += 1
         problem = row.problem
         if problem is None:
             try:
-                parsed.add(row.place, *parse_row(row.value, config))
+                prompt, metadata = parse_row(row.value, config)
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:
             report.malformed.append(f"{row.place}: {problem}")
-        if len(parsed.prompts) == config.max_prompts:
-            break
+            continue
+        if isinstance(source, NamedSource):
+            metadata.metadata[PROMPT_SOURCE] = source.name
+        parsed.add(row.place, prompt, metadata)
     _check(config, report, len(parsed.prompts))
     return ParsedPrompts(parsed.prompts, parsed.metadata, report)
 
@@ -110,7 +116,17 @@ def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
     )
 
 
-def _selected(config: PromptsConfig) -> Iterator[SourceRow]:
+def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[PromptSource, SourceRow]]:
+    """Rows of each source until `prompts`, which the caller fills meanwhile, has its `max_prompts` of them."""
+    for source in config.sources or (config,):
+        num_before = len(prompts)
+        for row in _selected(source):
+            yield source, row
+            if len(prompts) - num_before == source.max_prompts:
+                break
+
+
+def _selected(config: PromptSource) -> Iterator[SourceRow]:
     """Rows of the source, or those whose numbers are in `config.entries`."""
     rows = read_source(config)
     if not config.entries:
@@ -132,15 +148,16 @@ def _selected(config: PromptsConfig) -> Iterator[SourceRow]:
 
 
 def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None:
+    source = ", ".join(source.source for source in config.sources) or config.source
     if report.rows_read == 0:
-        raise InputError(f"prompts source {config.source} is empty; expected at least one prompt")
+        raise InputError(f"prompts source {source} is empty; expected at least one prompt")
     num_malformed = len(report.malformed)
     if num_prompts > 0 and num_malformed <= config.failure_budget * report.rows_read:
         return
     share = num_malformed / report.rows_read
     why = f"more than prompts.failure_budget = {config.failure_budget:.1%}" if num_prompts else "leaving none"
     raise InputError(
-        f"{num_malformed} of {report.rows_read} rows of {config.source} are malformed ({share:.1%}), {why}. "
+        f"{num_malformed} of {report.rows_read} rows of {source} are malformed ({share:.1%}), {why}. "
         f"Mend these rows:\n  {first_problems(report.malformed)}"
     )
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from stillhouse.config import PromptsConfig
+from stillhouse.config import PromptsConfig, PromptSource
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store import file_sha256
+from stillhouse.store import digest, file_sha256
 from stillhouse.types import JsonObject
 
 EMBEDDED: Final = "embedded:"
@@ -40,7 +40,7 @@ class SourceRow(NamedTuple):
     """What was seen and what was expected; None for a readable row."""
 
 
-def read_source(config: PromptsConfig) -> Iterator[SourceRow]:
+def read_source(config: PromptSource) -> Iterator[SourceRow]:
     """Every row of `config.source` in order; blank lines are skipped.
 
     Raises:
@@ -56,19 +56,24 @@ def read_source(config: PromptsConfig) -> Iterator[SourceRow]:
 
 
 def source_fingerprint(config: PromptsConfig) -> str:
-    """Fingerprint of the source for a cache key: a hash of the file's bytes, or the name of a Hugging Face dataset.
+    """Fingerprint of the source, or of all sources, for a cache key.
 
-    A dataset that changed on the hub is therefore read again only when the stage is refreshed.
+    It is a hash of the file's bytes, or the name of a Hugging Face dataset. A dataset that changed on the hub is
+    therefore read again only when the stage is refreshed.
 
     Raises:
         ConfigError, InputError: as `read_source`.
     """
-    if _format_of(config) == "hf":
-        return config.source
-    return file_sha256(_path_of(config.source))
+    if config.sources:
+        return digest([_fingerprint_of(source) for source in config.sources])
+    return _fingerprint_of(config)
 
 
-def _format_of(config: PromptsConfig) -> str:
+def _fingerprint_of(source: PromptSource) -> str:
+    return source.source if _format_of(source) == "hf" else file_sha256(_path_of(source.source))
+
+
+def _format_of(config: PromptSource) -> str:
     if config.format != "auto":
         return config.format
     if config.source.startswith(HUGGING_FACE):

@@ -1,14 +1,11 @@
 """Builds on-policy distillation from a job."""
 
-import logging
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
-from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.records import read_metadata, read_prompts
+from stillhouse.errors import ConfigError
+from stillhouse.store.records import read_metadata
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
@@ -19,15 +16,14 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
-from stillhouse.types import Prompt, PromptMetadata
-
-logger = logging.getLogger(__name__)
+from stillhouse.types import JsonObject, PromptMetadata
 
 
 def load_on_policy(
@@ -51,8 +47,8 @@ def load_on_policy(
     config = job.on_policy
     assert config is not None
     assert job.prompts_file is not None
-    prompts = _prompts(job.prompts_file, config)
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
+    prompts = of_mixture(read_student_prompts(job.prompts_file, config), metadata, config)
     teachers = load_teachers(
         config,
         student,
@@ -75,9 +71,10 @@ def load_on_policy(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = _sampler(job, config, student, max_context, metadata)
+    sampler = load_sampler(job, config, student, max_context, metadata)
+    used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
-        _with_room(prompts, sampler, config.prompts_per_step),
+        used,
         metadata,
         sampler,
         engines,
@@ -96,17 +93,8 @@ def load_on_policy(
         in_background=_may_sample_in_background(config),
     )
     resources.callback(queue.close)
-    return OnPolicy(student, objective, queue, teachers, rewards, config, job.work_dir / "checkpoints")
-
-
-def _prompts(path: Path, config: OnPolicyConfig) -> list[Prompt]:
-    prompts = list(read_prompts(path))
-    if len(prompts) < config.prompts_per_step:
-        raise ConfigError(
-            f"on_policy.prompts_per_step = {config.prompts_per_step}: expected at most the number of training "
-            f"prompts, {len(prompts)}"
-        )
-    return [replace(prompt, tools=[]) for prompt in prompts] if config.agentic == "off" else prompts
+    facts: JsonObject = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
+    return OnPolicy(student, objective, queue, teachers, rewards, config, job.work_dir / "checkpoints", facts)
 
 
 def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> SamplingEngines:
@@ -115,13 +103,18 @@ def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> Sampli
     return TransformersEngines(student, config.max_concurrent)
 
 
-def _sampler(
+def load_sampler(
     job: TrainJob,
     config: OnPolicyConfig,
     student: Student,
     max_context: int,
     metadata: dict[str, PromptMetadata],
 ) -> Sampler:
+    """The sampler of a job, by the settings of `config`.
+
+    Raises:
+        ConfigError: tools are wanted and none is configured, or one cannot be loaded.
+    """
     if config.agentic == "off":
         config = config.model_copy(update={"max_turns": 1})
     toolbox = Toolbox.from_config(ToolsConfig() if config.agentic == "off" else job.tools)
@@ -130,27 +123,6 @@ def _sampler(
             "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
         )
     return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules)
-
-
-def _with_room(prompts: Sequence[Prompt], sampler: Sampler, num_needed: int) -> Sequence[Prompt]:
-    """The prompts that leave room for an answer; a batch without any would stop the training midway."""
-    sizes = [len(sampler.prompt_ids(prompt)) for prompt in prompts]
-    fitting = [prompt for prompt, size in zip(prompts, sizes, strict=True) if size < sampler.max_context]
-    if len(fitting) == len(prompts):
-        return prompts
-    size, longest = max(zip(sizes, (prompt.id for prompt in prompts), strict=True))
-    problem = (
-        f"{len(prompts) - len(fitting)} of {len(prompts)} prompts leave no room for an answer in {sampler.max_context} "
-        "tokens, the shortest context of student, sampler and teachers less the longest hint: prompt "
-        f"{longest} has {size}"
-    )
-    if len(fitting) < num_needed:
-        raise InputError(
-            f"{problem}. Expected on_policy.prompts_per_step = {num_needed} of them or more with room: shorten prompts "
-            "or hints, or take models or servers of a longer context"
-        )
-    logger.warning("%s. They are left out", problem)
-    return fitting
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:

@@ -39,6 +39,7 @@ class OnPolicy:
         rewards: those of the batches.
         config: steps and substeps.
         checkpoints: folder of the checkpoints, from which a killed training may resume.
+        prompt_facts: facts about the prompts, for the record of the training.
     """
 
     name = "on_policy"
@@ -56,6 +57,7 @@ class OnPolicy:
         rewards: RewardScorer,
         config: OnPolicyConfig,
         checkpoints: Path,
+        prompt_facts: JsonObject,
     ) -> None:
         self._student = student
         self._objective = objective
@@ -64,6 +66,7 @@ class OnPolicy:
         self._rewards = rewards
         self._config = config
         self._checkpoints = checkpoints
+        self._prompt_facts = prompt_facts
         self.num_steps = config.num_steps
         self.temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -71,11 +74,10 @@ class OnPolicy:
 
     @property
     def facts(self) -> JsonObject:
-        """The teachers and their coefficients, and the rewards of this attempt that failed, if any did."""
-        facts: JsonObject = {"teachers": {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}}
-        if self._rewards.num_errors:
-            facts["num_reward_errors"] = self._rewards.num_errors
-        return facts
+        """The teachers and their coefficients, facts about the prompts, and this attempt's failed rewards, if any."""
+        teachers = {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}
+        errors = {"num_reward_errors": self._rewards.num_errors} if self._rewards.num_errors else {}
+        return {"teachers": teachers, **self._prompt_facts, **errors}
 
     def batch(self, step: int) -> Batch:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""

@@ -59,6 +59,26 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
     assert config(**sections).scoring_teacher == expected
 
 
+SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "chat", "source": "hf:chat"}]}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"on_policy": {"mixture": [{"source": "maths", "weight": 1}]}}, "names maths, but prompts.sources has none"),
+        (
+            {"prompts": SOURCES, "on_policy": {"mixture": [{"source": "code", "weight": 1}]}},
+            "names code, but prompts.sources has maths, chat",
+        ),
+        ({"prompts": {**SOURCES, "max_prompts": 5, "hf_split": "test"}}, "leave out hf_split, max_prompts"),
+        ({"prompts": {"sources": SOURCES["sources"][:1] * 2}}, "have the names maths, maths"),
+    ],
+)
+def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        config(**sections)
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [

@@ -9,6 +9,7 @@ import pytest
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts import ParsedPrompts, parse_prompts, split_prompts
+from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.types import Prompt
 
 Read = Callable[..., ParsedPrompts]
@@ -346,3 +347,24 @@ def test_membership_does_not_depend_on_the_other_prompts() -> None:
 def test_seeds_draw_other_splits_and_fraction_zero_holds_nothing_out() -> None:
     assert split_prompts(prompts(range(200)), 0.5, seed=0) != split_prompts(prompts(range(200)), 0.5, seed=1)
     assert split_prompts(prompts(range(200)), 0.0, seed=0)[1] == []
+
+
+def test_several_sources_are_read_in_order_each_with_its_own_limit_and_its_name_in_the_metadata(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    (tmp_path / "b.jsonl").write_text('{"prompt": "two"}\n{"prompt": "four", "metadata": {"answer": "4"}}\n')
+    sources = [
+        {"name": "a", "source": str(tmp_path / "a.txt"), "max_prompts": 2},
+        {"name": "b", "source": str(tmp_path / "b.jsonl")},
+    ]
+    config = PromptsConfig.model_validate({"sources": sources})
+    loaded = parse_prompts(config)
+    assert texts(loaded) == ["one", "two", "four"]
+    assert [loaded.metadata[prompt.id].metadata for prompt in loaded.prompts] == [
+        {"prompt_source": "a"},
+        {"prompt_source": "a"},
+        {"prompt_source": "b"},
+    ]
+    assert loaded.report.duplicates == 1
+    before = source_fingerprint(config)
+    (tmp_path / "b.jsonl").write_text('{"prompt": "five"}\n')
+    assert source_fingerprint(config) != before

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
@@ -20,6 +19,7 @@ from stillhouse.training.on_policy.monitoring.metrics import (
     measure_trajectories,
 )
 from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.prompts import prompts_of_batch
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
@@ -81,8 +81,8 @@ class BatchMaker:
         stack: AbstractContextManager[object],
         split: TimeSplit,
     ) -> RolloutBatch:
-        rows = distinct_rows(index, self.config.prompts_per_step, len(self.prompts), self.config.seed)
-        work = _BatchInProgress(self, [self.prompts[row] for row in rows], split)
+        prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
+        work = _BatchInProgress(self, prompts, split)
         with stack:
             trajectories = work.sample(engine, index, policy_version)
         with split.of("score"):

@@ -143,13 +143,15 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
         {"num_substeps": 2, "num_passes": 2, "correction": "truncate", "loss_fn": "ppo"},
         {"max_staleness": 2},
         {"divergence": [{"kind": "jsd"}], "ema_decay": 0.5, "teachers": [{"name": "mean", "kind": "ema"}]},
+        {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}]},
     ],
-    ids=["substeps", "stale", "ema"],
+    ids=["substeps", "stale", "ema", "mixture"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
-    new_method: NewMethod, tmp_path: Path, settings: dict[str, object]
+    new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
 ):
-    settings = {**_SHORT, "num_steps": 6, "checkpoint_every_steps": 2, **settings}
+    answers = _of_two_sources(metadata)
+    settings = {**_SHORT, "num_steps": 6, "checkpoint_every_steps": 2, "answers": answers, **settings}
     uninterrupted = train(new_method(**settings))
     folder = tmp_path / "broken"
     folder.mkdir()
@@ -162,6 +164,11 @@ def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     assert sampled
     assert same_bits(train(new_method(folder=folder, **settings)), uninterrupted)
     assert all(path.stat().st_mtime_ns == when for path, when in sampled.items() if path.exists())
+
+
+def _of_two_sources(metadata: dict[str, PromptMetadata]) -> dict[str, PromptMetadata]:
+    numbered = enumerate(metadata.items())
+    return {key: replace(entry, metadata={"prompt_source": str(number % 2)}) for number, (key, entry) in numbered}
 
 
 def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
@@ -257,3 +264,31 @@ def test_fewer_prompts_with_room_than_a_batch_takes_are_refused_with_the_longest
     for cause in causes:
         with pytest.raises(InputError, match=r"16 of 16 prompts leave no room .* hint.*prompts_per_step = 4"):
             new_method(**cause)
+
+
+def test_prompts_over_the_limit_are_left_out_and_counted(new_method: NewMethod, caplog: pytest.LogCaptureFixture):
+    samples = new_method(prompts_per_step=16, max_tokens=1, max_turns=1).batch(0).samples
+    sizes = {sample.prompt_id: sample.loss_mask.index(True) for sample in samples}
+    limit = sorted(sizes.values())[9]
+    method = new_method(max_prompt_tokens=limit, num_steps=3, **_SHORT)
+    num_dropped = sum(size > limit for size in sizes.values())
+    assert num_dropped
+    assert f"{num_dropped} of 16 prompts have more than on_policy.max_prompt_tokens = {limit} tokens" in caplog.text
+    assert all(sizes[sample.prompt_id] <= limit for step in range(3) for sample in method.batch(step).samples)
+    assert trainer_of(method).run()["dropped_prompts"] == num_dropped
+    with pytest.raises(InputError, match=r"max_prompt_tokens = 1 tokens.*prompts_per_step = 4 of them.*raise it"):
+        new_method(max_prompt_tokens=1)
+
+
+def test_student_and_teachers_read_the_prefix_and_learn_nothing_of_it(new_method: NewMethod):
+    shown = [{"role": "user", "content": "One apple?"}, {"role": "assistant", "content": "One pear."}]
+    hinted = {"name": "t", "model": "embedded:teacher", "hint": "Count."}
+    method = new_method(conversation_prefix=shown, teachers=[hinted], max_tokens=4)
+    for sample in method.batch(0).samples:
+        assert isinstance(sample, ScoredSample)
+        assert sample.teacher_view is not None
+        for ids in (sample.token_ids, sample.teacher_view.token_ids):
+            assert "One pear." in method._student.tokenizer.decode(ids)
+        assert sum(sample.loss_mask) <= 4 * 5
+        first = sample.loss_mask.index(True)
+        assert "One pear." in method._student.tokenizer.decode(sample.token_ids[:first])
