@@ -87,6 +87,8 @@ class OnPolicyConfig(TrainerConfig):
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Mass of the nucleus sampled from. Below 1 the student is trained on another distribution than its own."""
+    skip_first_n_tokens: int = later_field(0, ge=0)
+    """First sampled tokens of each trajectory that bear no loss, such as phrases that a teacher's hint leads to."""
     kl_coef: float = Field(default=1.0, ge=0.0)
     """Factor of the KL; 0 is reinforcement learning alone."""
     reward_coef: float = Field(default=0.0, ge=0.0)
@@ -182,6 +184,15 @@ class OnPolicyConfig(TrainerConfig):
     @model_validator(mode="after")
     def _mixture_fills_a_batch(self) -> Self:
         _ = self.num_prompts_by_source
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_left_to_train_on(self) -> Self:
+        if self.skip_first_n_tokens >= self.max_tokens:
+            raise ValueError(
+                f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of completions of max_tokens = "
+                f"{self.max_tokens}; expected less"
+            )
         return self
 
     @model_validator(mode="after")

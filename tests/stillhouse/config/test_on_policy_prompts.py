@@ -42,3 +42,8 @@ def test_numbers_are_kept_and_weights_share_the_rest_of_a_batch(
 def test_a_mixture_that_does_not_add_up_is_refused(mixture: list[dict[str, Any]], expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         config(*mixture, prompts_per_step=4)
+
+
+def test_skipped_tokens_leave_some_to_train_on() -> None:
+    with pytest.raises(ValidationError, match="skip_first_n_tokens = 8 leaves nothing of completions of max_tokens"):
+        config(skip_first_n_tokens=8, max_tokens=8)

@@ -13,6 +13,8 @@ from stillhouse.errors import StoreError
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
+SKIPPED_TOKENS: Final = "skipped_tokens"
+"""Metric of a batch: sampled tokens that bear no loss (`on_policy.skip_first_n_tokens`)."""
 _FACTS: Final = b"stillhouse.batch"
 
 
@@ -32,7 +34,8 @@ class RolloutBatch:
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens the student sampled."""
-        return sum(sum(sample.loss_mask) for part in self.parts for sample in part)
+        num_skipped = int(self.metrics.get(SKIPPED_TOKENS, 0))
+        return num_skipped + sum(sum(sample.loss_mask) for part in self.parts for sample in part)
 
 
 def write_batch(path: Path, batch: RolloutBatch) -> None:

@@ -143,7 +143,7 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
         {"num_substeps": 2, "num_passes": 2, "correction": "truncate", "loss_fn": "ppo"},
         {"max_staleness": 2},
         {"divergence": [{"kind": "jsd"}], "ema_decay": 0.5, "teachers": [{"name": "mean", "kind": "ema"}]},
-        {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}]},
+        {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
     ],
     ids=["substeps", "stale", "ema", "mixture"],
 )
@@ -292,3 +292,34 @@ def test_student_and_teachers_read_the_prefix_and_learn_nothing_of_it(new_method
         assert sum(sample.loss_mask) <= 4 * 5
         first = sample.loss_mask.index(True)
         assert "One pear." in method._student.tokenizer.decode(sample.token_ids[:first])
+
+
+@pytest.mark.parametrize("divergence", [[], [{}]], ids=["sampled", "exact"])
+def test_the_first_tokens_bear_no_loss_and_the_others_are_as_without_that(
+    new_method: NewMethod, divergence: list[dict[str, str]]
+):
+    settings = {"teachers": [{"name": "t", "model": "embedded:teacher", "hint": "Count."}], "num_steps": 1}
+    settings |= {"agentic": "off", "max_tokens": 12, "learning_rate": 1e-3, "divergence": divergence}
+    plain, skipping = new_method(**settings), new_method(skip_first_n_tokens=3, **settings)
+    whole, cut = plain.batch(0), skipping.batch(0)
+    for one, other in zip(whole.samples, cut.samples, strict=True):
+        assert isinstance(one, ScoredSample)
+        assert isinstance(other, ScoredSample)
+        first = one.loss_mask.index(True)
+        assert one.token_ids == other.token_ids
+        assert one.teacher_logprobs == other.teacher_logprobs
+        assert other.loss_mask == [False] * (first + 3) + one.loss_mask[first + 3 :]
+        assert other.teacher_view is not None
+        assert sum(other.teacher_view.loss_mask) == sum(other.loss_mask)
+    assert whole.num_sampled_tokens == cut.num_sampled_tokens
+    assert cut.metrics["skipped_tokens"] == 12
+    assert "skipped_tokens" not in whole.metrics
+    assert not same_bits(train(plain), train(skipping))
+
+
+def test_an_answer_of_no_more_tokens_than_are_skipped_is_not_trained_on(new_method: NewMethod):
+    method = new_method(skip_first_n_tokens=11, max_tokens=12, max_turns=1, prompts_per_step=8, num_steps=1)
+    lengths = [sum(sample.loss_mask) for sample in method.batch(0).samples]
+    assert set(lengths) <= {0, 1}
+    assert sum(lengths)
+    assert trainer_of(method).run()["trained_tokens"] == sum(lengths)
