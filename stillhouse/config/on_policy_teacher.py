@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section
+from stillhouse.config.section import Section, later_field
 
-TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
+TeacherKind = Literal["local", "base", "ema", "snapshot", "vllm", "sglang", "echo"]
 
+_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema", "snapshot"})
 _SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
 _SERVER_FIELDS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s")
 _MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "quantised", "device", "offload")
@@ -23,9 +24,13 @@ class OnPolicyTeacher(Section):
     """Name in its metrics: `teacher_kl/NAME`."""
     kind: TeacherKind = "local"
     """A model in this process (`local`), the student before training (`base`), the running mean of the student's
-    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
+    weights (`ema`, needs ema_decay), the student as it was every so many steps (`snapshot`), or a server: vLLM, SGLang,
+    or completions with `echo` in OpenAI's form."""
     model: str | None = None
-    """Model ref, or the model's name on the server; `base` and `ema` have none."""
+    """Model ref, or the model's name on the server; `base`, `ema` and `snapshot` have none."""
+    refresh_every_steps: int | None = later_field(None, ge=1)
+    """Optimiser steps after which a `snapshot` takes the student's present weights; it begins with those the training
+    starts from."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
@@ -59,14 +64,25 @@ class OnPolicyTeacher(Section):
         """Whether its full distribution is available, not only log-probabilities of some tokens."""
         return self.kind not in _SERVED_KINDS
 
+    @property
+    def is_student(self) -> bool:
+        """Whether it is the student with other weights."""
+        return self.kind in _STUDENT_KINDS
+
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
         is_served = not self.is_local
-        needs_model = self.kind == "local" or is_served
+        needs_model = not self.is_student
         if needs_model and self.model is None:
             raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} needs `model`")
         if not needs_model and self.model is not None:
             raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} is the student itself; leave out `model`")
+        if (self.kind == "snapshot") != (self.refresh_every_steps is not None):
+            raise ValueError(
+                f"teacher {self.name!r} of kind {self.kind!r} "
+                + ("needs" if self.kind == "snapshot" else "keeps its weights; leave out")
+                + " `refresh_every_steps`"
+            )
         if is_served != (self.base_url is not None):
             raise ValueError(
                 f"teacher {self.name!r} of kind {self.kind!r} "
@@ -77,7 +93,7 @@ class OnPolicyTeacher(Section):
     @model_validator(mode="after")
     def _has_nothing_of_another_kind(self) -> Self:
         unused = _SERVER_FIELDS if self.is_local else _MODEL_FIELDS
-        if self.kind == "ema":
+        if self.kind in ("ema", "snapshot"):
             unused += _MODEL_FIELDS
         fields = type(self).model_fields
         misplaced = [name for name in unused if getattr(self, name) != fields[name].default]

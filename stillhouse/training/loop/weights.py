@@ -71,19 +71,55 @@ class Weights:
         load_full_tensors(self._parameters, weights)
 
 
-class WeightAverage:
+class WeightCopy:
+    """Other weights of a model, at first a copy of its own; of the type and on the device of its parameters."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self.weights = {name: p.detach().clone() for name, p in self._parameters.items()}
+        """By parameter name."""
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Copies the weights that the model has now."""
+        for name, parameter in self._parameters.items():
+            self.weights[name].copy_(parameter)
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Copies unsharded `weights`."""
+        load_full_tensors(self.weights, weights)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Within the block the model has these weights, and the copy has the model's; do not train meanwhile."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, other in self.weights.items():
+            parameter = self._parameters[name]
+            weights = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(weights)
+
+
+class WeightAverage(WeightCopy):
     """The mean of the weights after each step, where a step t steps ago counts decay^t.
 
     After n steps the mean is (1 - decay) / (1 - decay^n) * sum_t decay^t w_{n-t}: the running mean of Adam with its
     correction of the start (arXiv 1412.6980, section 3), in the form avg_n = d_n avg_{n-1} + (1 - d_n) w_n with
     d_n = decay (1 - decay^{n-1}) / (1 - decay^n). So the weights before the first step have no part in it, and a short
-    training has a mean over its own steps. The means have the type and device of the parameters.
+    training has a mean over its own steps.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
-        self._parameters = dict(parameters)
+        super().__init__(parameters)
         self._decay = decay
-        self._means = {name: p.detach().clone() for name, p in self._parameters.items()}
         self._num_updates = 0
 
     @torch.no_grad()
@@ -92,30 +128,12 @@ class WeightAverage:
         self._num_updates += 1
         before, now = (1.0 - self._decay**n for n in (self._num_updates - 1, self._num_updates))
         mix = get_ema_multi_avg_fn(self._decay * before / now)
-        mix(list(self._means.values()), list(self._parameters.values()), self._num_updates)
-
-    @contextmanager
-    def swapped(self) -> Iterator[None]:
-        """Within the block the model has the mean as its weights, for validation and saving; do not train meanwhile."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+        mix(list(self.weights.values()), list(self._parameters.values()), self._num_updates)
 
     def state(self) -> dict[str, Tensor]:
         """The means by parameter name, and the number of steps in them as `num_updates`."""
-        return {**self._means, "num_updates": torch.tensor(self._num_updates)}
+        return {**self.weights, "num_updates": torch.tensor(self._num_updates)}
 
-    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        load_full_tensors(self._means, state)
+        super().load(state)
         self._num_updates = int(state["num_updates"])
-
-    @torch.no_grad()
-    def _exchange(self) -> None:
-        for name, mean in self._means.items():
-            parameter = self._parameters[name]
-            weights = parameter.clone()
-            parameter.copy_(mean)
-            mean.copy_(weights)

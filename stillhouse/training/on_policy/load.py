@@ -132,4 +132,4 @@ def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
 
 def _may_sample_in_background(config: OnPolicyConfig) -> bool:
     """Whether a batch can be made without the student once the engine has its weights."""
-    return config.engine != "transformers" and all(teacher.kind not in ("base", "ema") for teacher in config.teachers)
+    return config.engine != "transformers" and not any(teacher.is_student for teacher in config.teachers)

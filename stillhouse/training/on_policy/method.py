@@ -24,6 +24,7 @@ from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
+from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
 
@@ -82,11 +83,15 @@ class OnPolicy:
     def batch(self, step: int) -> Batch:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
         index, update = divmod(step, self._config.updates_per_batch)
+        checkpoints = saved_steps(self._checkpoints)
+        for teacher in self._teachers.by_name.values():
+            if isinstance(teacher, SnapshotTeacher):
+                teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         rollouts = self._with_old_logprobs(self._queue.get(index, step))
         if update == 0:
             # Training resumes from the oldest checkpoint if newer ones are damaged.
-            oldest = min(saved_steps(self._checkpoints), default=0)
+            oldest = min(checkpoints, default=0)
             self._queue.forget_before(min(oldest, step) // self._config.updates_per_batch)
         samples = rollouts.parts[update % self._config.num_substeps]
         metrics = staleness(samples, step)

@@ -78,7 +78,7 @@ def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
     start = Path(job.student_ref)
     config = job.identity()
     if job.on_policy is not None:
-        itself = {teacher.name for teacher in job.on_policy.teachers if teacher.kind in ("base", "ema")}
+        itself = {teacher.name for teacher in job.on_policy.teachers if teacher.is_student}
         teacher_names = [model for name, model in config["teachers"].items() if name not in itself]
     else:
         batches = [] if job.dataset_folder is None else iter_columns(job.dataset_folder / "train.parquet", ["teacher"])

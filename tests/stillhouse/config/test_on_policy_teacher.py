@@ -11,6 +11,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "local": {"model": "m"},
     "base": {},
     "ema": {},
+    "snapshot": {"refresh_every_steps": 5},
     "vllm": {"model": "m", "base_url": URL},
     "sglang": {"model": "m", "base_url": URL},
     "echo": {"model": "m", "base_url": URL},
@@ -25,6 +26,7 @@ def teacher(kind: str, **settings: Any) -> OnPolicyTeacher:
 def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_written_out(kind: str) -> None:
     made = teacher(kind)
     assert made.is_local == (made.base_url is None)
+    assert made.is_student == (made.model is None)
     assert OnPolicyTeacher.model_validate(made.model_dump(mode="json")) == made
 
 
@@ -35,6 +37,9 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
         ("vllm", {"model": None}, "needs `model`"),
         ("base", {"model": "m"}, "is the student itself; leave out `model`"),
         ("ema", {"model": "m"}, "is the student itself; leave out `model`"),
+        ("snapshot", {"refresh_every_steps": None}, "needs `refresh_every_steps`"),
+        ("base", {"refresh_every_steps": 5}, "keeps its weights; leave out `refresh_every_steps`"),
+        ("snapshot", {"device": "cpu"}, "leave out device"),
         ("sglang", {"base_url": None}, "needs `base_url`"),
         ("local", {"base_url": URL}, "has no server; leave out `base_url`"),
         ("local", {"api_key_env": "KEY"}, "leave out api_key_env"),

@@ -25,6 +25,7 @@ from stillhouse.training.on_policy.teachers.probe import probe
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
+from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies, stop_token_warning
@@ -103,7 +104,7 @@ class _Loading:
         tokenizer = self._tokenizer(settings)
         teacher: Teacher
         match settings.kind:
-            case "base" | "ema":
+            case "base" | "ema" | "snapshot":
                 teacher = self._self_teacher(settings, kl_coef)
             case "local":
                 assert settings.model is not None
@@ -170,6 +171,16 @@ class _Loading:
         if settings.kind == "base" and not has_adapter:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, None)
+        if settings.refresh_every_steps is not None:
+            return SnapshotTeacher(
+                settings.name,
+                kl_coef,
+                student,
+                self.work_dir / COPIES_FOLDER,
+                every_steps=settings.refresh_every_steps,
+                temperature=self.config.temperature,
+                batch_tokens=settings.batch_tokens,
+            )
         return SelfTeacher(
             settings.name,
             kl_coef,

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import ConfigError, InputError
+from stillhouse.errors import ConfigError, InputError, StoreError
 from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.metrics import NoListener
+from stillhouse.training.monitoring.metrics import NoListener, read_metrics
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -143,9 +143,14 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
         {"num_substeps": 2, "num_passes": 2, "correction": "truncate", "loss_fn": "ppo"},
         {"max_staleness": 2},
         {"divergence": [{"kind": "jsd"}], "ema_decay": 0.5, "teachers": [{"name": "mean", "kind": "ema"}]},
+        {"teachers": [{"name": "self", "kind": "snapshot", "refresh_every_steps": 3, "hint": "Count."}]},
+        {
+            "divergence": [{}],
+            "teachers": [{"name": "self", "kind": "snapshot", "refresh_every_steps": 3, "hint": "Count."}],
+        },
         {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
     ],
-    ids=["substeps", "stale", "ema", "mixture"],
+    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
@@ -323,3 +328,26 @@ def test_an_answer_of_no_more_tokens_than_are_skipped_is_not_trained_on(new_meth
     assert set(lengths) <= {0, 1}
     assert sum(lengths)
     assert trainer_of(method).run()["trained_tokens"] == sum(lengths)
+
+
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+def test_a_snapshot_is_the_student_of_the_last_refresh(new_method: NewMethod, tmp_path: Path, parameters: str):
+    teacher = {"name": "self", "kind": "snapshot", "refresh_every_steps": 2}
+    student = StudentConfig(parameters=parameters, dtype="float32", max_length=512)
+    rewards = {"reward_coef": 1.0, "adv_estimator": "reinforce"}
+    settings = {**rewards, "num_steps": 5, "log_every_steps": 1, "learning_rate": 1e-3}
+    settings |= {"checkpoint_every_steps": 1, "keep_checkpoints": 1}
+    train(new_method(folder=tmp_path, student=student, teachers=[teacher], **settings))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    kls = [row["metrics"]["on_policy/teacher_kl_k3"] for row in rows]
+    assert [kl < 1e-9 for kl in kls] == [True, False, True, False, True], "a fresh copy agrees with the student"
+    assert [path.name for path in (tmp_path / "teacher_weights").iterdir()] == ["self@00000004.safetensors"]
+
+
+def test_a_copy_of_a_snapshot_that_is_lost_stops_a_resumed_training(new_method: NewMethod, tmp_path: Path):
+    teacher = {"name": "self", "kind": "snapshot", "refresh_every_steps": 2}
+    settings = {**_SHORT, "teachers": [teacher], "checkpoint_every_steps": 3, "folder": tmp_path}
+    train(new_method(num_steps=3, **settings))
+    (tmp_path / "teacher_weights" / "self@00000002.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"self@00000002.safetensors: the weights of teacher 'self' after step 2"):
+        train(new_method(num_steps=4, **settings))
