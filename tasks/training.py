@@ -51,6 +51,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     settings = config.on_policy
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
+    measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         ON_POLICY,
@@ -68,6 +69,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
         system_prompt=config.rollouts.system_prompt,
         rules=TurnRules.of(config.rollouts),
+        **(measured if settings.generate_every_steps else {}),
     )
     return trained_student("on_policy", artifact)
 
@@ -105,6 +107,8 @@ def on_policy_task(
     rules: TurnRules,
     key: str,
     context: RunContext,
+    held_out: Artifact | None = None,
+    held_out_metadata: Artifact | None = None,
 ) -> Artifact:
     """Trains on the student's own samples; resumes like SFT."""
     job = {
@@ -112,6 +116,8 @@ def on_policy_task(
         "on_policy": on_policy,
         "prompts_file": str(prompts_file(prompts)),
         "metadata_file": str(metadata_file(metadata)),
+        "held_out_file": held_out and str(prompts_file(held_out)),
+        "held_out_metadata_file": held_out_metadata and str(metadata_file(held_out_metadata)),
         "teacher_ref": default_teacher,
         "tools": tools,
         "system_prompt": system_prompt,

@@ -132,6 +132,11 @@ class OnPolicyConfig(TrainerConfig):
     ] = "token_mean"
     """How losses of tokens become that of a batch: their mean; the mean of each trajectory's mean or sum; the sum over
     trajectories times max_tokens; the sum."""
+    generate_every_steps: int | None = later_field(None, ge=1)
+    """Optimiser steps between measurements of accuracy on held-out prompts, which the student answers with its most
+    likely tokens; None measures none."""
+    num_generations: int = later_field(32, ge=1)
+    """Held-out prompts answered in one such measurement, evenly spread over all of them."""
     watch: Literal["off", "warn", "stop"] = "warn"
     """What is done about growing lengths, collapsing entropy, truncation and a rising KL."""
     show_every_steps: int = Field(default=20, ge=1)

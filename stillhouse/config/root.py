@@ -91,6 +91,15 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _held_out_prompts_to_measure_on(self) -> Self:
+        if self.on_policy.generate_every_steps is not None and self.prompts.held_out_fraction == 0.0:
+            raise ValueError(
+                "on_policy.generate_every_steps measures on held-out prompts, but prompts.held_out_fraction is 0; "
+                "raise it, or leave generate_every_steps out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_target_ends_sampling(self) -> Self:
         selection = self.dataset.selection
         if selection.target_rows is None or self.rollouts.trajectories_file is not None:

@@ -69,6 +69,9 @@ class TrainJob(BaseModel):
     """On-policy: prompts to sample from, as `stillhouse.store.records` writes them."""
     metadata_file: Path | None = None
     """On-policy: their metadata, for the reward that is tracked; None tracks none."""
+    held_out_file: Path | None = None
+    """On-policy: prompts that are not trained on, to measure on; their metadata is in `held_out_metadata_file`."""
+    held_out_metadata_file: Path | None = None
     teacher_ref: str | None = None
     """On-policy: the local model that scores where `on_policy.teachers` names none; None where nothing is scored."""
     tools: ToolsConfig = ToolsConfig()
@@ -89,6 +92,8 @@ class TrainJob(BaseModel):
         needed = {"sft": ["sft"], "on_policy": ["on_policy", "prompts_file"]}[self.method]
         if self.sft is not None and self.sft.dataset_weight > 0.0:
             needed.append("dataset_folder")
+        if self.on_policy is not None and self.on_policy.generate_every_steps is not None:
+            needed += ["held_out_file", "held_out_metadata_file"]
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
             raise ValueError(f"method {self.method!r} needs {', '.join(missing)}")

@@ -22,6 +22,7 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
+from stillhouse.training.on_policy.held_out import held_out_generations
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
@@ -76,7 +77,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             progress=progress,
             listener=tracked,
             tracking_run_id=job.tracking.run_id if job.tracking else None,
-            measurements=_measurements(job, student, ranks, tracked),
+            measurements=_measurements(job, student, ranks, tracked, resources),
             peak_tflops=job.runtime.peak_tflops,
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
@@ -132,7 +133,11 @@ def _max_length(job: TrainJob, student: Student) -> int:
     return min(max_length, num_positions)
 
 
-def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Listener) -> list[Measurement]:
+def _measurements(
+    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, resources: ExitStack
+) -> list[Measurement]:
+    if job.method == "on_policy":
+        return held_out_generations(job, student, listener, resources)
     sft = job.sft
     if sft is None or sft.generate_every_steps is None:
         return []

@@ -31,6 +31,7 @@ class Generations:
         work_dir: holds `generations.jsonl`, one row per answer; None writes none. Processes that train together all
             sample the same, since a sharded model computes for all of them at once.
         listener: gets the same rows as a table.
+        rewards: of trajectories, None for one without; None measures no reward.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Generations:
         every_steps: int,
         work_dir: Path | None,
         listener: Listener,
+        rewards: Callable[[Sequence[SampledTrajectory]], Sequence[float | None]] | None = None,
     ) -> None:
         self._student = student
         self._sample = sample
@@ -51,18 +53,24 @@ class Generations:
         self.every_steps = every_steps
         self._rows = StepRows(work_dir and work_dir / GENERATIONS_FILE)
         self._listener = listener
+        self._rewards = rewards
 
     def measure(self, step: int) -> dict[str, float]:
         """Samples and records the answers after `step` steps; random states are those of a training without it.
 
         Returns:
             generation_accuracy: share of right answers among the verifiable ones; left out where none is.
+            generation_reward: mean reward of answers that have one; left out where none has.
             generation_truncated_share: share of answers that ran out of tokens or of context.
             generation_mean_tokens: sampled tokens of an answer, over all its turns.
         """
         with _undisturbed(self._student):
             trajectories = self._sample(list(self._prompts.values()))
-        rows = [self._row(trajectory, step) for trajectory in trajectories]
+            rewards = self._rewards(trajectories) if self._rewards else [None] * len(trajectories)
+        rows = [
+            self._row(trajectory, step) | ({} if self._rewards is None else {"reward": reward})
+            for trajectory, reward in zip(trajectories, rewards, strict=True)
+        ]
         self._rows.append(rows)
         self._rows.sync()
         self._listener.log_table(rows, GENERATIONS_TABLE)
@@ -104,6 +112,8 @@ def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
     }
     if verdicts:
         metrics["generation_accuracy"] = sum(verdicts) / len(verdicts)
+    if rewards := [row["reward"] for row in rows if row.get("reward") is not None]:
+        metrics["generation_reward"] = math.fsum(rewards) / len(rewards)
     return metrics
 
 

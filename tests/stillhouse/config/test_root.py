@@ -72,6 +72,10 @@ SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "cha
         ),
         ({"prompts": {**SOURCES, "max_prompts": 5, "hf_split": "test"}}, "leave out hf_split, max_prompts"),
         ({"prompts": {"sources": SOURCES["sources"][:1] * 2}}, "have the names maths, maths"),
+        (
+            {"prompts": {"held_out_fraction": 0}, "on_policy": {"generate_every_steps": 5}},
+            "generate_every_steps measures on held-out prompts",
+        ),
     ],
 )
 def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expected: str) -> None:

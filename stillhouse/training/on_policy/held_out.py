@@ -1,0 +1,78 @@
+"""Measurements on held-out prompts during on-policy distillation."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from stillhouse.errors import InputError
+from stillhouse.serving.generator import Generator
+from stillhouse.store.records import read_metadata
+from stillhouse.training.job import TrainJob
+from stillhouse.training.loop.trainer import Measurement
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.generations import Generations
+from stillhouse.training.monitoring.metrics import Listener
+from stillhouse.training.on_policy.load import load_sampler
+from stillhouse.training.on_policy.prompts import read_student_prompts
+from stillhouse.training.on_policy.rewards import RewardScorer
+from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.types import Prompt
+
+_MOST_LIKELY: Final = {"temperature": 0.0, "top_p": 1.0, "group_size": 1}
+"""So that between two measurements only the student differs."""
+
+
+def held_out_generations(
+    job: TrainJob, student: Student, listener: Listener, resources: ExitStack
+) -> list[Measurement]:
+    """The measurement that `on_policy.generate_every_steps` asks for, if any; the student samples in this process.
+
+    Args:
+        job: names held-out prompts and rewards.
+        student: measured.
+        listener: gets the answers as a table.
+        resources: closes the rewards' sandbox.
+
+    Raises:
+        ConfigError: a tool or reward cannot be loaded.
+        InputError: no prompt was held out.
+    """
+    config = job.on_policy
+    if config is None or config.generate_every_steps is None:
+        return []
+    assert job.held_out_file is not None
+    assert job.held_out_metadata_file is not None
+    prompts = read_student_prompts(job.held_out_file, config)
+    if not prompts:
+        raise InputError(
+            f"on_policy.generate_every_steps = {config.generate_every_steps}: {job.held_out_file} holds no prompt to "
+            "measure on; raise prompts.held_out_fraction, or leave it out"
+        )
+    count = min(config.num_generations, len(prompts))
+    spread = [prompts[place * len(prompts) // count] for place in range(count)]
+    metadata = read_metadata(job.held_out_metadata_file)
+    max_context = student.causal_lm.config.max_position_embeddings
+    sampler = load_sampler(job, config.model_copy(update=_MOST_LIKELY), student, max_context, metadata)
+    scorer = resources.enter_context(RewardScorer(job.tools)) if job.tools.rewards_file else None
+
+    def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+        # Always round 0: every measurement has the same seeds.
+        generator = Generator(student.causal_lm, max_batch=config.max_concurrent)
+        return sampler.sample(generator, prompts, round_index=0)
+
+    def rewards(trajectories: Sequence[SampledTrajectory]) -> list[float | None]:
+        assert scorer is not None
+        return [reward.total for reward in scorer.score(trajectories, metadata)]
+
+    return [
+        Generations(
+            student,
+            sample,
+            spread,
+            metadata,
+            every_steps=config.generate_every_steps,
+            work_dir=job.work_dir,
+            listener=listener,
+            rewards=rewards if scorer else None,
+        )
+    ]
