@@ -56,7 +56,7 @@ def test_answered_rows_are_scored_in_order_and_others_are_not(measure: Measure, 
 
 
 @pytest.mark.slow
-def test_the_student_answers_each_prompt_once_for_all_its_rows_and_the_journal_keeps_it(
+def test_the_student_answers_each_prompt_once_and_the_journal_keeps_it(
     measure: Measure, make_answered: MakeAnswered
 ) -> None:
     rows = [make_answered("What is 2 + 3?"), make_answered("What is 2 + 3?", "6"), make_answered("What is 1 + 1?")]

@@ -62,7 +62,7 @@ def test_rows_get_the_vectors_of_their_prompts_in_order(embed: Embed, make_answe
     assert (artifact.num_rows, artifact.facts["completions"], again.facts["completions"]) == (4, 1, 0)
 
 
-def test_a_cap_in_money_does_not_need_the_price_of_embeddings_and_one_in_requests_holds(
+def test_a_cap_in_money_needs_no_price_of_embeddings_and_one_in_requests_holds(
     embed: Embed, make_answered: MakeAnswered
 ) -> None:
     rows = [make_answered(f"question {place}?") for place in range(6)]

@@ -16,6 +16,8 @@ from tasks.judging import judge_task
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 
+MakeContext = Callable[..., RunContext]
+
 MakeAnswered = Callable[..., Trajectory]
 WriteShard = Callable[..., tuple[Artifact, Artifact]]
 RUBRIC = (Criterion(name="clarity", question="Clear?", best=4),)
@@ -24,9 +26,7 @@ RUBRIC = (Criterion(name="clarity", question="Clear?", best=4),)
 class World:
     """The judge's task on one shard after another, in one store."""
 
-    def __init__(
-        self, provider: SimulatedProvider, make_context: Callable[..., RunContext], write_shard: WriteShard
-    ) -> None:
+    def __init__(self, provider: SimulatedProvider, make_context: MakeContext, write_shard: WriteShard) -> None:
         self.provider = provider
         self._make_context = make_context
         self._write_shard = write_shard
@@ -52,9 +52,7 @@ class World:
 
 
 @pytest.fixture
-def world(
-    make_context: Callable[..., RunContext], write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+def world(make_context: MakeContext, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
     with SimulatedProvider(by_answer) as provider:
         yield World(provider, make_context, write_shard)
@@ -72,9 +70,7 @@ def by_answer(request: ReceivedRequest) -> Reply:
     return says(**{key: value for key, value in judgement.items() if key in wanted})
 
 
-def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
-    world: World, make_answered: MakeAnswered
-) -> None:
+def test_rows_get_grades_and_verdicts_in_order(world: World, make_answered: MakeAnswered) -> None:
     rows = [
         make_answered("one?", "It is 6."),
         make_answered("two?", stop_reason=StopReason.LENGTH),
@@ -141,9 +137,7 @@ def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None
     assert "saw 9" in corrections[2]
 
 
-def test_a_judge_that_stays_with_garbage_leaves_the_row_unscored_and_unverified(
-    world: World, make_answered: MakeAnswered
-) -> None:
+def test_a_judge_that_only_writes_garbage_leaves_the_row_unscored(world: World, make_answered: MakeAnswered) -> None:
     world.provider.script = lambda _: Reply(completion("wrong, 0 out of 4"))
     artifact, rows = world.judge([make_answered("one?")], verifier="judge")
     assert len(world.provider.ledger) == 3
@@ -153,9 +147,7 @@ def test_a_judge_that_stays_with_garbage_leaves_the_row_unscored_and_unverified(
     assert artifact.facts["stop_reasons"] == {"invalid": 1}
 
 
-def test_judgements_that_fail_leave_rows_null_within_the_failure_budget_and_end_the_stage_beyond(
-    world: World, make_answered: MakeAnswered
-) -> None:
+def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, make_answered: MakeAnswered) -> None:
     rows = [make_answered(f"{number}?") for number in range(4)]
 
     def failing(request: ReceivedRequest) -> Reply:
@@ -175,9 +167,7 @@ def test_the_judge_spends_from_the_budget_at_its_own_price(world: World, make_an
     assert world.provider.ledger == []
 
 
-def test_the_judge_has_a_key_of_its_own(
-    world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_judge_has_its_own_key(world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "judge-key")
     keys: list[str] = []
 
@@ -192,7 +182,7 @@ def test_the_judge_has_a_key_of_its_own(
 
 
 @pytest.mark.parametrize(("key", "told"), [("", "JUDGE_KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
-def test_a_key_that_is_absent_or_refused_is_told_with_its_variable_and_its_setting(
+def test_an_absent_or_refused_key_is_named(
     world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, told: str
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)

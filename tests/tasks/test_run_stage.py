@@ -26,6 +26,8 @@ from tasks.rollouts import ShardTarget
 from tasks.run.context import RunContext
 from tasks.run_stage import STAGES, local_inputs, run_stage_call
 
+MakeContext = Callable[..., RunContext]
+
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")
 
 
@@ -35,7 +37,7 @@ def elsewhere(artifact: Artifact) -> str:
 
 
 @pytest.fixture
-def call_of(make_context: Callable[..., RunContext]) -> Callable[..., dict[str, Any]]:
+def call_of(make_context: MakeContext) -> Callable[..., dict[str, Any]]:
     """A call as it arrives, as JSON."""
 
     def make(stage: str, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def sft_inputs() -> dict[str, Any]:
 
 
 @pytest.fixture
-def stored(make_context: Callable[..., RunContext]) -> Artifact:
+def stored(make_context: MakeContext) -> Artifact:
     def fill(folder: Path) -> tuple[int, dict[str, Any]]:
         (folder / "rows.jsonl").write_text("{}\n")
         return 1, {}
@@ -111,7 +113,7 @@ def inputs_of_stages(stored: Artifact, sft_inputs: dict[str, Any]) -> dict[str, 
 
 
 @pytest.mark.parametrize("name", ["sft", "on_policy", "evaluation", "rollouts"])
-def test_a_call_keeps_every_input_and_so_its_key(
+def test_a_call_keeps_all_inputs_and_its_key(
     name: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
 ) -> None:
     stage, _ = STAGES[name]
@@ -122,7 +124,7 @@ def test_a_call_keeps_every_input_and_so_its_key(
 
 
 @pytest.mark.parametrize(("name", "model"), [("sft", "start"), ("evaluation", "model")])
-def test_a_student_trained_before_is_found_where_this_machine_has_it(
+def test_a_trained_student_is_found_on_this_machine(
     name: str, model: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
 ) -> None:
     inputs = inputs_of_stages(stored, sft_inputs)[name]
@@ -141,9 +143,7 @@ def test_a_stage_that_cannot_be_handed_over_is_refused(call_of: Any, sft_inputs:
         run_stage_call({**call_of("sft", sft_inputs), "stage": "prompts"})
 
 
-def test_an_input_that_no_shared_store_holds_is_an_error_that_names_it(
-    call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
-) -> None:
+def test_an_input_that_no_shared_store_has_is_named(call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
     (Path(stored.uri) / "rows.jsonl").unlink()
     with pytest.raises(
         StoreError, match=r"rows\.jsonl is gone\. runtime\.store .* a folder that parent and worker share"

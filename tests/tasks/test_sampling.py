@@ -13,6 +13,8 @@ from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.sampling import Sampled, check_failures, sample
 
+Sample = Callable[..., Sampled]
+
 
 def make_prompts(count: int) -> list[Prompt]:
     every: list[list[Message]] = [[{"role": "user", "content": f"question {index}"}] for index in range(count)]
@@ -42,30 +44,28 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
     return run
 
 
-def test_trajectories_come_in_the_order_of_the_prompts(sample_from: Callable[..., Sampled]) -> None:
+def test_trajectories_come_in_the_order_of_the_prompts(sample_from: Sample) -> None:
     with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=0.02 * (request.index % 3))) as provider:
         got = sample_from(provider.url)
     assert [one.messages[0]["content"] for one in got.trajectories] == [f"question {index}" for index in range(12)]
     assert (got.facts["trajectories"], got.facts["requests"], got.facts["failed"]) == (12, 12, 0)
 
 
-def test_the_budget_of_the_run_ends_it(sample_from: Callable[..., Sampled]) -> None:
+def test_the_budget_of_the_run_ends_it(sample_from: Sample) -> None:
     with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
         with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
             sample_from(provider.url, usd=1.0, max_usd=0.0002)
         assert 0 < provider.num_billed < 12
 
 
-def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(
-    sample_from: Callable[..., Sampled],
-) -> None:
+def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(sample_from: Sample) -> None:
     with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
         with pytest.raises(ConfigError, match="the price of the teacher is unknown"):
             sample_from(provider.url, max_usd=1.0)
         assert provider.ledger == []
 
 
-def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_from: Callable[..., Sampled]) -> None:
+def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_from: Sample) -> None:
     with (
         SimulatedProvider(lambda request: error(401, "Incorrect API key")) as provider,
         pytest.raises(AuthenticationError, match=r"variable TEACHER_KEY:.* in runtime\.api_key_env"),
@@ -74,7 +74,7 @@ def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_
 
 
 @pytest.mark.slow
-def test_a_teacher_is_asked_through_its_batch_endpoint(sample_from: Callable[..., Sampled], batch_server: Any) -> None:
+def test_a_teacher_is_asked_through_its_batch_endpoint(sample_from: Sample, batch_server: Any) -> None:
     batch_server.finish.set()
     got = sample_from(batch_server.url, usd=1.0, batch=True)
     assert [one.messages[-1]["content"] for one in got.trajectories] == [

@@ -6,11 +6,11 @@ import pytest
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 
 
 @pytest.fixture
-def make_trajectory() -> MakeTrajectory:
+def make_trajectory() -> Make:
     """A finished two-turn trajectory of the shop task whose answer is 5, unless told otherwise."""
 
     def make(number: int = 0, **changes: Any) -> Trajectory:

@@ -26,9 +26,7 @@ def message(*calls: Any) -> Any:
 
 
 @pytest.mark.parametrize("written", ODD)
-def test_labels_duplicates_and_the_judge_read_such_calls(
-    make_trajectory: Callable[..., Trajectory], written: str
-) -> None:
+def test_labels_and_the_judge_read_odd_calls(make_trajectory: Callable[..., Trajectory], written: str) -> None:
     plain = make_trajectory()
     trajectory = make_trajectory(messages=[plain.messages[0], message(ODD[written]), *plain.messages[2:]])
     (call,) = calls_of(trajectory.messages[1])

@@ -74,7 +74,7 @@ def test_what_the_model_wrote_and_what_tools_returned_are_looked_through(riddles
 
 
 @given(start=st.integers(0, 20), length=st.integers(1, 20), around=st.integers(0, 5))
-def test_a_run_counts_from_its_length_on_wherever_it_stands(
+def test_a_run_counts_from_its_length_on(
     tmp_path_factory: pytest.TempPathFactory, start: int, length: int, around: int
 ) -> None:
     spelled = [f"w{number}" for number in range(40)]
@@ -135,9 +135,7 @@ def _jsonl_of_text(path: Path) -> None:
     ("name", "write"),
     [("set.txt", _txt), ("set.csv", _csv), ("set.parquet", _parquet), ("set.jsonl", _jsonl_of_text)],
 )
-def test_sets_are_read_whatever_their_format_and_columns(
-    tmp_path: Path, name: str, write: Callable[[Path], None]
-) -> None:
+def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
     labels = ContaminationLabels(ContaminationConfig(sets={"s": str(tmp_path / name)}))
     found = hits(labels, item(PROBLEM))[0]
@@ -156,7 +154,7 @@ def test_sets_are_read_whatever_their_format_and_columns(
         ("set.parquet", "PAR", InputError, r"sets.aime: .*set.parquet cannot be read as parquet"),
     ],
 )
-def test_a_set_that_cannot_be_used_is_named(
+def test_unusable_sets_are_named(
     tmp_path: Path, name: str, content: str | bytes | None, error: type[Exception], message: str
 ) -> None:
     if content is not None:

@@ -23,7 +23,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 STUDENT = "embedded:student"
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
@@ -49,8 +49,8 @@ def plain_nll(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trajec
     return losses[torch.tensor(sample.loss_mask[1:])].mean().item()
 
 
-def test_it_is_the_mean_cross_entropy_of_the_supervised_tokens(
-    scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: MakeTrajectory
+def test_nll_is_the_mean_cross_entropy_of_supervised_tokens(
+    scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: Make
 ) -> None:
     rows = [make_trajectory(number, answer="5" * (1 + 7 * number)) for number in range(5)]
     model = load_model(STUDENT, device="cpu", num_threads=1)
@@ -58,18 +58,14 @@ def test_it_is_the_mean_cross_entropy_of_the_supervised_tokens(
     assert asyncio.run(scorer.nll(rows, 4096)) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_row_scores_the_same_among_any_others_and_in_any_chunk(
-    scorer: StudentScorer, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_row_scores_the_same_among_any_others_and_in_any_chunk(scorer: StudentScorer, make_trajectory: Make) -> None:
     rows = [make_trajectory(number % 3, answer=f"It is {number}.") for number in range(70)]
     together = asyncio.run(scorer.nll(rows, 4096))
     alone = [asyncio.run(scorer.nll([row], 4096))[0] for row in (rows[0], rows[69])]
     assert [together[0], together[69]] == pytest.approx(alone, rel=1e-4)
 
 
-def test_a_surprising_answer_scores_higher_than_the_usual_one(
-    scorer: StudentScorer, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_surprising_answer_scores_higher_than_the_usual_one(scorer: StudentScorer, make_trajectory: Make) -> None:
     usual, odd = asyncio.run(
         scorer.nll([make_trajectory(answer="5"), make_trajectory(answer="zq xv jk qz wq kx")], 4096)
     )
@@ -78,8 +74,8 @@ def test_a_surprising_answer_scores_higher_than_the_usual_one(
     assert odd > usual
 
 
-def test_rows_that_cannot_be_trained_on_have_none(
-    scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: MakeTrajectory
+def test_untrainable_rows_have_none(
+    scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: Make
 ) -> None:
     good = make_trajectory()
     length = len(render_samples(tokenizer, good.messages, good.tools)[0].token_ids)
@@ -92,7 +88,7 @@ def test_rows_that_cannot_be_trained_on_have_none(
     assert asyncio.run(scorer.nll([good], length - 1)) == [None]
 
 
-def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(make_trajectory: MakeTrajectory) -> None:
+def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(make_trajectory: Make) -> None:
     runtime = RuntimeConfig(device="cpu", num_threads=1)
     with student_scorer("embedded:teacher", runtime) as one:
         with student_scorer("embedded:teacher", runtime) as other:
@@ -102,7 +98,7 @@ def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(ma
     assert not one.is_loaded
 
 
-def test_a_student_that_is_not_there_is_told_of(make_trajectory: MakeTrajectory) -> None:
+def test_a_student_that_is_not_there_is_told_of(make_trajectory: Make) -> None:
     with student_scorer("embedded:nobody", RUNTIME) as missing, pytest.raises(ConfigError, match="nobody"):
         asyncio.run(missing.nll([make_trajectory()], 4096))
 
@@ -112,7 +108,7 @@ def about(number: int, expected: str | None = "5") -> PromptMetadata:
 
 
 def test_each_distinct_prompt_is_asked_once_with_its_own_tools_and_system_prompt(
-    make_trajectory: MakeTrajectory,
+    make_trajectory: Make,
 ) -> None:
     first = make_trajectory(0)
     with_system = make_trajectory(1)
@@ -125,7 +121,7 @@ def test_each_distinct_prompt_is_asked_once_with_its_own_tools_and_system_prompt
     assert prompts["prompt-0"].id != prompts["prompt-1"].id
 
 
-def test_the_rate_is_the_share_of_right_answers_among_the_verified_ones(make_trajectory: MakeTrajectory) -> None:
+def test_the_rate_is_the_share_of_right_answers_among_the_verified_ones(make_trajectory: Make) -> None:
     prompts = student_prompts([make_trajectory(number) for number in range(3)])
 
     def answer(number: int, text: str, stop_reason: StopReason = StopReason.ANSWERED) -> Trajectory:

@@ -26,7 +26,7 @@ from stillhouse.dataset.judge import (
 from stillhouse.errors import ConfigError
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 RUBRIC = (
     Criterion(name="clarity", question="Is the answer easy to follow?", best=4),
     Criterion(name="care", question="Careful?", best=10),
@@ -50,7 +50,7 @@ def texts(question: Question) -> tuple[str, str]:
     return system, user
 
 
-def test_the_judge_sees_roles_calls_results_answer_expectation_and_rubric(make_trajectory: MakeTrajectory) -> None:
+def test_the_judge_sees_roles_calls_results_answer_expectation_and_rubric(make_trajectory: Make) -> None:
     system, user = texts(asked(make_trajectory(), about(), instructions="Be strict."))
     assert '"clarity": a whole number from 0 (worst) to 4 (best). Is the answer easy to follow?' in system
     assert system.endswith("Be strict.")
@@ -65,7 +65,7 @@ def test_the_judge_sees_roles_calls_results_answer_expectation_and_rubric(make_t
         assert part in user
 
 
-def test_a_verdict_is_asked_for_only_under_the_verifier_judge(make_trajectory: MakeTrajectory) -> None:
+def test_a_verdict_is_asked_for_only_under_the_verifier_judge(make_trajectory: Make) -> None:
     graded, verified = asked(make_trajectory(), about()), asked(make_trajectory(), about("judge"), rubric=())
     assert (graded.verdict, verified.verdict) == (False, True)
     assert '"verdict"' not in texts(graded)[0]
@@ -82,14 +82,12 @@ def test_a_verdict_is_asked_for_only_under_the_verifier_judge(make_trajectory: M
     ],
     ids=["cut", "failed", "blank"],
 )
-def test_what_came_to_no_answer_is_not_asked_about(make_trajectory: MakeTrajectory, changes: dict[str, Any]) -> None:
+def test_what_came_to_no_answer_is_not_asked_about(make_trajectory: Make, changes: dict[str, Any]) -> None:
     config = JudgeConfig(rubric=RUBRIC)
     assert question_of(make_trajectory(**changes), about("judge"), config) is None
 
 
-def test_without_a_rubric_only_prompts_under_the_verifier_judge_are_asked_about(
-    make_trajectory: MakeTrajectory,
-) -> None:
+def test_without_a_rubric_only_prompts_under_the_verifier_judge_are_asked_about(make_trajectory: Make) -> None:
     assert question_of(make_trajectory(), about(), JudgeConfig()) is None
     assert question_of(make_trajectory(), None, JudgeConfig()) is None
     assert question_of(make_trajectory(), about("judge"), JudgeConfig()) is not None
@@ -108,14 +106,12 @@ def test_nothing_a_trajectory_says_ends_the_quotation(text: str) -> None:
     assert user.endswith(f"</{mark}>\n\nGrade this conversation.")
 
 
-def test_equal_conversations_are_one_prompt_and_other_ones_are_not(make_trajectory: MakeTrajectory) -> None:
+def test_equal_conversations_are_one_prompt_and_other_ones_are_not(make_trajectory: Make) -> None:
     first, again, other = make_trajectory(), make_trajectory(sample_index=3), make_trajectory(answer="It is 6.")
     assert asked(first).prompt.id == asked(again).prompt.id != asked(other).prompt.id
 
 
-def test_a_long_conversation_is_cut_in_the_middle_and_the_prompt_stays_bounded(
-    make_trajectory: MakeTrajectory,
-) -> None:
+def test_a_long_conversation_is_cut_in_the_middle_and_the_prompt_stays_bounded(make_trajectory: Make) -> None:
     _, user = texts(asked(make_trajectory(answer="x" * 100_000), about(expected="y" * 100_000)))
     assert len(user) < MAX_CONVERSATION + 2 * MAX_PART + 500
     assert "[1] user:\nAnna has 2 apples." in user
@@ -170,9 +166,7 @@ def test_a_judgement_that_failed_or_misses_its_schema_counts_for_nothing() -> No
         (["right"], 3, None),
     ],
 )
-def test_the_verdict_is_that_of_more_than_half_of_the_samples(
-    verdicts: list[str], num_samples: int, expected: bool | None
-) -> None:
+def test_the_verdict_is_that_of_most_samples(verdicts: list[str], num_samples: int, expected: bool | None) -> None:
     row = combined(*(judgement(verdict=verdict) for verdict in verdicts), num_samples=num_samples)
     assert row["verdict"] is expected
 

@@ -18,6 +18,8 @@ from stillhouse.interop.export import Form, export_dataset
 from stillhouse.store import ArtifactStore, file_sha256
 from stillhouse.types import Artifact, Trajectory
 
+Write = Callable[[str, bool], Artifact]
+
 KillWriters = Callable[..., Iterator[int]]
 SPLITS = ("train", "validation", "rejected")
 NUM_ROWS = 60
@@ -87,8 +89,8 @@ def rows_of(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a moment in which neither has the name")
-def test_a_dataset_is_the_old_one_or_the_new_one(
-    tmp_path: Path, shard: CandidateShard, write: Callable[[str, bool], Artifact], kill_writers: KillWriters
+def test_a_dataset_is_old_or_new(
+    tmp_path: Path, shard: CandidateShard, write: Write, kill_writers: KillWriters
 ) -> None:
     store = ArtifactStore(tmp_path)
     versions = []
@@ -112,9 +114,7 @@ def test_a_dataset_is_the_old_one_or_the_new_one(
 
 
 @pytest.mark.parametrize("form", ["openai", pytest.param("parquet", marks=pytest.mark.slow), "hf"])
-def test_an_export_is_the_old_one_or_the_new_one_or_not_there_at_all(
-    tmp_path: Path, write: Callable[[str, bool], Artifact], kill_writers: KillWriters, form: Form
-) -> None:
+def test_an_export_is_old_or_new_or_absent(tmp_path: Path, write: Write, kill_writers: KillWriters, form: Form) -> None:
     folders, versions = [], []
     for number in range(2):
         folders.append(write(f"key {number}", number == 0).uri)

@@ -15,6 +15,8 @@ from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, LABEL_COLUMNS
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
 
+Make = Callable[..., Trajectory]
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
@@ -51,16 +53,14 @@ def read_back(row: JsonObject) -> JsonObject:
     return {"messages": [json.loads(text) for text in row["messages"]], "arguments": row["arguments"]}
 
 
-def test_a_row_has_every_column_in_order_and_null_for_what_was_not_measured(
-    make_trajectory: Callable[..., Trajectory],
-) -> None:
+def test_a_row_has_every_column_in_order_and_null_for_what_was_not_measured(make_trajectory: Make) -> None:
     row = candidate_row(make_trajectory(), None, {}, None)
     assert list(row) == [column.name for column in CANDIDATE_COLUMNS]
     assert {row[column.name] for column in LABEL_COLUMNS} == {None}
     assert (row["metadata"], row["error"], row["sampling"]) == ("{}", None, None)
 
 
-def test_a_row_holds_what_trajectory_prompt_and_labels_say(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_a_row_holds_what_trajectory_prompt_and_labels_say(make_trajectory: Make) -> None:
     turns = [Turn("stop", {"cached_tokens": 3}, 0.5, "m", provider="x", request_id=name) for name in ("r1", None)]
     trajectory = make_trajectory(turns=turns, error={"kind": "timeout", "message": "late"})
     labels = {
@@ -78,7 +78,7 @@ def test_a_row_holds_what_trajectory_prompt_and_labels_say(make_trajectory: Call
     assert json.loads(row["metadata"]) == {"k": [1, None]}
 
 
-def test_a_label_that_is_no_column_is_refused(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_a_label_that_is_no_column_is_refused(make_trajectory: Make) -> None:
     with pytest.raises(KeyError, match="lenght"):
         candidate_row(make_trajectory(), None, {"lenght": 3}, None)
 
@@ -126,9 +126,7 @@ def test_a_call_that_an_endpoint_wrote_otherwise_is_kept_as_it_is(call: JsonObje
     assert original_messages(read_back(row)) == trajectory.messages
 
 
-def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prompt(
-    make_trajectory: Callable[..., Trajectory],
-) -> None:
+def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prompt(make_trajectory: Make) -> None:
     asked, calling, result, answer = make_trajectory().messages
     shown, sampled = (
         [{**calling["tool_calls"][0], "function": {"name": name}} for name in names] for names in ("s", "gfg")

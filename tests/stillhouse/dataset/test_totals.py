@@ -3,8 +3,10 @@ from collections.abc import Callable
 from stillhouse.dataset.totals import totals_of
 from stillhouse.types import Trajectory, Turn
 
+Make = Callable[..., Trajectory]
 
-def test_sums_are_unknown_as_soon_as_one_turn_does_not_report(make_trajectory: Callable[..., Trajectory]) -> None:
+
+def test_sums_are_unknown_as_soon_as_one_turn_does_not_report(make_trajectory: Make) -> None:
     known = totals_of(make_trajectory())
     assert (known.prompt_tokens, known.completion_tokens, known.cost_usd, known.latency_s) == (40, 12, 0.75, 0.75)
     assert known.reasoning_tokens is None
@@ -18,18 +20,18 @@ def test_sums_are_unknown_as_soon_as_one_turn_does_not_report(make_trajectory: C
     assert totals_of(make_trajectory(turns=[*turns, Turn("stop", {}, None, "m")])).latency_s is None
 
 
-def test_nothing_sampled_is_unknown_rather_than_zero(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_nothing_sampled_is_unknown_rather_than_zero(make_trajectory: Make) -> None:
     totals = totals_of(make_trajectory(turns=[]))
     assert (totals.completion_tokens, totals.cost_usd, totals.latency_s, totals.num_tool_calls) == (None, None, None, 0)
 
 
-def test_calls_that_came_with_the_prompt_are_not_counted(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_calls_that_came_with_the_prompt_are_not_counted(make_trajectory: Make) -> None:
     messages = make_trajectory().messages
     totals = totals_of(make_trajectory(messages=messages[:-1] + messages))
     assert (totals.num_tool_calls, totals.num_tool_results) == (1, 1)
 
 
-def test_a_call_without_a_result_is_asked_for_but_not_answered(make_trajectory: Callable[..., Trajectory]) -> None:
+def test_a_call_without_a_result_is_asked_for_but_not_answered(make_trajectory: Make) -> None:
     messages = make_trajectory().messages
     totals = totals_of(make_trajectory(messages=[*messages[:-1], messages[1]]))
     assert (totals.num_tool_calls, totals.num_tool_results) == (2, 1)

@@ -24,7 +24,7 @@ from stillhouse.dataset.write import write_rows
 from stillhouse.errors import InputError
 from stillhouse.types import PromptMetadata, Trajectory
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Decided:
 
 
 @pytest.fixture
-def shards(tmp_path: Path, make_trajectory: MakeTrajectory) -> list[CandidateShard]:
+def shards(tmp_path: Path, make_trajectory: Make) -> list[CandidateShard]:
     return [written(tmp_path / f"{first}.parquet", make_trajectory, range(first, first + 5)) for first in (0, 5)]
 
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def written(path: Path, make: MakeTrajectory, numbers: range, **changes: Any) -> CandidateShard:
+def written(path: Path, make: Make, numbers: range, **changes: Any) -> CandidateShard:
     with TableWriter(path, CANDIDATE_COLUMNS, group_bytes=1) as writer:
         for number in numbers:
             about = PromptMetadata(f"prompt-{number}", "5", "sums", "numeric", {})
@@ -68,9 +68,7 @@ def ids(folder: Path, name: str) -> list[int]:
     return [int(row["id"], 16) for row in read_file(folder / f"{name}.parquet", ["id"])]
 
 
-def test_each_row_lands_in_the_file_it_was_decided_for_in_input_order(
-    shards: list[CandidateShard], folder: Path
-) -> None:
+def test_each_row_is_in_the_file_decided_for_it_in_input_order(shards: list[CandidateShard], folder: Path) -> None:
     assert write_rows(shards, Decided(), folder) == {"train": 7, "validation": 1, "rejected": 1}
     assert ids(folder, "train") == [1, 2, 3, 4, 5, 6, 7]
     assert (ids(folder, "validation"), ids(folder, "rejected")) == ([0], [8])
@@ -109,9 +107,7 @@ def test_side_files_lie_beside_their_rows(shards: list[CandidateShard], folder: 
     assert [row["duplicate_similarity"] for row in rows] == [None] * 4 + [0.9] * 3
 
 
-def test_side_files_stay_in_step_over_several_row_groups(
-    folder: Path, tmp_path: Path, make_trajectory: MakeTrajectory
-) -> None:
+def test_side_files_stay_in_step_over_several_row_groups(folder: Path, tmp_path: Path, make_trajectory: Make) -> None:
     trajectory = make_trajectory()
     with TableWriter(tmp_path / "many.parquet", CANDIDATE_COLUMNS, group_bytes=1) as writer:
         for number in range(1100):
@@ -130,9 +126,7 @@ def test_side_files_stay_in_step_over_several_row_groups(
     assert [row["judge"]["number"] for row in rows] == [row["sample_index"] for row in rows] == list(range(1100))
 
 
-def test_a_side_file_of_other_length_is_refused_by_name(
-    shards: list[CandidateShard], folder: Path, tmp_path: Path
-) -> None:
+def test_a_side_file_of_another_length_is_named(shards: list[CandidateShard], folder: Path, tmp_path: Path) -> None:
     with TableWriter(tmp_path / "judge.parquet", JUDGE_COLUMNS) as writer:
         writer.write({"judge": None})
     short = CandidateShard(shards[1].candidates, shards[1].signatures, judge=tmp_path / "judge.parquet")
@@ -147,8 +141,8 @@ def test_decisions_about_other_rows_are_refused(shards: list[CandidateShard], fo
         write_rows(shards, Decided(splits=splits), folder)
 
 
-def test_equal_rows_and_decisions_give_equal_bytes_however_they_are_cut_into_shards(
-    shards: list[CandidateShard], folder: Path, tmp_path: Path, make_trajectory: MakeTrajectory
+def test_equal_rows_give_equal_bytes_whatever_the_shards(
+    shards: list[CandidateShard], folder: Path, tmp_path: Path, make_trajectory: Make
 ) -> None:
     write_rows(shards, Decided(), folder)
     other = tmp_path / "other"
@@ -159,9 +153,7 @@ def test_equal_rows_and_decisions_give_equal_bytes_however_they_are_cut_into_sha
         assert path.read_bytes() == (other / path.name).read_bytes()
 
 
-def test_pairs_become_preferences_in_the_form_trainers_read(
-    folder: Path, tmp_path: Path, make_trajectory: MakeTrajectory
-) -> None:
+def test_pairs_become_preferences_as_trainers_read_them(folder: Path, tmp_path: Path, make_trajectory: Make) -> None:
     system = {"role": "system", "content": "Be brief."}
     question = {"role": "user", "content": "2 + 3?"}
 

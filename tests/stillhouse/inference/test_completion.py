@@ -90,7 +90,7 @@ def test_token_ids_and_logprobs_are_kept_when_asked_for() -> None:
     assert read(with_tokens(None, None), record_tokens=True).turn.completion_ids is None
 
 
-def test_logprobs_that_do_not_belong_to_the_token_ids_are_dropped_and_the_answer_is_kept(
+def test_logprobs_that_do_not_match_the_token_ids_are_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     said = read(with_tokens([4, 5], [-0.5]), record_tokens=True)

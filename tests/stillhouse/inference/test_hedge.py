@@ -96,7 +96,7 @@ def test_overdue_is_five_times_the_slowest_percent_and_never_less_than_the_bound
     ],
     ids=["in time", "silent", "slow, but before the copy", "failed copies change nothing", "the copy decides"],
 )
-def test_the_first_good_answer_is_taken_and_the_other_request_given_up(
+def test_the_first_good_answer_is_taken(
     first: tuple[float, bool], copy: tuple[float, bool], answered_by: str, given_up: list[str], num_copies: int
 ) -> None:
     hedging = warm()

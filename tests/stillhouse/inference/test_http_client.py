@@ -138,8 +138,6 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
     ],
     ids=["by the price", "as the endpoint says", "unknown"],
 )
-def test_cost_is_what_the_endpoint_says_else_by_price_else_unknown(
-    usage: dict[str, Any], expected: float | None
-) -> None:
+def test_cost_is_the_endpoints_else_by_price_else_unknown(usage: dict[str, Any], expected: float | None) -> None:
     with SimulatedProvider(lambda request: Reply({**completion("hello"), "usage": usage})) as provider:
         assert ask(provider.url, price=Price(prompt=2.0, completion=4.0)).turn.cost_usd == expected

@@ -202,7 +202,7 @@ _PUTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.binary(max_s
 
 @settings(max_examples=15, deadline=None)
 @given(puts=_PUTS, num_loops=st.integers(1, 3))
-def test_whatever_is_put_at_once_everybody_is_told_the_first(
+def test_writers_at_once_all_get_the_first_answer(
     tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, int, bytes]], num_loops: int
 ) -> None:
     """Puts at few places, from several loops over two journals, against a dictionary that keeps what came first."""

@@ -64,7 +64,7 @@ def test_a_second_write_under_the_same_key_replaces_the_first(store: ArtifactSto
     ],
     ids=["file gone", "deep file gone", "byte altered", "folder gone"],
 )
-def test_damage_is_noticed(
+def test_damage_is_found(
     store: ArtifactStore, artifact: Artifact, damage: Callable[[Path], object], problem: str
 ) -> None:
     damage(Path(artifact.uri))
@@ -91,9 +91,7 @@ def test_a_damaged_manifest_is_a_damaged_artifact(content: bytes, store: Artifac
     assert artifact_in(Path(artifact.uri)) is None
 
 
-def test_every_changed_byte_of_a_manifest_is_noticed_but_in_the_place_it_was_written_to(
-    store: ArtifactStore, artifact: Artifact
-) -> None:
+def test_every_changed_byte_of_a_manifest_is_found_except_in_its_uri(store: ArtifactStore, artifact: Artifact) -> None:
     path = Path(artifact.uri) / MANIFEST
     data = path.read_bytes()
     # Never read: a store may have been moved.
@@ -124,9 +122,7 @@ def test_a_manifest_that_names_a_place_outside_is_refused(name: str, store: Arti
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "deep/another.txt"])
-def test_a_link_in_an_artifact_is_damage_also_beside_its_files(
-    tmp_path: Path, name: str, store: ArtifactStore, artifact: Artifact
-) -> None:
+def test_a_link_in_an_artifact_is_damage(tmp_path: Path, name: str, store: ArtifactStore, artifact: Artifact) -> None:
     (tmp_path / "elsewhere.txt").write_text("one\n")
     path = Path(artifact.uri) / name
     path.unlink(missing_ok=True)
@@ -144,7 +140,7 @@ def test_readers_refuse_a_damaged_artifact_and_leave_other_folders_alone(tmp_pat
         require_whole(Path(artifact.uri))
 
 
-def test_a_failure_while_writing_leaves_nothing_and_keeps_what_was_there(
+def test_a_failed_write_leaves_nothing_and_keeps_the_old(
     tmp_path: Path, store: ArtifactStore, artifact: Artifact
 ) -> None:
 

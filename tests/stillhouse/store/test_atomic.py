@@ -55,9 +55,7 @@ def test_what_a_dead_writer_left_goes_at_the_next_write_into_the_same_folder(tmp
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_what_is_being_written_stays_also_beside_another_writer_of_the_same_name(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_two_writers_of_one_name_keep_their_work(tmp_path: Path, make: Callable[[Path], None]) -> None:
     with temporary(tmp_path / "it", make) as first, temporary(tmp_path / "it", make) as second:
         assert first != second
         assert first.exists()

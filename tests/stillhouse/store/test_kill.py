@@ -25,7 +25,7 @@ PROGRAM = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a moment in which neither has the name")
-def test_an_artifact_is_the_old_one_or_the_new_one_and_what_is_left_over_goes(
+def test_an_artifact_is_old_or_new_and_left_overs_go(
     tmp_path: Path, kill_writers: Callable[..., Iterator[int]]
 ) -> None:
     store = ArtifactStore(tmp_path)

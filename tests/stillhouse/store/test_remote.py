@@ -83,7 +83,7 @@ def test_what_is_damaged_here_is_fetched_again(here: ArtifactStore) -> None:
     assert (Path(artifact.uri) / "rows.txt").read_text() == "one\n"
 
 
-def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
+def test_the_manifest_goes_last_and_without_one_nothing_is_there(
     there: ArtifactStore, here: ArtifactStore, s3: Any
 ) -> None:
     artifact = shared(there)
@@ -105,7 +105,7 @@ def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
         ("manifest.json", OF_ANOTHER, "of another artifact"),
     ],
 )
-def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_again(
+def test_damage_on_the_storage_is_found_and_mended(
     there: ArtifactStore, here: ArtifactStore, s3: Any, file: str, body: bytes | None, problem: str
 ) -> None:
     artifact = here.here(shared(there))
@@ -123,9 +123,7 @@ def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_a
     assert third.obtain(third.here(artifact)) is None
 
 
-def test_a_new_artifact_under_the_same_key_leaves_the_old_one_to_those_who_know_it(
-    there: ArtifactStore, here: ArtifactStore
-) -> None:
+def test_a_new_artifact_of_the_same_key_leaves_the_old_one_readable(there: ArtifactStore, here: ArtifactStore) -> None:
     old, new = shared(there), shared(there, text="two\n")
     assert old.uri == new.uri
     for artifact, text in ((old, "one\n"), (new, "two\n")):
@@ -133,9 +131,7 @@ def test_a_new_artifact_under_the_same_key_leaves_the_old_one_to_those_who_know_
         assert (Path(here.here(artifact).uri) / "rows.txt").read_text() == text
 
 
-def test_requests_that_fail_for_passing_reasons_are_tried_again(
-    there: ArtifactStore, here: ArtifactStore, s3: Any
-) -> None:
+def test_transient_failures_of_requests_are_retried(there: ArtifactStore, here: ArtifactStore, s3: Any) -> None:
     artifact = write(there)
     s3.num_refusals = 2
     there.share(artifact)

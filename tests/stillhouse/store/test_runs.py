@@ -40,9 +40,7 @@ def runs(tmp_path: Path) -> dict[str, RunRecord]:
         ("20260101", "old"),
     ],
 )
-def test_a_run_is_found_by_any_of_its_names(
-    name: str, expected: str, runs: dict[str, RunRecord], tmp_path: Path
-) -> None:
+def test_each_name_of_a_run_finds_it(name: str, expected: str, runs: dict[str, RunRecord], tmp_path: Path) -> None:
     assert find_run(tmp_path, name) == runs[expected]
 
 
@@ -62,9 +60,7 @@ NONE = r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"
     [("absent", NONE), ("aaaaa", NONE), ("", NONE), ("2026010", "several runs whose names start so")],
 )
 @pytest.mark.usefixtures("runs")
-def test_a_name_that_is_no_runs_or_several_is_refused_with_those_there_are(
-    name: str, problem: str, tmp_path: Path
-) -> None:
+def test_an_unknown_or_ambiguous_name_is_refused_with_those_known(name: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=problem):
         find_run(tmp_path, name)
 

@@ -9,6 +9,8 @@ import pytest
 from stillhouse.store.remote import RemoteFolder
 from stillhouse.store.snapshots import Snapshots
 
+OfMachine = Callable[[str], Snapshots]
+
 pytestmark = pytest.mark.usefixtures("s3")
 
 
@@ -47,9 +49,7 @@ def objects(s3: Any) -> int:
     return len(s3.client().list_objects_v2(Bucket="bucket").get("Contents", ()))
 
 
-def test_another_machine_goes_on_from_the_newest_moment(
-    of_machine: Callable[[str], Snapshots], tmp_path: Path, s3: Any
-) -> None:
+def test_another_machine_goes_on_from_the_newest_moment(of_machine: OfMachine, tmp_path: Path, s3: Any) -> None:
     there, here = of_machine("there"), of_machine("here")
     assert here.files() == {}
     fill(tmp_path / "there", 1)
@@ -73,9 +73,7 @@ def test_another_machine_goes_on_from_the_newest_moment(
 
 
 @pytest.mark.parametrize("damage", ["altered", "gone"])
-def test_a_damaged_file_is_not_gone_on_from(
-    of_machine: Callable[[str], Snapshots], tmp_path: Path, s3: Any, damage: str
-) -> None:
+def test_a_damaged_file_is_not_gone_on_from(of_machine: OfMachine, tmp_path: Path, s3: Any, damage: str) -> None:
     there, here = of_machine("there"), of_machine("here")
     fill(tmp_path / "there", 1)
     there.take()

@@ -73,7 +73,7 @@ def machine(office: Path, tmp_path: Path) -> Machine:
     return make
 
 
-def test_the_machine_that_trained_the_champion_takes_it_from_its_own_store(
+def test_the_machine_that_trained_the_champion_takes_it_from_disk(
     student: Artifact, machine: Machine, office: Path
 ) -> None:
     run = machine(office)
@@ -86,7 +86,7 @@ def test_the_machine_that_trained_the_champion_takes_it_from_its_own_store(
     assert start_of_training(BASE, champion, machine(office, start_from_champion=False, enabled=True)) is BASE
 
 
-def test_no_adapter_is_trained_on_a_champion_that_is_a_whole_model(
+def test_no_adapter_is_trained_on_a_champion_of_full_weights(
     student: Artifact, machine: Machine, tmp_path: Path
 ) -> None:
     run = machine(parameters="lora")
@@ -98,9 +98,7 @@ def test_no_adapter_is_trained_on_a_champion_that_is_a_whole_model(
     assert start_of_training(BASE, adapter, run) is adapter.model
 
 
-def test_another_machine_fetches_it_once_and_knows_it_for_the_same_model(
-    student: Artifact, machine: Machine, tmp_path: Path
-) -> None:
+def test_another_machine_fetches_it_once_as_the_same_model(student: Artifact, machine: Machine, tmp_path: Path) -> None:
     run = machine()
     champion = find_champion(run)
     assert champion is not None
@@ -116,7 +114,7 @@ def test_another_machine_fetches_it_once_and_knows_it_for_the_same_model(
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
-def test_while_mlflow_is_away_the_champion_known_last_is_taken(
+def test_without_mlflow_the_last_known_champion_is_taken(
     student: Artifact, machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nowhere = "http://127.0.0.1:9"
@@ -127,7 +125,7 @@ def test_while_mlflow_is_away_the_champion_known_last_is_taken(
     assert "taking version 1, the champion known last" in caplog.text
 
 
-def test_weights_other_than_those_registered_are_refused(
+def test_weights_other_than_the_registered_are_refused(
     student: Artifact, machine: Machine, office: Path, tmp_path: Path
 ) -> None:
     client = connect(default_uri(office))
@@ -156,7 +154,7 @@ def test_candidates_are_named_by_version_alias_or_folder(student: Artifact, mach
     assert candidates(machine()) == []
 
 
-def test_where_no_student_was_registered_yet_there_is_no_champion_and_no_candidate(
+def test_without_a_registered_student_there_is_no_champion_and_no_candidate(
     student: Artifact, machine: Machine
 ) -> None:
     run = machine(enabled=True, alias="nobody")

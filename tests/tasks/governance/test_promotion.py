@@ -54,7 +54,7 @@ def test_a_student_is_registered_by_its_weights_with_what_it_is(student: Artifac
 
 
 @pytest.mark.slow
-def test_a_run_registers_its_students_where_the_config_names_a_model(
+def test_students_are_registered_if_the_config_names_a_model(
     student: Artifact, make_context: Callable[..., RunContext], tmp_path: Path
 ) -> None:
     page = "http://127.0.0.1:5000/#/models/small/versions/1"

@@ -37,7 +37,7 @@ def test_a_run_without_budget_has_parts_without(make_context: MakeContext) -> No
 @pytest.mark.parametrize(
     ("budget", "seconds"), [(BudgetConfig(max_requests=5), 0.0), (BudgetConfig(max_hours=1.0), 3600.0)]
 )
-def test_a_part_with_nothing_in_it_is_refused_with_the_caps_own_name(
+def test_an_empty_part_is_refused_with_the_name_of_the_cap(
     make_context: MakeContext, budget: BudgetConfig, seconds: float
 ) -> None:
     with pytest.raises(BudgetReached, match=r"^budget\.max_\w+ = .*Raise it"):
@@ -51,7 +51,7 @@ def test_a_worker_that_runs_two_shards_takes_them_for_two_runs(make_context: Mak
     assert share_of(context, 0.5, "a").run_id in names
 
 
-def test_shards_on_other_machines_have_journals_of_their_own_and_those_here_share_one(
+def test_shards_of_other_machines_have_their_own_journals_and_those_here_share_one(
     make_context: MakeContext,
 ) -> None:
     here, there = make_context(task_runner="ray"), make_context(task_runner="ray", ray_address="10.0.0.5:6379")

@@ -27,7 +27,7 @@ def _wait_for(happened: Callable[[], Any]) -> None:
     assert happened()
 
 
-def test_a_prefect_that_nobody_answers_at_costs_one_warning_and_nothing_else(
+def test_an_unreachable_prefect_costs_one_warning_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")

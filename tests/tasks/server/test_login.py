@@ -54,9 +54,7 @@ def test_no_other_server_is_sent_the_login(url: str, monkeypatch: pytest.MonkeyP
     assert SENT not in os.environ
 
 
-def test_a_login_of_ones_own_stands_and_none_is_made_by_those_who_only_ask(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_own_login_stands_and_clients_never_make_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     send_login()
     assert not home.exists()

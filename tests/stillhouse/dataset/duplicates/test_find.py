@@ -164,9 +164,7 @@ def corpora(draw: st.DrawFn) -> tuple[list[tuple[str, str, int, str, str]], list
 
 @settings(max_examples=40, deadline=None)
 @given(corpus=corpora(), threshold=st.sampled_from([0.5, 0.7, 0.85]))
-def test_neither_order_nor_shards_matter(
-    said: Said, find: Find, corpus: tuple[Any, Any, int], threshold: float
-) -> None:
+def test_order_and_shards_do_not_matter(said: Said, find: Find, corpus: tuple[Any, Any, int], threshold: float) -> None:
     def trajectories(rows: Any) -> list[Trajectory]:
         return [said(question, answer, rollout, prompt, sample) for question, answer, sample, prompt, rollout in rows]
 
@@ -197,7 +195,7 @@ def test_near_duplicates_planted_among_thousands_are_found_and_others_are_not(sa
     assert len(found) >= 0.98 * len(planted) > 100
 
 
-def test_an_equal_and_a_near_row_of_earlier_datasets_are_named_with_their_source(
+def test_repeats_of_earlier_datasets_name_their_source(
     said: Said, write_shard: Any, find: Find, tmp_path: Path
 ) -> None:
     answer = text(1)
@@ -223,7 +221,7 @@ def test_an_equal_and_a_near_row_of_earlier_datasets_are_named_with_their_source
     }
 
 
-def test_a_rollout_of_an_earlier_dataset_repeats_its_own_row_there(
+def test_a_rollout_of_an_earlier_dataset_repeats_itself(
     said: Said, write_shard: Any, find: Find, tmp_path: Path
 ) -> None:
     shard = write_shard([said("Why?", "Since.", "same")], EXACT, tmp_path / "shard")
@@ -262,7 +260,7 @@ def _no_conversation(path: Path) -> None:
         (_no_conversation, r"earlier, row 1: expected messages in the OpenAI chat form, saw 'torn \['"),
     ],
 )
-def test_an_earlier_dataset_that_cannot_be_used_is_named(
+def test_unusable_earlier_datasets_are_named(
     said: Said, find: Find, tmp_path: Path, make: Callable[[Path], None], message: str
 ) -> None:
     path = tmp_path / "earlier"

@@ -11,6 +11,8 @@ from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import Trajectory
 
+Make = Callable[..., Trajectory]
+
 NEAR = DuplicatesConfig(near=True, num_permutations=512)
 
 
@@ -20,7 +22,7 @@ def signed(*trajectories: Trajectory, config: DuplicatesConfig = NEAR) -> list[d
     return batch.to_pylist()
 
 
-def test_signatures_agree_as_often_as_texts_are_alike(said: Callable[..., Trajectory]) -> None:
+def test_signatures_agree_as_often_as_texts_are_alike(said: Make) -> None:
     words = [f"w{number}" for number in range(204)]
     rows = signed(said(" ".join(words[:104]), "x"), said(" ".join(words[50:154]), "x"))
     first, second = (np.frombuffer(row["prompt_signature"], SIGNATURE_TYPE) for row in rows)
@@ -28,13 +30,13 @@ def test_signatures_agree_as_often_as_texts_are_alike(said: Callable[..., Trajec
     assert np.mean(first == second) == pytest.approx(50 / 150, abs=0.08)
 
 
-def test_nothing_is_signed_where_near_duplicates_are_not_looked_for(said: Callable[..., Trajectory]) -> None:
+def test_nothing_is_signed_where_near_duplicates_are_not_looked_for(said: Make) -> None:
     row = signed(said("Why?", "Since."), config=DuplicatesConfig())[0]
     assert row["prompt_signature"] is row["row_signature"] is None
     assert len(row["prompt_hash"]) == len(row["row_hash"]) == 16
 
 
-def test_a_row_without_anything_written_has_a_prompt_alone(said: Callable[..., Trajectory]) -> None:
+def test_a_row_without_anything_written_has_a_prompt_alone(said: Make) -> None:
     rows = signed(said("Why?", None), said("Why?", "Since."))
     assert rows[0]["row_hash"] is rows[0]["row_signature"] is None
     assert rows[0]["prompt_hash"] == rows[1]["prompt_hash"]
@@ -45,7 +47,7 @@ def test_an_empty_batch_has_no_rows() -> None:
     assert signed() == []
 
 
-def test_signatures_are_the_same_in_every_process(said: Callable[..., Trajectory]) -> None:
+def test_signatures_are_the_same_in_every_process(said: Make) -> None:
     row = signed(said("Why is the sky blue?", "Since air scatters blue light more."))[0]
     assert hashlib.sha256(row["row_signature"]).hexdigest()[:16] == "ca61cd8b6ce8802d"
 

@@ -118,7 +118,7 @@ def test_refusals_are_waited_out_and_failures_tried_again(tmp_path: Path) -> Non
     ],
     ids=["one is missing", "sizes differ", "no direction", "no data", "no object"],
 )
-def test_an_answer_that_is_no_set_of_vectors_is_never_kept(
+def test_malformed_vectors_are_never_kept(
     tmp_path: Path, spoil: Callable[[dict[str, object]], dict[str, object]]
 ) -> None:
     with SimulatedProvider(lambda request: Reply(spoil(embeddings(request.body)))) as provider:
@@ -241,7 +241,7 @@ def test_a_killed_run_pays_again_for_nothing_but_what_was_in_flight(tmp_path: Pa
     assert stats.num_replayed >= 2 * before - 8
 
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 
 
 def vector(*numbers: float) -> Any:
@@ -267,7 +267,7 @@ def test_vectors_of_two_models_are_refused(tmp_path: Path) -> None:
         write_embeddings(tmp_path / "e.parquet", ["a", "b"], {"a": vector(1, 0), "b": vector(1, 0, 0)})
 
 
-def test_the_text_is_what_the_user_said_before_the_model_did(make_trajectory: MakeTrajectory) -> None:
+def test_the_text_is_what_the_user_said_before_the_model_did(make_trajectory: Make) -> None:
     one = make_trajectory()
     with_system = make_trajectory(messages=[{"role": "system", "content": "You are kind."}, *one.messages])
     expected = "Anna has 2 apples. Anna buys 3 more. Case 0."

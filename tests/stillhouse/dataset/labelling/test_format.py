@@ -8,6 +8,8 @@ from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import Turn
 
+Label = Callable[..., Any]
+
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
 BROKEN = (
     ("<think>2 + 3", "messages[3], line 1: <think> is never closed"),
@@ -56,12 +58,12 @@ WELL_FORMED = (
 
 
 @pytest.mark.parametrize(("answer", "problem"), BROKEN)
-def test_what_is_broken_is_told_with_its_place(label_of: Callable[..., Any], answer: str, problem: str) -> None:
+def test_what_is_broken_is_told_with_its_place(label_of: Label, answer: str, problem: str) -> None:
     assert label_of(FormatLabels({}, None), "format_problem", answer) == problem
 
 
 @pytest.mark.parametrize("answer", WELL_FORMED)
-def test_what_is_well_formed_has_no_problem(label_of: Callable[..., Any], answer: str | None) -> None:
+def test_what_is_well_formed_has_no_problem(label_of: Label, answer: str | None) -> None:
     assert label_of(FormatLabels({}, None), "format_problem", answer) is None
 
 
@@ -96,12 +98,12 @@ def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_input: Callable[
         (None, None),
     ],
 )
-def test_the_answer_meets_its_schema(label_of: Callable[..., Any], answer: str | None, told: str | None) -> None:
+def test_the_answer_meets_its_schema(label_of: Label, answer: str | None, told: str | None) -> None:
     found = label_of(FormatLabels(SCHEMA, None), "format_problem", answer)
     assert found is None if told is None else found.startswith(told)
 
 
-def test_the_answer_holds_its_pattern(label_of: Callable[..., Any]) -> None:
+def test_the_answer_holds_its_pattern(label_of: Label) -> None:
     labels = FormatLabels({}, r"\\boxed\{.+\}")
     assert label_of(labels, "format_problem", r"So it is $\boxed{5}$.") is None
     assert (
@@ -109,7 +111,7 @@ def test_the_answer_holds_its_pattern(label_of: Callable[..., Any]) -> None:
     )
 
 
-def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Callable[..., Any]) -> None:
+def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Label) -> None:
     labels = FormatLabels({}, r"^(a|aa|aaa)+$(?<=b)")
     with pytest.raises(ConfigError, match=r"answer_pattern: the search for .* takes more than 1 s .* repeats"):
         label_of(labels, "format_problem", "a" * 60 + "!")

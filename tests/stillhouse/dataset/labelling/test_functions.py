@@ -10,6 +10,9 @@ from stillhouse.dataset.labelling.functions import UserLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import Message, PromptMetadata, StopReason
 
+MakeInput = Callable[..., LabelInput]
+Write = Callable[[str], Path]
+
 IMPORTS = "from stillhouse.dataset import LabelArgs, label\nfrom stillhouse.types import Message, StopReason\n"
 LABELS = """
 @label
@@ -54,9 +57,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_numbers_are_scores_and_texts_objections(
-    write: Callable[[str], Path], make_input: Callable[..., LabelInput]
-) -> None:
+def test_numbers_are_scores_and_texts_objections(write: Write, make_input: MakeInput) -> None:
     item = make_input("The answer is 5.", metadata=METADATA)
     labels = UserLabels(write(LABELS))([item])
     assert labels["scores"] == [{"words": 4.0, "fails": 1.0, "spoils": 0.5, "undefined": None}]
@@ -66,8 +67,8 @@ def test_numbers_are_scores_and_texts_objections(
     assert item.trajectory.tools
 
 
-def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
-    write: Callable[[str], Path], make_input: Callable[..., LabelInput], caplog: pytest.LogCaptureFixture
+def test_failures_are_no_score_and_are_logged(
+    write: Write, make_input: MakeInput, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(
         "@label\ndef fails(args: LabelArgs, messages: list[Message]) -> float:\n    return 1 / len(args.metadata)\n"
@@ -86,9 +87,7 @@ def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
 
 
 @pytest.mark.parametrize("value", ["[1]", "'  '", "float('inf')", "1j", "exit()"])
-def test_what_is_neither_number_nor_text_is_no_score(
-    write: Callable[[str], Path], make_input: Callable[..., LabelInput], value: str
-) -> None:
+def test_what_is_neither_number_nor_text_is_no_score(write: Write, make_input: MakeInput, value: str) -> None:
     path = write(f"@label\ndef odd(args: LabelArgs, messages: list[Message]) -> float:\n    return {value}\n")
     labels = UserLabels(path)([make_input()])
     assert (labels["scores"], labels["objections"]) == ([{"odd": None}], [[]])
@@ -103,9 +102,7 @@ def test_a_label_is_still_a_function() -> None:
     assert turns(args, [{"role": "user", "content": "2 + 3"}]) == 1
 
 
-def test_a_function_with_two_names_counts_once(
-    write: Callable[[str], Path], make_input: Callable[..., LabelInput]
-) -> None:
+def test_a_function_with_two_names_counts_once(write: Write, make_input: MakeInput) -> None:
     path = write("@label\ndef one(args: LabelArgs, messages: list[Message]) -> str:\n    return 'no'\nother = one\n")
     assert UserLabels(path)([make_input()])["objections"] == [["no"]]
 
@@ -124,7 +121,7 @@ def test_a_function_with_two_names_counts_once(
         ("@label\ndef reward(args: LabelArgs, messages) -> float: ...\n", r"line 3\): `reward` is the score of"),
     ],
 )
-def test_a_file_that_does_not_load_is_named_with_its_reason(write: Callable[[str], Path], text: str, told: str) -> None:
+def test_a_file_that_does_not_load_is_named_with_its_reason(write: Write, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         UserLabels(write(text))
 

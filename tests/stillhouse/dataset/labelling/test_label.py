@@ -29,7 +29,9 @@ from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Trajectory
 
-MakeTrajectory = Callable[..., Trajectory]
+LabelInto = Callable[..., dict[str, bytes]]
+
+Make = Callable[..., Trajectory]
 LABELS = """
 from stillhouse.dataset import LabelArgs, label
 
@@ -56,9 +58,7 @@ def labelling(labels: LabelsConfig, **changes: object) -> Labelling:
     return Labelling.of(DatasetConfig(labels=labels, **changes), tools=ToolsConfig(), student="embedded:student")
 
 
-def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(
-    file: Path, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(file: Path, make_trajectory: Make) -> None:
     config = LabelsConfig(render=False, file=str(file))
     inputs = [LabelInput.of(make_trajectory(), None)]
 
@@ -91,9 +91,7 @@ def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
     assert labelling(LabelsConfig(), contamination=sets) != first
 
 
-def test_a_file_that_is_missing_is_told_of_by_the_setting_that_names_it(
-    tmp_path: Path, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_file_that_is_missing_is_told_of_by_the_setting_that_names_it(tmp_path: Path, make_trajectory: Make) -> None:
     missing = labelling(LabelsConfig(render=False, file=str(tmp_path / "absent.py")))
     with pytest.raises(ConfigError, match=r"absent\.py: no such file; dataset\.labels\.file must name"):
         labelled_rows([LabelInput.of(make_trajectory(), None)], missing)
@@ -145,18 +143,18 @@ def label_into(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> Ca
     return run
 
 
-def test_a_process_writes_what_this_one_would(label_into: Callable[..., dict[str, bytes]]) -> None:
+def test_a_process_writes_what_this_one_would(label_into: LabelInto) -> None:
     here = label_into("here")
     with label_processes(1):
         assert label_into("there") == here
 
 
-def test_an_error_in_a_process_is_the_error_here(label_into: Callable[..., dict[str, bytes]]) -> None:
+def test_an_error_in_a_process_is_the_error_here(label_into: LabelInto) -> None:
     with label_processes(1), pytest.raises(ConfigError, match=r"labels\.py, line 2: cannot be loaded: KeyError: 'x'"):
         label_into("there", "\n{}['x']\n")
 
 
-def test_a_process_that_is_killed_is_told_of_with_what_to_do(label_into: Callable[..., dict[str, bytes]]) -> None:
+def test_a_process_that_is_killed_is_told_of_with_what_to_do(label_into: LabelInto) -> None:
     with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*Set runtime\.label_processes lower"):
         label_into("there", DEADLY)
 

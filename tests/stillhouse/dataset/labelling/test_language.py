@@ -5,6 +5,8 @@ import pytest
 
 from stillhouse.dataset.labelling.text import LanguageLabels
 
+Label = Callable[..., Any]
+
 
 @pytest.fixture(scope="module")
 def languages() -> LanguageLabels:
@@ -30,9 +32,7 @@ def languages() -> LanguageLabels:
         ("Die Lösung ist $x = \\frac{the}{answer}$, also fünf Äpfel, siehe https://the-answer.com/is-here", "de"),
     ],
 )
-def test_the_language_of_prose_is_found(
-    languages: LanguageLabels, label_of: Callable[..., Any], answer: str, language: str
-) -> None:
+def test_the_language_of_prose_is_found(languages: LanguageLabels, label_of: Label, answer: str, language: str) -> None:
     assert label_of(languages, "language", answer) == language
     assert 0.3 <= label_of(languages, "language_confidence", answer) <= 1
 
@@ -52,8 +52,6 @@ def test_the_language_of_prose_is_found(
         "<div><span></span></div><table><tr></tr></table>",
     ],
 )
-def test_an_answer_without_prose_has_no_language(
-    languages: LanguageLabels, label_of: Callable[..., Any], answer: str | None
-) -> None:
+def test_answers_without_prose_have_no_language(languages: LanguageLabels, label_of: Label, answer: str | None) -> None:
     assert label_of(languages, "language", answer) is None
     assert label_of(languages, "language_confidence", answer) is None

@@ -5,6 +5,8 @@ import pytest
 
 from stillhouse.dataset.labelling.refusals import MAX_SHOWN, refusal_in, refusal_labels
 
+Label = Callable[..., Any]
+
 REFUSALS = (
     "I'm sorry, but I can't help with that.",
     "I can\u2019t help with that request.",
@@ -118,7 +120,7 @@ def test_the_words_that_decline_are_told(answer: str, words: str) -> None:
     assert refusal_in(answer) == words
 
 
-def test_a_refusal_beside_the_content_is_one(label_of: Callable[..., Any]) -> None:
+def test_a_refusal_beside_the_content_is_one(label_of: Label) -> None:
     question = {"role": "user", "content": "2 + 3?"}
     declined = {"role": "assistant", "content": None, "refusal": " I'd rather\nnot. "}
     messages = [question, {"role": "assistant", "content": "Which sum?"}, question, declined]
@@ -128,5 +130,5 @@ def test_a_refusal_beside_the_content_is_one(label_of: Callable[..., Any]) -> No
     assert label_of(refusal_labels, "refusal", None, messages=messages, turns=[]) is None
 
 
-def test_a_trajectory_without_an_answer_declines_nothing(label_of: Callable[..., Any]) -> None:
+def test_a_trajectory_without_an_answer_declines_nothing(label_of: Label) -> None:
     assert label_of(refusal_labels, "refusal", None) is None

@@ -9,7 +9,7 @@ from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import Trajectory
 
-MakeTrajectory = Callable[..., Trajectory]
+Make = Callable[..., Trajectory]
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,7 @@ def render_labels() -> RenderLabels:
     return RenderLabels("embedded:student")
 
 
-def test_lengths_are_those_of_the_sample_that_is_trained_on(
-    render_labels: RenderLabels, make_trajectory: MakeTrajectory
-) -> None:
+def test_lengths_are_those_of_the_sample_that_is_trained_on(render_labels: RenderLabels, make_trajectory: Make) -> None:
     tokenizer = load_tokenizer("embedded:student")
     trajectories = [make_trajectory(number, answer="yes " * number) for number in range(5)]
     labels = render_labels([LabelInput.of(one, None) for one in trajectories])
@@ -29,9 +27,7 @@ def test_lengths_are_those_of_the_sample_that_is_trained_on(
     assert labels["template_problem"] == [None] * 5
 
 
-def test_a_row_that_cannot_be_rendered_stands_between_rows_that_can(
-    render_labels: RenderLabels, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_row_that_cannot_be_rendered_leaves_others_alone(render_labels: RenderLabels, make_trajectory: Make) -> None:
     sound = make_trajectory()
     bad = make_trajectory(messages=sound.messages[1:])
     labels = render_labels([LabelInput.of(one, None) for one in (sound, bad, sound)])
@@ -42,9 +38,7 @@ def test_a_row_that_cannot_be_rendered_stands_between_rows_that_can(
     assert labels["template_problem"][::2] == [None, None]
 
 
-def test_a_call_that_would_be_learnt_as_another_is_a_problem_of_a_row_with_lengths(
-    render_labels: RenderLabels, make_trajectory: MakeTrajectory
-) -> None:
+def test_a_call_rendered_as_another_is_a_problem_of_a_row(render_labels: RenderLabels, make_trajectory: Make) -> None:
     trajectory = make_trajectory()
     trajectory.messages[1]["tool_calls"][0]["function"]["arguments"] = "2 + 3"
     labels = render_labels([LabelInput.of(trajectory, None)])

@@ -11,6 +11,9 @@ from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import PromptMetadata
 
+MakeInput = Callable[..., LabelInput]
+Write = Callable[[str], ToolsConfig]
+
 REWARDS = """
 import asyncio
 from stillhouse.tools import RewardArgs, reward
@@ -46,8 +49,8 @@ def write(tmp_path: Path) -> Callable[[str], ToolsConfig]:
     return write
 
 
-def test_the_total_and_each_reward_are_scores(
-    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput], caplog: pytest.LogCaptureFixture
+def test_total_and_each_reward_are_scores(
+    write: Write, make_input: MakeInput, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs = [make_input("It is 5.", metadata=METADATA), make_input("6", metadata=METADATA)]
     inputs += [make_input(None, metadata=METADATA), make_input("5", metadata=None)]
@@ -62,9 +65,7 @@ def test_the_total_and_each_reward_are_scores(
     assert "TypeError" in caplog.text
 
 
-def test_a_caller_may_have_an_event_loop_of_its_own(
-    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput]
-) -> None:
+def test_a_caller_may_have_an_event_loop_of_its_own(write: Write, make_input: MakeInput) -> None:
     async def score() -> object:
         labels = RewardLabels(write(REWARDS))
         try:
@@ -76,9 +77,7 @@ def test_a_caller_may_have_an_event_loop_of_its_own(
 
 
 @pytest.mark.usefixtures("jail")
-def test_sandboxed_rewards_run_apart_and_start_again_after_close(
-    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput]
-) -> None:
+def test_sandboxed_rewards_run_apart_and_start_again_after_close(write: Write, make_input: MakeInput) -> None:
     labels = RewardLabels(write(SANDBOXED.replace("PARENT", "os.getppid()")))
     for _ in range(2):
         with labels:
@@ -91,7 +90,7 @@ def test_a_file_is_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("jail")
-def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Callable[[str], ToolsConfig]) -> None:
+def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Write) -> None:
     tools = write("import os\nif os.environ['HOME'].startswith('/tmp'):\n    raise RuntimeError('apart')\n" + SANDBOXED)
     with pytest.raises(ConfigError, match="apart"):
         RewardLabels(tools).__enter__()

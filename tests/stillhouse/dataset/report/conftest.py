@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,12 @@ import pytest
 
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.summary import DatasetSummary, summarise
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.inference.endpoint import Price
 
 Row = dict[str, Any]
-MakeRow = Callable[..., Row]
-WriteDataset = Callable[[Path, Iterable[Row]], Path]
 _TAGS = ("arithmetic", "algebra", "geometry", "probability", "word problems, two steps", None)
 _TOOLS = ("calculator", "browse", "python")
 
@@ -52,27 +52,17 @@ def row(number: int, **changes: Any) -> Row:
     return values | changes
 
 
-def dropped(number: int, *reasons: str, **changes: Any) -> Row:
-    """A row that is not kept."""
-    return row(number, kept=False, split=None, drop_reasons=list(reasons), **changes)
-
-
-@pytest.fixture(scope="session")
-def write_dataset() -> WriteDataset:
+def _write(folder: Path, rows: Iterable[Row]) -> Path:
     """Writes rows to the file they belong to."""
-
-    def write(folder: Path, rows: Iterable[Row]) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        by_file: dict[str, list[Row]] = {"train": [], "validation": [], "rejected": []}
-        for one in rows:
-            by_file[one["split"] or "rejected"].append(one)
-        for name, its_rows in by_file.items():
-            with TableWriter(folder / f"{name}.parquet", COLUMNS) as writer:
-                for one in its_rows:
-                    writer.write({key: _encoded(key, value) for key, value in one.items()})
-        return folder
-
-    return write
+    folder.mkdir(parents=True, exist_ok=True)
+    by_file: dict[str, list[Row]] = {"train": [], "validation": [], "rejected": []}
+    for values in rows:
+        by_file[values["split"] or "rejected"].append(values)
+    for name, of_file in by_file.items():
+        with TableWriter(folder / f"{name}.parquet", COLUMNS) as writer:
+            for values in of_file:
+                writer.write({key: _encoded(key, value) for key, value in values.items()})
+    return folder
 
 
 def _encoded(name: str, value: Any) -> Any:
@@ -214,21 +204,33 @@ def _conversation(number: int, num_calls: int, answer: int, draw: random.Random)
 
 
 @pytest.fixture(scope="session")
-def realistic(tmp_path_factory: pytest.TempPathFactory, write_dataset: WriteDataset, realistic_rows: list[Row]) -> Path:
+def realistic(tmp_path_factory: pytest.TempPathFactory, realistic_rows: list[Row]) -> Path:
     """The folder of a dataset of 2,000 rows."""
-    return write_dataset(tmp_path_factory.mktemp("realistic"), realistic_rows)
+    return _write(tmp_path_factory.mktemp("realistic"), realistic_rows)
 
 
-@pytest.fixture(scope="session")
-def kept() -> MakeRow:
-    """Makes a kept row from its number and what differs."""
-    return row
+class Data:
+    """Makes rows from their number and what differs, and datasets of them in folders of their own."""
+
+    def __init__(self, root: Path) -> None:
+        self._folders = (root / str(number) for number in count())
+
+    kept = staticmethod(row)
+
+    @staticmethod
+    def dropped(number: int, *reasons: str, **changes: Any) -> Row:
+        return row(number, kept=False, split=None, drop_reasons=list(reasons), **changes)
+
+    def write(self, rows: Iterable[Row]) -> Path:
+        return _write(next(self._folders), rows)
+
+    def summary(self, rows: Iterable[Row], num_repeated: int = 0) -> DatasetSummary:
+        return summarise(self.write(rows), num_repeated=num_repeated)
 
 
-@pytest.fixture(scope="session")
-def rejected() -> MakeRow:
-    """Makes a dropped row from its number, its reasons and what differs."""
-    return dropped
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(tmp_path / "datasets")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The page in a real browser, on a wide screen and on a telephone."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ from stillhouse.dataset.report.page import REPORT_FILE, write_report
 from stillhouse.dataset.report.summary import summarise
 
 pytestmark = pytest.mark.slow
-
-Row = dict[str, Any]
 
 
 def opened(browser: Any, folder: Path, width: int, scheme: str) -> tuple[Any, list[str]]:
@@ -39,16 +36,10 @@ def test_the_page_fits_its_screen_and_asks_for_nothing(
     assert console == []
 
 
-def test_hostile_rows_stay_in_their_place(
-    browser: Any,
-    tmp_path: Path,
-    write_dataset: Callable[[Path, Iterable[Row]], Path],
-    kept: Callable[..., Row],
-    origin: Origin,
-) -> None:
+def test_hostile_rows_stay_in_their_place(browser: Any, data: Any, origin: Origin) -> None:
     attack = "\u202e<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">" + "W" * 5000
     messages = [{"role": "user", "content": attack}, {"role": "assistant", "content": attack}]
-    folder = write_dataset(tmp_path, [kept(1, messages=messages, tag=attack, teacher=attack, verified=True)])
+    folder = data.write([data.kept(1, messages=messages, tag=attack, teacher=attack, verified=True)])
     write_report(folder, summarise(folder, num_repeated=0), origin)
     page, console = opened(browser, folder, 390, "light")
     page.locator("#kept .row > summary").click()

@@ -1,11 +1,9 @@
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from markdown_it import MarkdownIt
 
@@ -15,10 +13,6 @@ from stillhouse.dataset.report.summary import summarise
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.store.fingerprint import file_sha256
-
-Row = dict[str, Any]
-MakeRow = Callable[..., Row]
-WriteDataset = Callable[[Path, Iterable[Row]], Path]
 
 
 def card_of(folder: Path, origin: Origin) -> str:
@@ -31,11 +25,9 @@ def front_matter(card: str) -> dict[str, list[str]]:
     return {config["config_name"]: [file["split"] for file in config["data_files"]] for config in configs}
 
 
-def test_the_front_matter_names_the_files_that_have_rows(
-    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, realistic: Path, kept: MakeRow
-) -> None:
+def test_the_front_matter_names_the_files_that_have_rows(data: Any, origin: Origin, realistic: Path) -> None:
     assert front_matter(card_of(realistic, origin)) == {"default": ["train", "validation"], "rejected": ["rejected"]}
-    folder = write_dataset(tmp_path, [kept(1)])
+    folder = data.write([data.kept(1)])
     assert front_matter(card_of(folder, origin)) == {"default": ["train"]}
     with TableWriter(folder / "preferences.parquet", PREFERENCE_COLUMNS) as writer:
         writer.write(dict.fromkeys(column.name for column in PREFERENCE_COLUMNS))
@@ -69,15 +61,9 @@ def test_the_card_names_what_the_dataset_was_made_from(realistic: Path, origin: 
     assert yaml.safe_load(config) == origin.config.model_dump(mode="json")
 
 
-def test_equal_datasets_have_equal_cards(realistic: Path, origin: Origin) -> None:
-    assert card_of(realistic, origin) == card_of(realistic, origin)
-
-
-def test_words_of_others_stay_text_in_their_cell(
-    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
-) -> None:
+def test_words_of_others_stay_text_in_their_cell(data: Any, origin: Origin) -> None:
     attack = "a|b\n# heading <script>alert(1)</script> ``` `code` [x](javascript:y)"
-    folder = write_dataset(tmp_path, [kept(1, tag=attack, teacher=attack, verified=True)])
+    folder = data.write([data.kept(1, tag=attack, teacher=attack, verified=True)])
     judged = origin.config.judge.model_copy(update={"instructions": f"```\n{attack}\n```\nmore"})
     config = origin.config.model_copy(update={"judge": judged})
     card = card_of(folder, replace(origin, config=config, lineage={attack: attack}))
@@ -89,16 +75,3 @@ def test_words_of_others_stay_text_in_their_cell(
     assert not any(token.type == "html_block" for token in tokens)
     widths = {len(re.findall(r"(?<!\\)\|", line)) for line in card.splitlines() if line.startswith("| a")}
     assert widths <= {3, 5}
-
-
-@pytest.mark.slow
-def test_the_folder_loads_as_a_dataset(tmp_path: Path, realistic: Path, origin: Origin) -> None:
-    import datasets
-
-    for file in realistic.glob("*.parquet"):
-        (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / "data" / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "data" / "README.md").write_text(card_of(realistic, origin), encoding="utf-8")
-    loaded = datasets.load_dataset(str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))
-    assert set(loaded) == {"train", "validation"}
-    assert loaded["train"][0]["messages"][0]["role"] == "system"

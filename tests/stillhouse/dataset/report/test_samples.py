@@ -1,22 +1,18 @@
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from stillhouse.dataset.report.samples import draw_samples
 
 Row = dict[str, Any]
-MakeRow = Callable[..., Row]
-WriteDataset = Callable[[Path, Iterable[Row]], Path]
 
 
 def ids(rows: Iterable[Row]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def test_twenty_kept_and_twenty_dropped_rows_are_drawn_and_read_whole(
-    realistic: Path, realistic_rows: list[Row]
-) -> None:
+def test_twenty_kept_and_twenty_dropped_rows_are_drawn(realistic: Path, realistic_rows: list[Row]) -> None:
     samples = draw_samples(realistic)
     by_id = {row["id"]: row for row in realistic_rows}
     assert (len(samples.kept), len(samples.dropped)) == (20, 20)
@@ -26,48 +22,40 @@ def test_twenty_kept_and_twenty_dropped_rows_are_drawn_and_read_whole(
     assert all(row["drop_reasons"] for row in samples.dropped)
 
 
-def test_the_choice_does_not_depend_on_the_order_of_rows(
-    realistic: Path, realistic_rows: list[Row], tmp_path: Path, write_dataset: WriteDataset
-) -> None:
+def test_the_choice_does_not_depend_on_the_order_of_rows(data: Any, realistic: Path, realistic_rows: list[Row]) -> None:
     shuffled = random.Random(1).sample(realistic_rows, len(realistic_rows))
-    assert draw_samples(write_dataset(tmp_path, shuffled)) == draw_samples(realistic)
+    assert draw_samples(data.write(shuffled)) == draw_samples(realistic)
 
 
-def test_rows_that_stay_are_chosen_again_when_others_are_added(
-    realistic: Path, realistic_rows: list[Row], tmp_path: Path, write_dataset: WriteDataset
-) -> None:
-    half = draw_samples(write_dataset(tmp_path, realistic_rows[:1000]))
+def test_added_rows_change_no_other_choice(data: Any, realistic: Path, realistic_rows: list[Row]) -> None:
+    half = draw_samples(data.write(realistic_rows[:1000]))
     both = draw_samples(realistic)
     of_half = {row["id"] for row in realistic_rows[:1000]}
     assert [name for name in ids(both.kept) if name in of_half] == [n for n in ids(half.kept) if n in ids(both.kept)]
 
 
-def test_a_duplicate_comes_with_the_row_it_repeats_wherever_that_is(
-    tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow, rejected: MakeRow
-) -> None:
-    original, other = kept(1, split="validation"), rejected(5, "wrong")
+def test_a_duplicate_comes_with_the_row_it_repeats_wherever_that_is(data: Any) -> None:
+    original, other = data.kept(1, split="validation"), data.dropped(5, "wrong")
     repeats = {"duplicate_kind": "exact", "duplicate_similarity": 1.0}
     rows = [
         original,
         other,
-        rejected(2, "duplicate", duplicate_of=original["id"], **repeats),
-        rejected(3, "duplicate", duplicate_of=other["id"], **repeats),
-        rejected(4, "duplicate", duplicate_of="far away", duplicate_source="last year", **repeats),
+        data.dropped(2, "duplicate", duplicate_of=original["id"], **repeats),
+        data.dropped(3, "duplicate", duplicate_of=other["id"], **repeats),
+        data.dropped(4, "duplicate", duplicate_of="far away", duplicate_source="last year", **repeats),
     ]
-    found = draw_samples(write_dataset(tmp_path, rows)).duplicates
+    found = draw_samples(data.write(rows)).duplicates
     pairs = {pair.row["id"][-1]: pair.original and pair.original["id"][-1] for pair in found}
     assert pairs == {"2": "1", "3": "5", "4": None}
 
 
-def test_rows_that_overlap_with_an_evaluation_set_are_shown(
-    tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow
-) -> None:
+def test_rows_that_overlap_with_an_evaluation_set_are_shown(data: Any) -> None:
     overlap = {"set": "gsm8k", "row": 7, "part": "prompt", "ngram": 8, "text": "a b c d e f g h"}
-    rows = [kept(1, contamination=[overlap]), kept(2, contamination=[]), kept(3)]
-    (row,) = draw_samples(write_dataset(tmp_path, rows)).contaminated
+    rows = [data.kept(1, contamination=[overlap]), data.kept(2, contamination=[]), data.kept(3)]
+    (row,) = draw_samples(data.write(rows)).contaminated
     assert row["contamination"] == [overlap]
 
 
-def test_a_dataset_without_rows_has_no_samples(tmp_path: Path, write_dataset: WriteDataset) -> None:
-    samples = draw_samples(write_dataset(tmp_path, []))
+def test_a_dataset_without_rows_has_no_samples(data: Any) -> None:
+    samples = draw_samples(data.write([]))
     assert samples.kept == samples.dropped == samples.duplicates == samples.contaminated == []

@@ -17,6 +17,8 @@ from stillhouse.store.fingerprint import unit_interval
 from stillhouse.types import Prompt
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
+Frame = Callable[..., pd.DataFrame]
 Select = Callable[..., Selection]
 
 
@@ -24,7 +26,7 @@ def kept(selection: Selection, rows: list[Row]) -> list[str]:
     return sorted(row["id"] for row, split in zip(rows, selection.splits, strict=True) if split >= 0)
 
 
-def of_prompts(make_row: Callable[..., Row], num_prompts: int, num_samples: int, **changes: Any) -> list[Row]:
+def of_prompts(make_row: MakeRow, num_prompts: int, num_samples: int, **changes: Any) -> list[Row]:
     return [make_row(f"p{prompt}", sample, **changes) for prompt in range(num_prompts) for sample in range(num_samples)]
 
 
@@ -38,8 +40,8 @@ def of_prompts(make_row: Callable[..., Row], num_prompts: int, num_samples: int,
         ({"min_pass_rate": 0.1, "max_pass_rate": 0.9}, ["half", "unknown"]),
     ],
 )
-def test_prompts_outside_the_band_of_pass_rates_are_dropped(
-    band: dict[str, float], expected: list[str], make_row: Callable[..., Row], select: Select
+def test_prompts_outside_the_band_are_dropped(
+    band: dict[str, float], expected: list[str], make_row: MakeRow, select: Select
 ) -> None:
     verified = {"all": [True, None], "half": [True, False], "none": [False, None], "unknown": [None, None]}
     rows = [make_row(prompt, n, verified=v) for prompt, values in verified.items() for n, v in enumerate(values)]
@@ -49,7 +51,7 @@ def test_prompts_outside_the_band_of_pass_rates_are_dropped(
     np.testing.assert_array_equal(selection.pass_rates, np.array(rates, np.float32))
 
 
-def test_pass_rates_count_rows_that_filters_drop_but_no_row_twice(make_row: Callable[..., Row], select: Select) -> None:
+def test_pass_rates_count_rows_that_filters_drop_but_no_row_twice(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0), make_row("p", 1, verified=False, stop_reason="length"), make_row("p", 0)]
     assert select(rows).pass_rates.tolist() == [0.5, 0.5, 0.5]
 
@@ -63,8 +65,8 @@ def test_pass_rates_count_rows_that_filters_drop_but_no_row_twice(make_row: Call
         ({"prefer": "score", "score": "reward"}, ["p/2", "p/3"]),
     ],
 )
-def test_the_preferred_rows_of_a_prompt_stay_and_right_ones_come_first(
-    prefer: dict[str, str], expected: list[str], make_row: Callable[..., Row], select: Select
+def test_preferred_and_right_rows_of_a_prompt_stay(
+    prefer: dict[str, str], expected: list[str], make_row: MakeRow, select: Select
 ) -> None:
     rows = [
         make_row("p", 0, verified=None, num_tokens=1, num_tool_calls=0, scores='{"reward": 9}'),
@@ -88,14 +90,14 @@ def test_the_preferred_rows_of_a_prompt_stay_and_right_ones_come_first(
         ([{"num_tokens": 7}, {"num_tokens": 7}], "p/0"),
     ],
 )
-def test_shortest_goes_by_student_tokens_then_completion_tokens_then_characters(
-    sizes: list[Row], expected: str, make_row: Callable[..., Row], select: Select
+def test_shortest_goes_by_tokens_then_characters(
+    sizes: list[Row], expected: str, make_row: MakeRow, select: Select
 ) -> None:
     rows = [make_row("p", number, **size) for number, size in enumerate(sizes)]
     assert kept(select(rows, selection={"rows_per_prompt": 1, "prefer": "shortest"}), rows) == [expected]
 
 
-def test_a_quota_takes_one_row_of_each_prompt_before_a_second(make_row: Callable[..., Row], select: Select) -> None:
+def test_a_quota_takes_one_row_of_each_prompt_before_a_second(make_row: MakeRow, select: Select) -> None:
     rows = of_prompts(make_row, 5, 3, tag="math") + [make_row(f"x{n}", tag="code") for n in range(4)]
     rows += [make_row("untagged")]
     selection = select(rows, selection={"quotas": {"math": 7}})
@@ -107,16 +109,14 @@ def test_a_quota_takes_one_row_of_each_prompt_before_a_second(make_row: Callable
     assert Counter(reason for row in range(len(rows)) for reason in selection.reasons_of(row)) == {"quota": 8}
 
 
-def test_a_quota_for_an_unknown_tag_is_an_error_that_names_those_seen(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_a_quota_for_an_unknown_tag_is_an_error_that_names_those_seen(make_row: MakeRow, select: Select) -> None:
     with pytest.raises(ConfigError, match=r"quotas names 'maths', which no trajectory is tagged; seen: 'code', 'math'"):
         select([make_row("p", tag="math"), make_row("q", tag="code")], selection={"quotas": {"maths": 1, "code": 1}})
 
 
 @pytest.mark.parametrize(("target", "expected"), [(1, 1), (7, 7), (12, 12), (15, 15), (99, 15)])
-def test_exactly_as_many_rows_as_the_target_are_kept_if_so_many_are_left(
-    target: int, expected: int, make_row: Callable[..., Row], select: Select
+def test_as_many_rows_as_the_target_are_kept_if_left(
+    target: int, expected: int, make_row: MakeRow, select: Select
 ) -> None:
     rows = of_prompts(make_row, 5, 4)
     rows = [{**row, "verified": row["sample_index"] != 3} for row in rows]
@@ -134,9 +134,7 @@ def test_exactly_as_many_rows_as_the_target_are_kept_if_so_many_are_left(
     more=st.integers(0, 20),
     seed=st.integers(0, 9),
 )
-def test_asking_for_more_rows_adds_and_never_swaps(
-    prompts: list[int], fewer: int, more: int, seed: int, frame: Callable[..., pd.DataFrame]
-) -> None:
+def test_a_higher_target_only_adds_rows(prompts: list[int], fewer: int, more: int, seed: int, frame: Frame) -> None:
     ids = np.random.default_rng(seed).permutation(len(prompts)).astype(np.uint64) + np.uint64(1)
     rows = frame(id=ids, prompt=prompts, tag=["math"] * len(prompts)).assign(preference=np.arange(len(prompts)))
     remaining = np.ones(len(prompts), bool)
@@ -152,14 +150,12 @@ def test_asking_for_more_rows_adds_and_never_swaps(
     assert sorted(firsts) == sorted(counts)
 
 
-def pairs(select: Callable[..., Selection], rows: list[Row], selection: Row | None = None, **config: Any) -> list[Any]:
+def pairs(select: Select, rows: list[Row], selection: Row | None = None, **config: Any) -> list[Any]:
     found = select(rows, selection={"pairs": True, **(selection or {})}, **config).pairs
     return [(rows[right]["id"], rows[wrong]["id"]) for right, wrong in found]
 
 
-def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", 0, verified=False, num_tokens=9),
         make_row("p", 1, num_tokens=9),
@@ -179,32 +175,28 @@ def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(
     "fault",
     [{"stop_reason": "max_turns"}, {"has_answer": False}, {"num_tokens": 101}, {"contamination": ['{"ngram": 9}']}],
 )
-def test_a_wrong_row_with_another_fault_makes_no_pair(
-    fault: Row, make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_a_wrong_row_with_another_fault_makes_no_pair(fault: Row, make_row: MakeRow, select: Select) -> None:
     assert pairs(select, [make_row("p", 0), make_row("p", 1, verified=False, **fault)]) == []
 
 
-def test_a_wrong_row_may_score_low(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+def test_a_wrong_row_may_score_low(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0, scores='{"a": 1}'), make_row("p", 1, verified=False, scores='{"a": 0}')]
     assert pairs(select, rows, filters={"min_scores": {"a": 0.5}}) == [("p/0", "p/1")]
 
 
-def test_the_right_row_of_a_pair_is_kept_and_wrong_rows_pair_even_if_they_are_kept(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_the_right_row_of_a_pair_is_kept_and_kept_wrong_rows_pair_too(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0, num_tokens=101), make_row("p", 1), make_row("p", 2, verified=False)]
     assert pairs(select, rows, filters={"drop_wrong": False}) == [("p/1", "p/2")]
     rows = [make_row("p", 0), make_row("p", 1, verified=False), make_row("q", 0), make_row("q", 1, verified=False)]
     assert len(pairs(select, rows, {"target_rows": 1})) == 1
 
 
-def test_a_repeated_row_makes_no_pair(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+def test_a_repeated_row_makes_no_pair(make_row: MakeRow, select: Select) -> None:
     wrong = make_row("p", 1, verified=False, num_tokens=101)
     assert pairs(select, [make_row("p", 0), wrong, wrong]) == []
 
 
-def test_there_are_no_pairs_unless_asked_for(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+def test_there_are_no_pairs_unless_asked_for(make_row: MakeRow, select: Select) -> None:
     assert select([make_row("p", 0), make_row("p", 1, verified=False)]).pairs == []
 
 
@@ -216,9 +208,7 @@ def sides(selection: Selection, rows: list[Row]) -> dict[str, set[int]]:
     return found
 
 
-def test_rows_of_one_prompt_share_a_split_that_its_id_alone_decides(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_rows_of_one_prompt_share_a_split_that_its_id_alone_decides(make_row: MakeRow, select: Select) -> None:
     rows = [make_row(f"p{n % 60}", n // 60) for n in range(180)]
     found = sides(select(rows, validation_fraction=0.3, split_seed=5), rows)
     assert found == {
@@ -227,16 +217,14 @@ def test_rows_of_one_prompt_share_a_split_that_its_id_alone_decides(
     assert {frozenset(split) for split in found.values()} == {frozenset([0]), frozenset([1])}
 
 
-def test_near_duplicate_prompts_share_a_split(make_row: Callable[..., Row], select: Select) -> None:
+def test_near_duplicate_prompts_share_a_split(make_row: MakeRow, select: Select) -> None:
     rows = [make_row(f"p{n:02}", prompt_cluster=f"p{n - n % 5:02}") for n in range(60)]
     found = sides(select(rows, validation_fraction=0.4), rows)
     assert all(found[f"p{n:02}"] == found[f"p{n - n % 5:02}"] for n in range(60))
     assert len({frozenset(split) for split in found.values()}) == 2
 
 
-def test_split_is_independent_of_the_held_out_split_of_the_same_seed(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_split_is_independent_of_the_held_out_split_of_the_same_seed(make_row: MakeRow, select: Select) -> None:
     prompts = [Prompt(id=f"{number:064x}", messages=[]) for number in range(4000)]
     train, _ = split_prompts(prompts, 0.1, seed=0)
     selection = select([make_row(prompt.id) for prompt in train], validation_fraction=0.1)
@@ -244,7 +232,7 @@ def test_split_is_independent_of_the_held_out_split_of_the_same_seed(
 
 
 def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_enough(
-    frame: Callable[..., pd.DataFrame],
+    frame: Frame,
 ) -> None:
     draws = [0.9, 0.5, 0.3, 0.8, 0.7, 0.6, 0.1]
     rows = frame(prompt=np.arange(7), draw=draws, tag=["a"] * 4 + ["b"] * 2 + [None])
@@ -255,14 +243,14 @@ def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_e
     assert np.flatnonzero(in_validation(rows, kept, 0.4)).tolist() == [1, 6]
 
 
-def test_a_cluster_is_of_the_tag_of_the_prompt_it_is_named_after(frame: Callable[..., pd.DataFrame]) -> None:
+def test_a_cluster_is_of_the_tag_of_the_prompt_it_is_named_after(frame: Frame) -> None:
     # Prompt 7 names the cluster it is in with prompt 3, whose hash is lower.
     rows = frame(prompt=[3, 7, 8, 9], cluster=[7, 7, 8, 9], draw=[0.9, 0.9, 0.7, 0.8], tag=["b", "a", "a", "b"])
     kept = np.array([True, False, True, True])
     assert np.flatnonzero(in_validation(rows, kept, 0.5)).tolist() == [2]
 
 
-def test_no_fraction_no_validation(make_row: Callable[..., Row], select: Select) -> None:
+def test_no_fraction_no_validation(make_row: MakeRow, select: Select) -> None:
     assert (select([make_row(f"p{n}") for n in range(50)], validation_fraction=0.0).splits == 0).all()
 
 
@@ -272,8 +260,8 @@ CLUSTERS = st.dictionaries(
 
 
 @given(before=CLUSTERS, added=CLUSTERS, fraction=st.floats(0.05, 0.95))
-def test_adding_rows_moves_at_most_the_lowest_cluster_of_their_own_tags(
-    before: dict[int, Any], added: dict[int, Any], fraction: float, frame: Callable[..., pd.DataFrame]
+def test_added_rows_move_at_most_the_lowest_cluster_of_their_tags(
+    before: dict[int, Any], added: dict[int, Any], fraction: float, frame: Frame
 ) -> None:
     def validating(clusters: dict[int, Any]) -> set[int]:
         draws, tags = zip(*clusters.values(), strict=True)
@@ -292,9 +280,7 @@ def test_adding_rows_moves_at_most_the_lowest_cluster_of_their_own_tags(
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.5])
-def test_default_config_splits_as_the_fraction_says(
-    fraction: float, make_row: Callable[..., Row], select: Select
-) -> None:
+def test_default_config_splits_as_the_fraction_says(fraction: float, make_row: MakeRow, select: Select) -> None:
     rows = [make_row(f"p{n}") for n in range(2000)]
     share = (select(rows, **{**DatasetConfig().model_dump(), "validation_fraction": fraction}).splits == 1).mean()
     assert abs(share - fraction) < 5 * (fraction * (1 - fraction) / 2000) ** 0.5

@@ -11,6 +11,7 @@ from stillhouse.dataset.select.select import Selection
 from stillhouse.errors import InputError
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
 Select = Callable[..., Selection]
 EMBEDS = {"base_url": "http://127.0.0.1:1/v1"}
 
@@ -44,7 +45,7 @@ def test_every_known_place_comes_once_even_if_all_are_the_same() -> None:
     assert sorted(farthest_first(vectors, known)) == np.flatnonzero(known).tolist()
 
 
-def test_one_of_each_direction_is_kept_before_any_other(make_row: Callable[..., Row], select: Select) -> None:
+def test_one_of_each_direction_is_kept_before_any_other(make_row: MakeRow, select: Select) -> None:
     directions = np.eye(4)
     rows = [make_row(f"p{n}", embedding=(directions[n % 4] * (n + 1)).tolist()) for n in range(20)]
     selection = select(rows, embeddings=EMBEDS, selection={"max_diverse_rows": 4})
@@ -52,9 +53,7 @@ def test_one_of_each_direction_is_kept_before_any_other(make_row: Callable[..., 
     assert {tuple(selection.reasons_of(n)) for n in range(20)} == {(), ("not_diverse",)}
 
 
-def test_rows_of_a_prompt_stay_together_up_to_the_number_asked_for(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_rows_of_a_prompt_stay_together_up_to_the_number_asked_for(make_row: MakeRow, select: Select) -> None:
     vectors = unit_vectors(6, 0).tolist()
     rows = [make_row(f"p{prompt}", n, embedding=vectors[prompt]) for prompt in range(6) for n in range(4)]
     selection = select(rows, embeddings=EMBEDS, selection={"max_diverse_rows": 10})
@@ -63,7 +62,7 @@ def test_rows_of_a_prompt_stay_together_up_to_the_number_asked_for(
     assert kept[kept.sum(axis=1) == 2].tolist() == [[True, True, False, False]]
 
 
-def test_prompts_without_an_embedding_come_last(make_row: Callable[..., Row], select: Select) -> None:
+def test_prompts_without_an_embedding_come_last(make_row: MakeRow, select: Select) -> None:
     vectors = [None, [0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     rows = [make_row(f"p{n}", embedding=vector) for n, vector in enumerate(vectors)]
     for most, expected in ((2, [2, 3]), (4, [0, 1, 2, 3])):
@@ -72,7 +71,7 @@ def test_prompts_without_an_embedding_come_last(make_row: Callable[..., Row], se
     assert select(rows, embeddings=EMBEDS, selection={"max_diverse_rows": 3}).kept == 3
 
 
-def test_choice_does_not_depend_on_shards_or_order(make_row: Callable[..., Row], select: Select) -> None:
+def test_choice_does_not_depend_on_shards_or_order(make_row: MakeRow, select: Select) -> None:
     vectors = unit_vectors(40, 5).tolist()
     rows = [make_row(f"p{n}", embedding=vector) for n, vector in enumerate(vectors)]
     config = {"embeddings": EMBEDS, "selection": {"max_diverse_rows": 12}}
@@ -83,9 +82,7 @@ def test_choice_does_not_depend_on_shards_or_order(make_row: Callable[..., Row],
     np.testing.assert_array_equal(kept[order], again)
 
 
-def test_embeddings_that_are_not_there_or_differ_in_size_are_errors(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_embeddings_that_are_not_there_or_differ_in_size_are_errors(make_row: MakeRow, select: Select) -> None:
     config = {"embeddings": EMBEDS, "selection": {"max_diverse_rows": 1}}
     with pytest.raises(InputError, match="none of 2 prompts has an embedding"):
         select([make_row("p"), make_row("q")], **config)

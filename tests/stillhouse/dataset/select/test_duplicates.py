@@ -13,6 +13,8 @@ from stillhouse.dataset.select.select import Selection
 from stillhouse.errors import InputError
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
+Select = Callable[..., Selection]
 NEAR = {"duplicates": {"near": True}, "filters": {"duplicates": "near"}}
 EXACT = {"filters": {"duplicates": "exact"}}
 
@@ -33,11 +35,8 @@ def reasons(selection: Selection, rows: list[Row]) -> dict[str, list[str]]:
         (NEAR, {"a": [], "b": ["duplicate"], "c": ["near_duplicate"]}),
     ],
 )
-def test_repeats_are_dropped_as_far_as_asked_for(
-    config: dict[str, Any],
-    expected: dict[str, list[str]],
-    make_row: Callable[..., Row],
-    select: Callable[..., Selection],
+def test_repeats_are_dropped_as_configured(
+    config: dict[str, Any], expected: dict[str, list[str]], make_row: MakeRow, select: Select
 ) -> None:
     rows = [
         make_row("p", id="a"),
@@ -47,9 +46,7 @@ def test_repeats_are_dropped_as_far_as_asked_for(
     assert reasons(select(rows, **config), rows) == expected
 
 
-def test_another_row_stands_in_for_one_that_a_filter_drops(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_another_row_stands_in_for_one_that_a_filter_drops(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", id="a", verified=False),
         make_row("q", id="b", **repeat("a")),
@@ -60,9 +57,7 @@ def test_another_row_stands_in_for_one_that_a_filter_drops(
     assert sorted(found.values()) == [[], ["duplicate"]]
 
 
-def test_another_row_stands_in_for_one_outside_the_band_of_pass_rates(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_another_row_stands_in_for_one_outside_the_band_of_pass_rates(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", 0, id="a"),
         make_row("p", 1, id="x", verified=False),
@@ -72,25 +67,19 @@ def test_another_row_stands_in_for_one_outside_the_band_of_pass_rates(
     assert found == {"a": ["pass_rate"], "x": ["wrong", "pass_rate"], "b": []}
 
 
-def test_another_row_stands_in_for_one_that_its_prompt_does_not_prefer(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_another_row_stands_in_for_one_that_its_prompt_does_not_prefer(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0, id="x"), make_row("p", 1, id="a"), make_row("q", id="b", **repeat("a"))]
     found = reasons(select(rows, **EXACT, selection={"rows_per_prompt": 1}), rows)
     assert found == {"x": [], "a": ["not_preferred"], "b": []}
 
 
-def test_a_repeat_makes_room_for_the_next_row_of_its_prompt(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_a_repeat_makes_room_for_the_next_row_of_its_prompt(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0, id="a"), make_row("p", 1, id="b", **repeat("a")), make_row("p", 2, id="c")]
     found = reasons(select(rows, **EXACT, selection={"rows_per_prompt": 2}), rows)
     assert found == {"a": [], "b": ["duplicate"], "c": []}
 
 
-def test_repeats_of_an_earlier_dataset_are_dropped_and_so_are_rows_equal_to_them(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_repeats_of_an_earlier_dataset_and_rows_equal_to_them_are_dropped(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", id="a", **repeat("old", "near", "v1")),
         make_row("q", id="b", **repeat("a")),
@@ -100,7 +89,7 @@ def test_repeats_of_an_earlier_dataset_are_dropped_and_so_are_rows_equal_to_them
     assert reasons(select(rows, **EXACT), rows) == {"a": [], "b": ["duplicate"], "c": []}
 
 
-def test_a_row_equal_to_a_near_duplicate_is_one(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+def test_a_row_equal_to_a_near_duplicate_is_one(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", id="a"),
         make_row("q", id="b", **repeat("a", "near")),
@@ -110,9 +99,7 @@ def test_a_row_equal_to_a_near_duplicate_is_one(make_row: Callable[..., Row], se
     assert reasons(select(rows, **EXACT), rows) == {"a": [], "b": [], "c": ["duplicate"]}
 
 
-def test_a_row_that_stands_in_for_one_it_nearly_repeats_makes_the_others_near(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_a_row_that_replaces_one_it_nearly_repeats_makes_the_others_near(make_row: MakeRow, select: Select) -> None:
     rows = [
         make_row("p", 1, id="a"),
         make_row("p", 0, id="x"),
@@ -124,9 +111,7 @@ def test_a_row_that_stands_in_for_one_it_nearly_repeats_makes_the_others_near(
     assert found["c"] in (["near_duplicate"], ["not_preferred"])
 
 
-def test_a_repeat_of_a_row_that_is_not_there_is_an_error(
-    make_row: Callable[..., Row], select: Callable[..., Selection]
-) -> None:
+def test_a_repeat_of_a_row_that_is_not_there_is_an_error(make_row: MakeRow, select: Select) -> None:
     with pytest.raises(InputError, match="1 of 1 rows repeat a row that is not among the 2 candidates"):
         select([make_row("p"), make_row("q", **repeat("gone"))], **EXACT)
 

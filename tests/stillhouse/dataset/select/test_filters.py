@@ -17,6 +17,7 @@ from stillhouse.dataset.select.reasons import reasons_in
 from stillhouse.types import StopReason
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
 
 
 def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
@@ -41,11 +42,11 @@ AT_THE_LIMITS: Row = {
 """What the strict limits just allow."""
 
 
-def test_a_good_row_has_no_reason_at_the_very_limits(make_row: Callable[..., Row]) -> None:
+def test_a_good_row_has_no_reason_at_the_very_limits(make_row: MakeRow) -> None:
     assert reasons(make_row(**AT_THE_LIMITS), **STRICT) == []
 
 
-def test_what_was_not_measured_drops_nothing(make_row: Callable[..., Row]) -> None:
+def test_what_was_not_measured_drops_nothing(make_row: MakeRow) -> None:
     unknown = {"num_tokens": None, "num_supervised_tokens": None, "answer_chars": None, "turns": None}
     assert reasons(make_row(**unknown), **STRICT) == []
 
@@ -110,9 +111,7 @@ def test_what_was_not_measured_drops_nothing(make_row: Callable[..., Row]) -> No
         ),
     ],
 )  # fmt: skip
-def test_each_reason_is_given_and_all_are_given(
-    change: Row, filters: dict[str, Any], expected: list[str], make_row: Callable[..., Row]
-) -> None:
+def test_every_reason_is_given(change: Row, filters: dict[str, Any], expected: list[str], make_row: MakeRow) -> None:
     assert reasons(make_row(**change), **filters) == expected
 
 
@@ -125,16 +124,14 @@ def test_each_reason_is_given_and_all_are_given(
         ("true", "exact", ["wrong"]),
     ],
 )
-def test_the_judges_verdict_counts_where_it_is_the_verifier(
-    verdict: str, verifier: str, expected: list[str], make_row: Callable[..., Row]
-) -> None:
+def test_the_judge_decides_if_it_verifies(verdict: str, verifier: str, expected: list[str], make_row: MakeRow) -> None:
     row = make_row(
         verifier=verifier, verified=None if verifier == "judge" else False, judge=f'{{"verdict": {verdict}}}'
     )
     assert reasons(row, keep_unverified=False) == expected
 
 
-def test_no_limit_on_tokens_without_one_in_config_or_student(make_row: Callable[..., Row]) -> None:
+def test_no_limit_on_tokens_without_one_in_config_or_student(make_row: MakeRow) -> None:
     assert reasons(make_row(num_tokens=10**9), longest=None) == []
 
 
@@ -142,7 +139,7 @@ def test_every_filter_is_shown_to_drop() -> None:
     assert len({one.reason for one in FILTERS}) == len(FILTERS)
 
 
-def test_rows_pass_that_no_filter_drops(make_row: Callable[..., Row]) -> None:
+def test_rows_pass_that_no_filter_drops(make_row: MakeRow) -> None:
     rows = [
         make_row("a", **AT_THE_LIMITS),
         make_row("b", verified=None, scores='{"reward": 0.1}'),

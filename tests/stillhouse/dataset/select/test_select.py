@@ -15,6 +15,7 @@ from stillhouse.dataset.select.select import Selection, select_rows
 from stillhouse.errors import ConfigError, InputError
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
 Select = Callable[..., Selection]
 Write = Callable[..., list[CandidateShard]]
 
@@ -57,7 +58,7 @@ SAMPLES = st.lists(
 )
 
 
-def trajectories(samples: list[Any], make_row: Callable[..., Row]) -> list[Row]:
+def trajectories(samples: list[Any], make_row: MakeRow) -> list[Row]:
     rows = []
     for number, (prompt, verified, score, turns, repeats, kind) in enumerate(samples):
         row = make_row(f"p{prompt}", number % 3, id=f"r{number}", verified=verified, turns=turns, tag="xyz"[prompt % 3])
@@ -78,8 +79,8 @@ def trajectories(samples: list[Any], make_row: Callable[..., Row]) -> list[Row]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(samples=SAMPLES, cuts=st.lists(st.integers(0, 33), max_size=4), shuffle=st.randoms(use_true_random=False))
-def test_decisions_depend_on_neither_shards_nor_order_and_are_the_same_again(
-    samples: list[Any], cuts: list[int], shuffle: Any, make_row: Callable[..., Row], select: Select
+def test_decisions_depend_on_neither_shards_nor_order(
+    samples: list[Any], cuts: list[int], shuffle: Any, make_row: MakeRow, select: Select
 ) -> None:
     rows = trajectories(samples, make_row)
     expected = told(select(rows, **BUSY), rows)
@@ -89,9 +90,7 @@ def test_decisions_depend_on_neither_shards_nor_order_and_are_the_same_again(
     assert told(select(shuffled, cuts=sorted(cut for cut in cuts if cut <= len(rows)), **BUSY), shuffled) == expected
 
 
-def test_a_row_whose_id_came_before_is_repeated_and_counted_nowhere(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_a_row_whose_id_came_before_is_repeated_and_counted_nowhere(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", 0), make_row("p", 1, verified=False), make_row("p", 0), make_row("p", 1, verified=False)]
     selection = select(rows, cuts=[2], selection={"target_rows": 4})
     assert selection.repeated.tolist() == [False, False, True, True]
@@ -100,9 +99,7 @@ def test_a_row_whose_id_came_before_is_repeated_and_counted_nowhere(
     assert selection.kept == 1
 
 
-def test_the_judge_decides_what_is_verified_where_it_is_the_verifier(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_the_judge_decides_what_is_verified_where_it_is_the_verifier(make_row: MakeRow, select: Select) -> None:
     verdicts = ['{"verdict": true}', '{"verdict": false}', '{"verdict": null}', None]
     rows = [make_row("p", n, verifier="judge", verified=None, judge=text) for n, text in enumerate(verdicts)]
     rows.append(make_row("p", 4, verifier="exact", judge='{"verdict": false}'))
@@ -112,7 +109,7 @@ def test_the_judge_decides_what_is_verified_where_it_is_the_verifier(
     assert selection.pass_rates.tolist() == pytest.approx([2 / 3] * 5)
 
 
-def test_labels_of_side_files_decide(make_row: Callable[..., Row], select: Select) -> None:
+def test_labels_of_side_files_decide(make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", judge='{"scores": {"judge/tone": 1}}', student_nll=2.0), make_row("q", judge=None)]
     rows.append(make_row("r", judge='{"scores": {"judge/tone": 0}}', student_nll=0.5))
     filters = {"min_scores": {"judge/tone": 0.5}, "min_student_nll": 1.0}
@@ -120,9 +117,7 @@ def test_labels_of_side_files_decide(make_row: Callable[..., Row], select: Selec
     assert [selection.reasons_of(n) for n in range(3)] == [[], [], ["score_low", "too_easy"]]
 
 
-def test_nothing_kept_is_an_error_with_the_funnel_and_what_to_loosen(
-    make_row: Callable[..., Row], select: Select
-) -> None:
+def test_nothing_kept_is_an_error_with_the_funnel_and_what_to_loosen(make_row: MakeRow, select: Select) -> None:
     rows = [make_row(f"p{n}", verified=False) for n in range(3)]
     with pytest.raises(InputError) as caught:
         select([*rows, rows[0]], selection={"prefer": "score", "score": "none has it"})
@@ -134,7 +129,7 @@ def test_nothing_kept_is_an_error_with_the_funnel_and_what_to_loosen(
     assert "dataset.filters.drop_wrong" in text
 
 
-def test_nothing_to_train_on_is_an_error_even_if_rows_are_kept(make_row: Callable[..., Row], select: Select) -> None:
+def test_nothing_to_train_on_is_an_error_even_if_rows_are_kept(make_row: MakeRow, select: Select) -> None:
     with pytest.raises(InputError, match="all 1 kept rows fall into the validation split"):
         select([make_row("p")], validation_fraction=0.999999)
 
@@ -154,15 +149,15 @@ def test_no_trajectory_at_all_is_an_error(rows: int | None, write_shards: Write)
         {"filters": {"max_scores": {"rewrad": 0.5}}},
     ],
 )
-def test_a_score_that_no_row_has_is_an_error_that_names_those_seen(
-    config: dict[str, Any], make_row: Callable[..., Row], select: Select
+def test_an_unknown_score_is_an_error_that_names_those_seen(
+    config: dict[str, Any], make_row: MakeRow, select: Select
 ) -> None:
     rows = [make_row("p", scores='{"reward": 1}', judge='{"scores": {"judge/tone": 1}}'), make_row("q")]
     with pytest.raises(ConfigError, match=r"the score 'rewrad', which no trajectory has; seen: 'judge/tone', 'reward'"):
         select(rows, **config)
 
 
-def test_a_side_file_of_other_rows_is_named(make_row: Callable[..., Row], write_shards: Write) -> None:
+def test_a_side_file_of_other_rows_is_named(make_row: MakeRow, write_shards: Write) -> None:
     (shard,) = write_shards([make_row("p", student_nll=1.0), make_row("q", student_nll=1.0)])
     assert shard.difficulty is not None
     pq.write_table(pq.read_table(shard.difficulty).slice(1), shard.difficulty)
@@ -170,20 +165,20 @@ def test_a_side_file_of_other_rows_is_named(make_row: Callable[..., Row], write_
         select_rows([shard], DatasetConfig(), max_tokens=None)
 
 
-def test_a_file_without_a_column_that_decides_is_named(make_row: Callable[..., Row], write_shards: Write) -> None:
+def test_a_file_without_a_column_that_decides_is_named(make_row: MakeRow, write_shards: Write) -> None:
     (shard,) = write_shards([make_row("p")])
     pq.write_table(pq.read_table(shard.candidates).drop_columns(["has_answer", "turns"]), shard.candidates)
     with pytest.raises(InputError, match=r"candidates.parquet: has no column has_answer, turns"):
         select_rows([shard], DatasetConfig(), max_tokens=None)
 
 
-def test_an_unknown_stop_reason_is_named(make_row: Callable[..., Row], select: Select) -> None:
+def test_an_unknown_stop_reason_is_named(make_row: MakeRow, select: Select) -> None:
     with pytest.raises(InputError, match="row q/0 has the stop reason 'finished'; expected one of answered,"):
         select([make_row("p"), make_row("q", stop_reason="finished")])
 
 
-def test_shards_of_more_rows_than_a_batch_stay_aligned_with_their_side_files(
-    tmp_path: Path, make_row: Callable[..., Row], write_shards: Write
+def test_shards_larger_than_a_batch_keep_step_with_side_files(
+    tmp_path: Path, make_row: MakeRow, write_shards: Write
 ) -> None:
     (shard,) = write_shards([make_row("p", student_nll=0.0)])
     assert shard.difficulty is not None

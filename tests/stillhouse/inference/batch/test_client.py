@@ -83,9 +83,7 @@ def test_requests_asked_together_are_one_batch_and_each_gets_its_own_answer(batc
     assert [path.name for path in tmp_path.glob("*.json")] == ["broken.json"]
 
 
-def test_an_answer_carries_its_usage_its_request_and_its_cost_at_the_price_of_a_batch(
-    batch_server: Any, tmp_path: Path
-) -> None:
+def test_an_answer_carries_its_usage_its_request_and_its_cost_at_batch_price(batch_server: Any, tmp_path: Path) -> None:
     batch_server.finish.set()
     (answer,) = ask_all(batch_server.url, tmp_path, ["a"], price=Price(2.0, 8.0).half())
     assert isinstance(answer, Completion)
@@ -131,7 +129,7 @@ def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, tmp_
         (500, {"message": "oops"}, FailureKind.TRANSIENT),
     ],
 )
-def test_an_error_in_a_line_is_the_failure_it_would_be_over_http(
+def test_an_error_in_a_line_is_as_over_http(
     batch_server: Any, tmp_path: Path, status: int, error: dict[str, Any], kind: FailureKind
 ) -> None:
     well = batch_server.line
@@ -150,9 +148,7 @@ def test_an_error_in_a_line_is_the_failure_it_would_be_over_http(
     assert failure_of(bad).kind is kind
 
 
-def test_of_an_expired_batch_the_answers_are_kept_and_the_rest_may_be_asked_again(
-    batch_server: Any, tmp_path: Path
-) -> None:
+def test_answers_of_an_expired_batch_are_kept_and_the_rest_may_be_retried(batch_server: Any, tmp_path: Path) -> None:
     well = batch_server.line
 
     def line(request: dict[str, Any]) -> dict[str, Any] | None:
@@ -182,7 +178,7 @@ def test_of_an_expired_batch_the_answers_are_kept_and_the_rest_may_be_asked_agai
         ("failed", [{"code": "billing_hard_limit_reached", "message": "no money"}], FailureKind.QUOTA),
     ],
 )
-def test_the_end_of_a_whole_batch_is_the_failure_of_each_request(
+def test_a_failed_batch_fails_each_request(
     batch_server: Any, tmp_path: Path, ends_as: str, errors: list[dict[str, str]], kind: FailureKind
 ) -> None:
     batch_server.line = lambda request: None
@@ -199,9 +195,7 @@ def test_a_refused_key_is_told_as_such_and_leaves_no_note(batch_server: Any, tmp
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_batch_whose_creation_was_not_confirmed_is_found_and_not_created_twice(
-    batch_server: Any, tmp_path: Path
-) -> None:
+def test_a_batch_whose_creation_was_not_confirmed_is_not_created_twice(batch_server: Any, tmp_path: Path) -> None:
     batch_server.lose_create_answer = True
     batch_server.finish.set()
     answers = ask_all(batch_server.url, tmp_path, ["a", "b"])
@@ -244,9 +238,7 @@ def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_se
 
 
 @pytest.mark.parametrize("moment", ["created but not told", "in progress"])
-def test_a_killed_run_attaches_to_its_batch_and_pays_for_nothing_twice(
-    batch_server: Any, tmp_path: Path, moment: str
-) -> None:
+def test_a_killed_run_returns_to_its_batch_and_pays_once(batch_server: Any, tmp_path: Path, moment: str) -> None:
     questions = ["a", "b", "c"]
     command = [sys.executable, "-c", CHILD, batch_server.url, str(tmp_path), json.dumps(questions)]
     if moment == "created but not told":

@@ -28,7 +28,7 @@ def test_without_the_batch_endpoint_nothing_is_asked_of_the_config() -> None:
         ({}, {"timeout_s": 60.0}, {}, "rollouts.timeout_s"),
     ],
 )
-def test_what_needs_more_turns_or_less_waiting_is_named(
+def test_what_a_batch_cannot_do_is_named(
     teacher: dict[str, Any], rollouts: dict[str, Any], tools: dict[str, Any], field: str
 ) -> None:
     asked = TeacherConfig(**{"model": "m", "base_url": URL, "batch": True} | teacher)

@@ -39,7 +39,7 @@ def reserved(budget: Budget, worst: Spend) -> Reservation:
         (BudgetConfig(max_usd=0.25), Spend(1, 10, 0.1), "budget.max_usd"),
     ],
 )
-def test_the_request_that_could_pass_a_cap_is_refused_with_the_field_to_raise(
+def test_a_request_that_could_pass_a_cap_is_refused_with_its_field(
     config: BudgetConfig, worst: Spend, field: str
 ) -> None:
     budget = Budget(config, PRICE)
@@ -163,7 +163,7 @@ def test_a_waiter_whose_event_loop_is_gone_blocks_nobody() -> None:
         max_size=40,
     )
 )
-def test_counted_and_reserved_never_pass_a_cap_while_answers_keep_to_their_reservation(
+def test_counted_and_reserved_never_pass_a_cap(
     requests: list[tuple[int, float, float, int, bool]],
 ) -> None:
     async def main() -> None:

@@ -40,9 +40,7 @@ def prices_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_config_goes_before_the_endpoint_and_the_endpoint_before_the_file(
-    model_server: Any, prices_file: str
-) -> None:
+def test_config_goes_before_endpoint_and_endpoint_before_file(model_server: Any, prices_file: str) -> None:
     model_server.body = LISTED
     stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
     assert found(model_server.url, prices_file=prices_file, **stated) == Price(1.0, 2.0)
@@ -52,7 +50,7 @@ def test_the_config_goes_before_the_endpoint_and_the_endpoint_before_the_file(
     assert model_server.keys == ["Bearer key"]
 
 
-def test_the_file_is_read_where_the_endpoint_lists_no_price_and_a_batch_costs_half(
+def test_the_file_is_read_if_the_endpoint_lists_no_price_and_batches_cost_half(
     model_server: Any, prices_file: str
 ) -> None:
     model_server.body = {"data": [{"id": "m", "object": "model"}]}

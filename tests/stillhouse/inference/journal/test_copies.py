@@ -13,6 +13,8 @@ from stillhouse.inference.journal.copies import Copier, JournalCopies
 from stillhouse.store import digest
 from stillhouse.store.remote import RemoteFolder
 
+Machine = Callable[[str], tuple[Path, JournalCopies]]
+
 pytestmark = pytest.mark.usefixtures("s3")
 
 
@@ -37,9 +39,7 @@ def answers(folder: Path, *questions: str) -> list[str | None]:
     return [None if body is None else body.decode() for body in found]
 
 
-def test_answers_of_one_machine_are_had_by_another_and_go_nowhere_twice(
-    machine: Callable[[str], tuple[Path, JournalCopies]],
-) -> None:
+def test_answers_of_one_machine_are_had_by_another_and_go_nowhere_twice(machine: Machine) -> None:
     (there, from_there), (here, from_here) = machine("there"), machine("here")
     assert from_here.take_over() == 0
     assert from_here.hand_on() == 0
@@ -59,7 +59,7 @@ def test_answers_of_one_machine_are_had_by_another_and_go_nowhere_twice(
     assert from_there.hand_on() == from_here.hand_on() == 0
 
 
-def test_where_both_were_answered_each_keeps_its_own(machine: Callable[[str], tuple[Path, JournalCopies]]) -> None:
+def test_where_both_were_answered_each_keeps_its_own(machine: Machine) -> None:
     (there, from_there), (here, from_here) = machine("there"), machine("here")
     answer(there, "a", body="one answer to ")
     answer(here, "a", body="another answer to ")
@@ -68,9 +68,7 @@ def test_where_both_were_answered_each_keeps_its_own(machine: Callable[[str], tu
     assert answers(here, "a") == ["another answer to a"]
 
 
-def test_a_machine_that_is_lost_has_handed_on_what_is_older_than_an_interval(
-    machine: Callable[[str], tuple[Path, JournalCopies]], s3: Any
-) -> None:
+def test_a_machine_that_is_lost_has_handed_on_what_is_older_than_an_interval(machine: Machine, s3: Any) -> None:
     (there, from_there), (here, from_here) = machine("there"), machine("here")
     copier = Copier(from_there, interval_s=0.02)
     answer(there, "a")
@@ -84,9 +82,7 @@ def test_a_machine_that_is_lost_has_handed_on_what_is_older_than_an_interval(
     copier.stop()
 
 
-def test_a_copy_that_is_damaged_is_left_out_with_a_warning(
-    machine: Callable[[str], tuple[Path, JournalCopies]], s3: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_copy_is_left_out_with_a_warning(machine: Machine, s3: Any, caplog: pytest.LogCaptureFixture) -> None:
     (there, from_there), (here, from_here) = machine("there"), machine("here")
     answer(there, "a")
     from_there.hand_on()

@@ -44,9 +44,7 @@ def _put(path: Path, *, trajectory: bytes | None = None) -> None:
         asyncio.run(put())
 
 
-def test_a_changed_completion_is_reported_and_counts_as_absent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_completion_is_reported_and_is_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / JOURNAL_FILE
     _put(path)
     _flip(path, b"the first answer")

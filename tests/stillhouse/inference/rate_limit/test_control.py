@@ -235,7 +235,7 @@ OUTCOMES: list[Any] = [
     initial=st.integers(1, 30),
     cap=st.integers(1, 40),
 )
-def test_it_never_exceeds_its_window_nor_waits_for_ever(
+def test_it_keeps_to_its_window_and_never_waits_forever(
     steps: list[tuple[float, int, Any]], initial: int, cap: int
 ) -> None:
     control = RateControl(initial, Caps(cap))

@@ -62,9 +62,7 @@ def test_a_provider_that_counts_max_tokens_is_used_as_well(telling: dict[str, An
 )
 @pytest.mark.parametrize("latency_s", [0.2, 2.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_limit_that_rose_is_found_within_half_a_minute(
-    before: Limits, after: Limits, latency_s: float, seed: int
-) -> None:
+def test_a_raised_limit_is_found_in_half_a_minute(before: Limits, after: Limits, latency_s: float, seed: int) -> None:
     trace = simulate(Case("", before, [(120.0, after)], latency_s, duration_s=180.0, seed=seed))
     assert time_to_s(trace, after, 120.0, 180.0) <= 30.0
 

@@ -27,9 +27,7 @@ def _flip(path: Path, logprobs: list[float]) -> None:
     path.write_bytes(data)
 
 
-def test_scores_that_changed_on_the_disk_are_reported_and_asked_for_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_scores_that_changed_on_disk_are_reported_and_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "scores.sqlite"
     _written(path)
     _flip(path, SCORES[KEYS[1]])
