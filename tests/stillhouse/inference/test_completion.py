@@ -30,18 +30,10 @@ def test_a_message_is_kept_as_it_was_written_less_its_nulls() -> None:
         "reasoning": "hm",
         "reasoning_content": "hm",
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
-        "audio": None,
         "annotations": [],
     }
-    said = read(completion("4", message=extra)).message
-    assert said == {
-        "role": "assistant",
-        "content": "4",
-        "reasoning": "hm",
-        "reasoning_content": "hm",
-        "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
-        "annotations": [],
-    }
+    message = read(completion("4", message={**extra, "audio": None})).message
+    assert message == {"role": "assistant", "content": "4", **extra}
 
 
 def test_arguments_are_kept_to_the_letter_and_an_empty_list_of_calls_is_none() -> None:
@@ -55,16 +47,10 @@ def test_arguments_are_kept_to_the_letter_and_an_empty_list_of_calls_is_none() -
 
 def test_the_facts_of_a_turn_are_those_the_endpoint_reported() -> None:
     body = completion("4")
-    body["usage"] = {
-        "prompt_tokens": 11,
-        "completion_tokens": 3,
-        "cost": 0.0025,
-        "completion_tokens_details": {"reasoning_tokens": 2},
-        "prompt_tokens_details": {"cached_tokens": 8},
-    }
+    body["usage"] = {"prompt_tokens": 11, "completion_tokens": 3, "cost": 0.0025}
     body["provider"] = "Somebody"
     turn = read(body, headers={"x-request-id": "req-1"}).turn
-    assert turn.usage == {"prompt_tokens": 11, "completion_tokens": 3, "reasoning_tokens": 2, "cached_tokens": 8}
+    assert turn.usage == {"prompt_tokens": 11, "completion_tokens": 3}
     assert (turn.cost_usd, turn.provider, turn.request_id) == (0.0025, "Somebody", "req-1")
     assert (turn.finish_reason, turn.latency_s, turn.model) == ("stop", 1.25, "simulated-1")
 
@@ -75,46 +61,44 @@ def test_what_was_not_reported_is_unknown_not_zero() -> None:
     assert (turn.cost_usd, turn.provider, turn.prompt_ids) == (None, None, None)
 
 
-def with_tokens(ids: list[int] | None, logprobs: list[float] | None) -> dict[str, Any]:
+def with_tokens(token_ids: list[int] | None, logprobs: Any) -> dict[str, Any]:
     body = completion("4")
     body["prompt_token_ids"] = [1, 2, 3]
-    body["choices"][0]["token_ids"] = ids
-    body["choices"][0]["logprobs"] = None if logprobs is None else {"content": [{"logprob": p} for p in logprobs]}
+    body["choices"][0] |= {"token_ids": token_ids, "logprobs": logprobs}
     return body
 
 
-def test_token_ids_and_logprobs_are_kept_when_asked_for() -> None:
-    turn = read(with_tokens([4, 5], [-0.5, -0.25]), record_tokens=True).turn
-    assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2, 3], [4, 5], [-0.5, -0.25])
-    assert read(with_tokens([4, 5], [-0.5, -0.25])).turn.completion_ids is None
-    assert read(with_tokens(None, None), record_tokens=True).turn.completion_ids is None
+def logprobs(*values: float) -> dict[str, Any]:
+    return {"content": [{"logprob": value} for value in values]}
 
 
-def test_logprobs_that_do_not_match_the_token_ids_are_dropped(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("token_ids", "written", "read_logprobs"),
+    [
+        ([4, 5], logprobs(-0.5, -0.25), [-0.5, -0.25]),
+        ([4, 5], logprobs(-0.5), None),
+        (None, logprobs(-0.5, -0.25), [-0.5, -0.25]),
+        (None, None, None),
+        *(([4], odd, None) for odd in ("none", {"content": "none"}, {"content": [{"token": "a"}]}, {"content": [1]})),
+    ],
+)
+def test_token_ids_and_logprobs_that_match_them_are_kept(
+    token_ids: list[int] | None, written: Any, read_logprobs: list[float] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = read(with_tokens([4, 5], [-0.5]), record_tokens=True)
-    assert (said.turn.completion_ids, said.turn.sampling_logprobs) == ([4, 5], None)
-    assert said.message["content"] == "4"
-    assert "2 token ids but 1 log-probabilities" in caplog.text
+    turn = read(with_tokens(token_ids, written), record_tokens=True).turn
+    assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2, 3], token_ids, read_logprobs)
+    assert ("2 token ids but 1 log-probabilities" in caplog.text) is (written == logprobs(-0.5))
 
 
-def test_logprobs_without_token_ids_are_kept_as_openai_gives_them() -> None:
-    turn = read(with_tokens(None, [-0.5, -0.25]), record_tokens=True).turn
-    assert (turn.completion_ids, turn.sampling_logprobs) == (None, [-0.5, -0.25])
+def test_tokens_are_kept_only_when_asked_for() -> None:
+    turn = read(with_tokens([4, 5], logprobs(-0.5, -0.25))).turn
+    assert (turn.completion_ids, turn.sampling_logprobs) == (None, None)
 
 
-@pytest.mark.parametrize("logprobs", ["none", {"content": "none"}, {"content": [{"token": "a"}]}, {"content": [1]}])
-def test_logprobs_of_no_known_form_are_left_out(logprobs: Any) -> None:
-    body = with_tokens([4], None)
-    body["choices"][0]["logprobs"] = logprobs
-    assert read(body, record_tokens=True).turn.sampling_logprobs is None
-
-
-@pytest.mark.parametrize("said", [{"refusal": "I cannot."}, {"reasoning_details": [{"data": "opaque"}]}])
-def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(said: dict[str, Any]) -> None:
-    message = read(completion(None, completion_tokens=None, message=said)).message
-    assert message == {"role": "assistant", **said}
+@pytest.mark.parametrize("extra", [{"refusal": "I cannot."}, {"reasoning_details": [{"data": "opaque"}]}])
+def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(extra: dict[str, Any]) -> None:
+    message = read(completion(None, completion_tokens=None, message=extra)).message
+    assert message == {"role": "assistant", **extra}
 
 
 def test_facts_of_the_wrong_type_are_unknown() -> None:
@@ -125,10 +109,10 @@ def test_facts_of_the_wrong_type_are_unknown() -> None:
     assert (turn.model, turn.provider, turn.request_id, turn.finish_reason) == ("asked", None, None, "unknown")
 
 
-def test_what_headers_said_of_limits_is_not_journaled() -> None:
-    said = read(completion("4"))
-    limited = dataclasses.replace(said, limits=RateLimits())
-    assert encode_completion(limited) == encode_completion(said)
+def test_what_headers_answer_of_limits_is_not_journaled() -> None:
+    answer = read(completion("4"))
+    limited = dataclasses.replace(answer, limits=RateLimits())
+    assert encode_completion(limited) == encode_completion(answer)
 
 
 @pytest.mark.parametrize(
@@ -168,16 +152,16 @@ def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
 
 def test_a_completion_cut_inside_a_character_is_kept() -> None:
     body = json.dumps(completion("MARK", finish_reason="length")).replace("MARK", "smile \\ud83d").encode()
-    said = read(body)
-    assert said.message["content"] == "smile ?"
-    assert decode_completion(encode_completion(said)) == said
+    answer = read(body)
+    assert answer.message["content"] == "smile ?"
+    assert decode_completion(encode_completion(answer)) == answer
 
 
 def test_the_journal_gives_back_an_equal_completion() -> None:
-    said = read(with_tokens([4, 5], [-0.1234567890123456789, -1e-30]), record_tokens=True)
-    again = decode_completion(encode_completion(said))
-    assert again == said
-    assert orjson.dumps(again) == orjson.dumps(said)
+    answer = read(with_tokens([4, 5], logprobs(-0.1234567890123456789, -1e-30)), record_tokens=True)
+    again = decode_completion(encode_completion(answer))
+    assert again == answer
+    assert orjson.dumps(again) == orjson.dumps(answer)
 
 
 PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
@@ -196,10 +180,7 @@ def test_nothing_is_sent_that_was_not_asked_for() -> None:
 @pytest.mark.parametrize(
     ("url", "keys"),
     [
-        (
-            "https://api.openai.com/v1",
-            {"max_completion_tokens": 32, "reasoning_effort": "low", "logprobs": True},
-        ),
+        ("https://api.openai.com/v1", {"max_completion_tokens": 32, "reasoning_effort": "low", "logprobs": True}),
         (
             "https://openrouter.ai/api/v1",
             {

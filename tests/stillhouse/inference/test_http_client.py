@@ -15,17 +15,12 @@ SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
 
 
 def ask(
-    url: str,
-    *,
-    sampling: Sampling = SAMPLING,
-    tools: list[Any] | None = None,
-    timeout_s: float = 5,
-    price: Price | None = None,
+    url: str, *, sampling: Sampling = SAMPLING, tools: Any = (), timeout_s: float = 5, price: Any = None
 ) -> Completion:
     async def main() -> Completion:
         client = HttpClient(Endpoint(url, "m", "m", "the-key", price), timeout_s=timeout_s)
         try:
-            return await client.complete([{"role": "user", "content": "hi"}], tools or [], sampling)
+            return await client.complete([{"role": "user", "content": "hi"}], list(tools), sampling)
         finally:
             await client.aclose()
 
@@ -46,9 +41,9 @@ def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
         return Reply(completion("hello"))
 
     with SimulatedProvider(script) as provider:
-        said = ask(provider.url, tools=[calculator.schema])
+        answer = ask(provider.url, tools=[calculator.schema])
         ask(provider.url, sampling=Sampling(0.0, 1.0, 8, None, record_tokens=True))
-    assert said.message["content"] == "hello"
+    assert answer.message["content"] == "hello"
     assert seen[0].authorization == "Bearer the-key"
     common = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     sampled = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": 7}
@@ -61,13 +56,9 @@ def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
     ("reply", "kind", "status"),
     [
         (error(429, "slow", headers={"retry-after": "3"}), "rate", 429),
-        (error(401, "bad key", code="invalid_api_key"), "auth", 401),
-        (error(402, "no credit"), "quota", 402),
-        (error(429, "no credit", code="insufficient_quota"), "quota", 429),
         (error(500, "oops"), "transient", 500),
         (Reply(b"<html>bad gateway</html>", 502), "transient", 502),
         (error(400, "too long", code="context_length_exceeded"), "permanent", 400),
-        (error(404, "no such model", code="model_not_found"), "permanent", 404),
         (Reply({"error": {"message": "limited", "code": 429}}), "rate", 429),
         (Reply({"choices": None}), "transient", 200),
         (Reply(b'{"choices": [{"message": {"content": "hal'), "transient", 200),

@@ -117,11 +117,11 @@ def test_a_full_disk_is_an_error_that_keeps_what_was_saved(tmp_path: Path) -> No
                     print(error)
         asyncio.run(main())
     """)
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "j")], capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    assert f"journal {tmp_path / 'j'}: cannot be written: " in told
-    assert "Free some space" in told
+    assert f"journal {tmp_path / 'j'}: cannot be written: " in output
+    assert "Free some space" in output
     with Journal(tmp_path / "j") as journal:
         assert journal.completion(digest(0), 0, digest("q")) == b"kept"
 
@@ -207,13 +207,13 @@ def test_writers_at_once_all_get_the_first_answer(
 ) -> None:
     """Puts at few places, from several loops over two journals, against a dictionary that keeps what came first."""
     path = tmp_path_factory.mktemp("journal") / "j"
-    told: list[tuple[tuple[int, int], bytes]] = []
+    stored: list[tuple[tuple[int, int], bytes]] = []
 
     async def put_all(journal: Journal, share: list[tuple[int, int, bytes]]) -> None:
-        stored = await asyncio.gather(
+        bodies = await asyncio.gather(
             *(journal.put_completion(digest(number), turn, ASKED, body) for number, turn, body in share)
         )
-        told.extend(((number, turn), body) for (number, turn, _), body in zip(share, stored, strict=True))
+        stored.extend(((number, turn), body) for (number, turn, _), body in zip(share, bodies, strict=True))
 
     with Journal(path) as one, Journal(path) as two:
         shares = [puts[index::num_loops] for index in range(num_loops)]
@@ -225,9 +225,9 @@ def test_writers_at_once_all_get_the_first_answer(
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(told) == len(puts)
+    assert len(stored) == len(puts)
     with Journal(path) as journal:
-        for (number, turn), body in told:
+        for (number, turn), body in stored:
             assert journal.completion(digest(number), turn, ASKED) == body
             assert (number, turn, body) in puts
 
@@ -334,19 +334,17 @@ def _kill_and_check(path: Path, life: int, after_s: float) -> int:
     return len(acknowledged)
 
 
-def test_what_was_acknowledged_before_kill_9_is_there_and_its_claims_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_kills", "longest_s"), [(4, 0.2), pytest.param(30, 0.5, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_kill_9_loses_nothing_acknowledged_and_leaves_no_claims(
+    tmp_path: Path, num_kills: int, longest_s: float
+) -> None:
     moments = random.Random(3)
-    counts = [_kill_and_check(tmp_path / "j", life, moments.uniform(0.0, 0.2)) for life in range(4)]
+    counts = [_kill_and_check(tmp_path / "j", life, moments.uniform(0.0, longest_s)) for life in range(num_kills)]
     assert sum(counts) > 20
     with closing(sqlite3.connect(tmp_path / "j")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-@pytest.mark.slow
-def test_thirty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    moments = random.Random(4)
-    for life in range(30):
-        _kill_and_check(tmp_path / "j", life, moments.uniform(0.0, 0.5))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from stillhouse.inference.completion import Completion, Sampling
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import FailureKind, RequestFailed
 
+AskAll = Callable[..., list[Any]]
 PACE = BatchPace(gather_s=0.05, poll_s=0.05)
 
 CHILD = """
@@ -26,8 +27,8 @@ from stillhouse.inference.endpoint import Endpoint
 async def main(url, folder, questions):
     client = BatchClient(Endpoint(url, "m", "m", "key"), Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1))
     async def ask(index, question):
-        said = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
-        return said.message["content"]
+        answer = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
+        return answer.message["content"]
     answers = await asyncio.gather(*(ask(*pair) for pair in enumerate(questions)))
     await client.aclose()
     print(json.dumps(answers))
@@ -36,33 +37,25 @@ asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
 """
 
 
-def ask_all(
-    url: str,
-    folder: Path,
-    questions: Sequence[str],
-    *,
-    pace: BatchPace = PACE,
-    price: Price | None = None,
-    seed: int | None = 7,
-    during: Callable[[], None] = lambda: None,
-) -> list[Completion | BaseException]:
-    async def main() -> list[Completion | BaseException]:
-        client = BatchClient(Endpoint(url, "m", "m", "key", price), folder, pace=pace)
-        tasks = [
-            asyncio.create_task(
-                client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, seed))
-            )
-            for question in questions
-        ]
-        await asyncio.sleep(0.01)
-        during()
-        try:
-            async with asyncio.timeout(20):
-                return await asyncio.gather(*tasks, return_exceptions=True)
-        finally:
-            await client.aclose()
+@pytest.fixture
+def ask_all(batch_server: Any, tmp_path: Path) -> AskAll:
+    """Sends questions together and gives their answers or errors; the batch they make is done at once."""
 
-    return asyncio.run(main())
+    def ask(questions: Sequence[str], pace: BatchPace = PACE, price: Price | None = None, seed: int | None = 7) -> Any:
+        async def main() -> list[Any]:
+            client = BatchClient(Endpoint(batch_server.url, "m", "m", "key", price), tmp_path, pace=pace)
+            sampling = Sampling(1.0, 1.0, 50, seed)
+            asked = [client.complete([{"role": "user", "content": text}], [], sampling) for text in questions]
+            try:
+                async with asyncio.timeout(20):
+                    return await asyncio.gather(*asked, return_exceptions=True)
+            finally:
+                await client.aclose()
+
+        batch_server.finish.set()
+        return asyncio.run(main())
+
+    return ask
 
 
 def failure_of(answer: Any) -> Any:
@@ -71,21 +64,22 @@ def failure_of(answer: Any) -> Any:
 
 
 def texts(answers: Sequence[Any]) -> list[str]:
-    return [answer.message["content"] for answer in answers]
+    """Contents without what the server writes around each question."""
+    return [answer.message["content"].removeprefix("answer to ").removesuffix("\u2028end") for answer in answers]
 
 
-def test_requests_asked_together_are_one_batch_and_each_gets_its_own_answer(batch_server: Any, tmp_path: Path) -> None:
+def test_requests_asked_together_are_one_batch_and_each_gets_its_own_answer(
+    batch_server: Any, ask_all: AskAll, tmp_path: Path
+) -> None:
     (tmp_path / "broken.json").write_text("{")
-    batch_server.finish.set()
-    answers = ask_all(batch_server.url, tmp_path, ["a", "b", "c"])
-    assert texts(answers) == [f"answer to {question}\u2028end" for question in "abc"]
+    answers = ask_all(["a", "b", "c"])
+    assert texts(answers) == ["a", "b", "c"]
     assert len(batch_server.batches) == 1
     assert [path.name for path in tmp_path.glob("*.json")] == ["broken.json"]
 
 
-def test_an_answer_carries_its_usage_its_request_and_its_cost_at_batch_price(batch_server: Any, tmp_path: Path) -> None:
-    batch_server.finish.set()
-    (answer,) = ask_all(batch_server.url, tmp_path, ["a"], price=Price(2.0, 8.0).half())
+def test_an_answer_carries_its_usage_its_request_and_its_cost_at_batch_price(ask_all: AskAll) -> None:
+    (answer,) = ask_all(["a"], price=Price(2.0, 8.0).half())
     assert isinstance(answer, Completion)
     assert answer.turn.usage == {"prompt_tokens": 10, "completion_tokens": 20}
     assert answer.turn.cost_usd == pytest.approx((10 * 1.0 + 20 * 4.0) / 1e6)
@@ -93,28 +87,25 @@ def test_an_answer_carries_its_usage_its_request_and_its_cost_at_batch_price(bat
     assert answer.turn.request_id.startswith("req-")
 
 
-def test_a_batch_holds_no_more_requests_than_it_may(batch_server: Any, tmp_path: Path) -> None:
-    batch_server.finish.set()
+def test_a_batch_holds_no_more_requests_than_it_may(batch_server: Any, ask_all: AskAll) -> None:
     pace = BatchPace(gather_s=0.05, poll_s=0.05, max_requests=2)
-    answers = ask_all(batch_server.url, tmp_path, ["a", "b", "c", "d", "e"], pace=pace)
-    assert texts(answers) == [f"answer to {question}\u2028end" for question in "abcde"]
+    answers = ask_all(["a", "b", "c", "d", "e"], pace=pace)
+    assert texts(answers) == list("abcde")
     sizes = [len(batch_server.files[batch["input_file_id"]].splitlines()) for batch in batch_server.batches]
     assert sorted(sizes) == [1, 2, 2]
 
 
-def test_a_file_is_no_larger_than_it_may_be(batch_server: Any, tmp_path: Path) -> None:
-    batch_server.finish.set()
+def test_a_file_is_no_larger_than_it_may_be(batch_server: Any, ask_all: AskAll) -> None:
     pace = BatchPace(gather_s=0.05, poll_s=0.05, max_bytes=2000)
-    answers = ask_all(batch_server.url, tmp_path, ["x" * 500 + str(index) for index in range(6)], pace=pace)
+    answers = ask_all(["x" * 500 + str(index) for index in range(6)], pace=pace)
     assert not any(isinstance(answer, BaseException) for answer in answers)
     sizes = [len(batch_server.files[batch["input_file_id"]]) for batch in batch_server.batches]
     assert len(sizes) == 3
     assert max(sizes) <= 2000
 
 
-def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, tmp_path: Path) -> None:
-    batch_server.finish.set()
-    answers = ask_all(batch_server.url, tmp_path, ["a", "a"], seed=None)
+def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, ask_all: AskAll) -> None:
+    answers = ask_all(["a", "a"], seed=None)
     assert len(texts(answers)) == 2
     assert batch_server.asked == ["a", "a"]
 
@@ -130,40 +121,40 @@ def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, tmp_
     ],
 )
 def test_an_error_in_a_line_is_as_over_http(
-    batch_server: Any, tmp_path: Path, status: int, error: dict[str, Any], kind: FailureKind
+    batch_server: Any, ask_all: AskAll, status: int, error: dict[str, Any], kind: FailureKind
 ) -> None:
-    well = batch_server.line
+    answer_well = batch_server.line
 
     def line(request: dict[str, Any]) -> dict[str, Any]:
-        row = well(request)
+        row = answer_well(request)
         if request["body"]["messages"][-1]["content"] == "b":
             row["response"] = {"status_code": status, "request_id": "r", "body": {"error": error}}
             row["error"] = {"code": "failed", "message": "see response"}
         return row
 
     batch_server.line = line
-    batch_server.finish.set()
-    good, bad = ask_all(batch_server.url, tmp_path, ["a", "b"])
+    good, bad = ask_all(["a", "b"])
     assert isinstance(good, Completion)
     assert failure_of(bad).kind is kind
 
 
-def test_answers_of_an_expired_batch_are_kept_and_the_rest_may_be_retried(batch_server: Any, tmp_path: Path) -> None:
-    well = batch_server.line
+def test_answers_of_an_expired_batch_are_kept_and_the_rest_may_be_retried(
+    batch_server: Any, ask_all: AskAll, tmp_path: Path
+) -> None:
+    answer_well = batch_server.line
 
     def line(request: dict[str, Any]) -> dict[str, Any] | None:
         question = request["body"]["messages"][-1]["content"]
         if question == "b":
             error = {"code": "batch_expired", "message": "This request could not be executed in time."}
             return {"id": "r", "custom_id": request["custom_id"], "response": None, "error": error}
-        return None if question == "c" else well(request)
+        return None if question == "c" else answer_well(request)
 
     batch_server.line = line
     batch_server.ends_as = "expired"
-    batch_server.finish.set()
-    first, told, missing = ask_all(batch_server.url, tmp_path, ["a", "b", "c"])
+    first, expired, missing = ask_all(["a", "b", "c"])
     assert isinstance(first, Completion)
-    assert failure_of(told).kind is FailureKind.TRANSIENT
+    assert failure_of(expired).kind is FailureKind.TRANSIENT
     assert failure_of(missing).kind is FailureKind.TRANSIENT
     assert "expired" in failure_of(missing).message
     assert not list(tmp_path.glob("*.json"))
@@ -179,31 +170,31 @@ def test_answers_of_an_expired_batch_are_kept_and_the_rest_may_be_retried(batch_
     ],
 )
 def test_a_failed_batch_fails_each_request(
-    batch_server: Any, tmp_path: Path, ends_as: str, errors: list[dict[str, str]], kind: FailureKind
+    batch_server: Any, ask_all: AskAll, ends_as: str, errors: list[dict[str, str]], kind: FailureKind
 ) -> None:
     batch_server.line = lambda request: None
     batch_server.ends_as, batch_server.errors = ends_as, errors
-    batch_server.finish.set()
-    for answer in ask_all(batch_server.url, tmp_path, ["a", "b"]):
+    for answer in ask_all(["a", "b"]):
         assert failure_of(answer).kind is kind
 
 
-def test_a_refused_key_is_told_as_such_and_leaves_no_note(batch_server: Any, tmp_path: Path) -> None:
+def test_a_refused_key_is_told_as_such_and_leaves_no_note(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:
     batch_server.refuse_create = (401, {"error": {"message": "Incorrect API key"}})
-    (answer,) = ask_all(batch_server.url, tmp_path, ["a"])
+    (answer,) = ask_all(["a"])
     assert failure_of(answer).kind is FailureKind.AUTH
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_batch_whose_creation_was_not_confirmed_is_not_created_twice(batch_server: Any, tmp_path: Path) -> None:
+def test_a_batch_whose_creation_was_not_confirmed_is_not_created_twice(batch_server: Any, ask_all: AskAll) -> None:
     batch_server.lose_create_answer = True
-    batch_server.finish.set()
-    answers = ask_all(batch_server.url, tmp_path, ["a", "b"])
+    answers = ask_all(["a", "b"])
     assert len(texts(answers)) == 2
     assert len(batch_server.batches) == 1
 
 
-def test_who_stops_waiting_leaves_the_answer_to_the_next_run(batch_server: Any, tmp_path: Path) -> None:
+def test_who_stops_waiting_leaves_the_answer_to_the_next_run(
+    batch_server: Any, ask_all: AskAll, tmp_path: Path
+) -> None:
     async def give_up() -> None:
         client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
         asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
@@ -215,12 +206,12 @@ def test_who_stops_waiting_leaves_the_answer_to_the_next_run(batch_server: Any, 
 
     asyncio.run(give_up())
     batch_server.finish.set()
-    assert texts(ask_all(batch_server.url, tmp_path, ["a", "b"])) == ["answer to a\u2028end", "answer to b\u2028end"]
+    assert texts(ask_all(["a", "b"])) == ["a", "b"]
     assert batch_server.asked == ["a", "b"]
 
 
 def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_server: Any, tmp_path: Path) -> None:
-    well = batch_server.line
+    answer_well = batch_server.line
     batch_server.line = lambda request: None
     batch_server.finish.set()
 
@@ -229,19 +220,19 @@ def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_se
         messages: list[Any] = [{"role": "user", "content": "a"}]
         with pytest.raises(RequestFailed):
             await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
-        batch_server.line = well
-        said = await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
+        batch_server.line = answer_well
+        answer = await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
         await client.aclose()
-        return str(said.message["content"])
+        return str(answer.message["content"])
 
     assert asyncio.run(main()) == "answer to a\u2028end"
 
 
-@pytest.mark.parametrize("moment", ["created but not told", "in progress"])
+@pytest.mark.parametrize("moment", ["created but not confirmed", "in progress"])
 def test_a_killed_run_returns_to_its_batch_and_pays_once(batch_server: Any, tmp_path: Path, moment: str) -> None:
     questions = ["a", "b", "c"]
     command = [sys.executable, "-c", CHILD, batch_server.url, str(tmp_path), json.dumps(questions)]
-    if moment == "created but not told":
+    if moment == "created but not confirmed":
         batch_server.answer_create.clear()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         deadline = time.monotonic() + 60

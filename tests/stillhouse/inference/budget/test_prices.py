@@ -1,4 +1,5 @@
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,18 @@ LISTED = {
 }
 
 
-def found(url: str, **teacher: Any) -> Price | None:
+STATED = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
+
+
+def find_price(url: str, **teacher: Any) -> Price | None:
     config = TeacherConfig(model="m", base_url=url, **teacher)
     return asyncio.run(price_of(Endpoint(url, "m", "m", "key"), config))
+
+
+def list_models(site: Any, body: Any, status: int = 200) -> str:
+    """The URL of an endpoint whose list of models is this."""
+    site.pages["/v1/models"] = (status, {}, body if isinstance(body, bytes) else json.dumps(body))
+    return str(site.url("/v1"))
 
 
 @pytest.fixture
@@ -40,54 +50,44 @@ def prices_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_config_goes_before_endpoint_and_endpoint_before_file(model_server: Any, prices_file: str) -> None:
-    model_server.body = LISTED
-    stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
-    assert found(model_server.url, prices_file=prices_file, **stated) == Price(1.0, 2.0)
-    listed = found(model_server.url, prices_file=prices_file)
+def test_config_goes_before_endpoint_and_endpoint_before_file(site: Any, prices_file: str) -> None:
+    url = list_models(site, LISTED)
+    assert find_price(url, prices_file=prices_file, **STATED) == Price(1.0, 2.0)
+    listed = find_price(url, prices_file=prices_file)
     assert listed is not None
     assert listed.prompt == pytest.approx(2.5)
-    assert model_server.keys == ["Bearer key"]
+    assert site.authorizations == ["Bearer key"]
 
 
-def test_the_file_is_read_if_the_endpoint_lists_no_price_and_batches_cost_half(
-    model_server: Any, prices_file: str
-) -> None:
-    model_server.body = {"data": [{"id": "m", "object": "model"}]}
-    assert found(model_server.url, prices_file=prices_file) == Price(7.0, 8.0)
-    assert found(model_server.url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
+def test_the_file_is_read_if_the_endpoint_lists_no_price_and_batches_cost_half(site: Any, prices_file: str) -> None:
+    url = list_models(site, {"data": [{"id": "m", "object": "model"}]})
+    assert find_price(url, prices_file=prices_file) == Price(7.0, 8.0)
+    assert find_price(url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
 
 
-def test_a_list_is_asked_for_once(model_server: Any) -> None:
-    model_server.body = LISTED
-    assert found(model_server.url) == found(model_server.url)
-    assert len(model_server.keys) == 1
+def test_a_list_is_asked_for_once(site: Any) -> None:
+    url = list_models(site, LISTED)
+    assert find_price(url) == find_price(url)
+    assert len(site.seen) == 1
 
 
 @pytest.mark.parametrize(
     ("status", "body"), [(500, {}), (401, {"error": "key"}), (200, b"<html>"), (200, []), (200, {"data": None})]
 )
-def test_an_endpoint_without_a_list_leaves_the_price_unknown(model_server: Any, status: int, body: Any) -> None:
-    model_server.status, model_server.body = status, body
-    assert found(model_server.url) is None
+def test_an_endpoint_without_a_list_leaves_the_price_unknown(site: Any, status: int, body: Any) -> None:
+    assert find_price(list_models(site, body, status)) is None
 
 
-def test_an_endpoint_that_is_not_there_leaves_the_price_unknown() -> None:
-    assert found("http://127.0.0.1:9/v1") is None
+def test_without_an_answer_the_price_is_unknown_and_asked_for_again(site: Any) -> None:
+    assert find_price("http://127.0.0.1:9/v1") is None
+    assert find_price(list_models(site, {}, 503)) is None
+    assert find_price(list_models(site, LISTED)) is not None
 
 
-def test_a_list_that_could_not_be_read_is_asked_for_again(model_server: Any) -> None:
-    model_server.status = 503
-    assert found(model_server.url) is None
-    model_server.status, model_server.body = 200, LISTED
-    assert found(model_server.url) is not None
-
-
-def test_a_file_with_a_mistake_is_told_also_where_the_price_is_known(model_server: Any, tmp_path: Path) -> None:
+def test_a_mistake_in_the_file_is_an_error_also_where_the_price_is_known(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("m: 1")
-    stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
     with pytest.raises(ConfigError, match=r"bad\.yaml"):
-        found(model_server.url, prices_file=str(tmp_path / "bad.yaml"), **stated)
+        find_price("http://127.0.0.1:9/v1", prices_file=str(tmp_path / "bad.yaml"), **STATED)
 
 
 def test_openrouters_form_is_read_with_cache_reasoning_and_request() -> None:
@@ -155,7 +155,7 @@ def test_the_example_file_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("gpt: {prompt: cheap, completion: 1}", r"gpt\.prompt: .*found 'cheap'"),
         ("gpt: {prompt: -1, completion: 1}", r"gpt\.prompt: .*found -1"),
@@ -168,9 +168,9 @@ def test_the_example_file_is_valid() -> None:
         ("gpt: {", "not valid YAML"),
     ],
 )
-def test_a_mistake_is_told_with_file_key_value_and_form(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_is_told_with_file_key_value_and_form(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=problem) as caught:
         price_in_file(str(path), "gpt")
     assert str(path) in str(caught.value)
