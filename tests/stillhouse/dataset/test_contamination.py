@@ -113,29 +113,25 @@ def test_an_evaluation_row_that_is_repeated_often_is_still_found(tmp_path: Path)
     assert [hit["row"] for hit in found] == [0]
 
 
-def _txt(path: Path) -> None:
-    path.write_text(f"{OTHER}\n\n{PROBLEM}\n")
-
-
-def _csv(path: Path) -> None:
-    path.write_text(f'id,question\n1,"{OTHER}"\n2,"{PROBLEM}"\n')
-
-
-def _parquet(path: Path) -> None:
-    questions = [{"id": 1, "turns": [OTHER]}, {"id": 2, "turns": ["Think.", PROBLEM]}]
-    pq.write_table(pa.table({"question": questions}), path)
-
-
-def _jsonl_of_text(path: Path) -> None:
-    conversations = ([{"role": "user", "content": text}] for text in (OTHER, PROBLEM.replace("A farmer", "\nA farmer")))
-    write_jsonl(path, *({"messages": json.dumps(messages)} for messages in conversations))
+def conversation(text: str) -> dict[str, str]:
+    return {"messages": json.dumps([{"role": "user", "content": text}])}
 
 
 @pytest.mark.parametrize(
     ("name", "write"),
-    [("set.txt", _txt), ("set.csv", _csv), ("set.parquet", _parquet), ("set.jsonl", _jsonl_of_text)],
+    [
+        ("set.txt", lambda path: path.write_text(f"{OTHER}\n\n{PROBLEM}\n")),
+        ("set.csv", lambda path: path.write_text(f'id,question\n1,"{OTHER}"\n2,"{PROBLEM}"\n')),
+        (
+            "set.parquet",
+            lambda path: pq.write_table(
+                pa.table({"question": [{"id": 1, "turns": [OTHER]}, {"id": 2, "turns": ["Think.", PROBLEM]}]}), path
+            ),
+        ),
+        ("set.jsonl", lambda path: write_jsonl(path, conversation(OTHER), conversation(f"\n{PROBLEM}"))),
+    ],
 )
-def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callable[[Path], object]) -> None:
     write(tmp_path / name)
     labels = ContaminationLabels(ContaminationConfig(sets={"s": str(tmp_path / name)}))
     found = hits(labels, item(PROBLEM))[0]

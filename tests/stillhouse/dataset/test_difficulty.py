@@ -103,10 +103,6 @@ def test_a_student_that_is_not_there_is_told_of(make_trajectory: Make) -> None:
         asyncio.run(missing.nll([make_trajectory()], 4096))
 
 
-def about(number: int, expected: str | None = "5") -> PromptMetadata:
-    return PromptMetadata(f"prompt-{number}", expected, None, "numeric", {})
-
-
 def test_each_distinct_prompt_is_asked_once_with_its_own_tools_and_system_prompt(
     make_trajectory: Make,
 ) -> None:
@@ -136,14 +132,15 @@ def test_the_rate_is_the_share_of_right_answers_among_the_verified_ones(make_tra
         answer(1, "5"),
         answer(2, "5", StopReason.TIMEOUT),
     ]
-    metadata = {"prompt-0": about(0), "prompt-1": about(1, None), "prompt-2": about(2)}
+    expected = {"prompt-0": "5", "prompt-1": None, "prompt-2": "5"}
+    metadata = {name: PromptMetadata(name, text, None, "numeric", {}) for name, text in expected.items()}
     assert pass_rates(sampled, prompts, metadata) == {"prompt-0": 0.5}
     assert pass_rates(sampled, prompts, {}) == {}
 
 
 def test_the_student_is_sampled_within_the_bounds_of_the_teacher() -> None:
-    asked = student_rollouts(RolloutsConfig(max_tokens=77, max_turns=3, temperature=0.0, num_samples=9), 4)
-    assert (asked.num_samples, asked.max_tokens, asked.max_turns, asked.temperature) == (4, 77, 3, 1.0)
+    config = student_rollouts(RolloutsConfig(max_tokens=77, max_turns=3, temperature=0.0, num_samples=9), 4)
+    assert (config.num_samples, config.max_tokens, config.max_turns, config.temperature) == (4, 77, 3, 1.0)
 
 
 def test_the_file_has_a_row_for_each_trajectory_in_order(tmp_path: Path) -> None:

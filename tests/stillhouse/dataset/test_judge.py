@@ -33,14 +33,14 @@ RUBRIC = (
 )
 
 
-def about(verifier: str = "numeric", expected: str | None = "5") -> PromptMetadata:
+def prompt_metadata(verifier: str = "numeric", expected: str | None = "5") -> PromptMetadata:
     return PromptMetadata("prompt-0", expected, None, verifier, {})
 
 
-def asked(trajectory: Trajectory, metadata: PromptMetadata | None = None, **config: Any) -> Question:
-    question = question_of(trajectory, metadata, JudgeConfig(**{"rubric": RUBRIC, **config}))
-    assert question is not None
-    return question
+def question(trajectory: Trajectory, metadata: PromptMetadata | None = None, **config: Any) -> Question:
+    made = question_of(trajectory, metadata, JudgeConfig(**{"rubric": RUBRIC, **config}))
+    assert made is not None
+    return made
 
 
 def texts(question: Question) -> tuple[str, str]:
@@ -51,7 +51,7 @@ def texts(question: Question) -> tuple[str, str]:
 
 
 def test_the_judge_sees_roles_calls_results_answer_expectation_and_rubric(make_trajectory: Make) -> None:
-    system, user = texts(asked(make_trajectory(), about(), instructions="Be strict."))
+    system, user = texts(question(make_trajectory(), prompt_metadata(), instructions="Be strict."))
     assert '"clarity": a whole number from 0 (worst) to 4 (best). Is the answer easy to follow?' in system
     assert system.endswith("Be strict.")
     for part in (
@@ -66,31 +66,29 @@ def test_the_judge_sees_roles_calls_results_answer_expectation_and_rubric(make_t
 
 
 def test_a_verdict_is_asked_for_only_under_the_verifier_judge(make_trajectory: Make) -> None:
-    graded, verified = asked(make_trajectory(), about()), asked(make_trajectory(), about("judge"), rubric=())
+    graded, verified = (
+        question(make_trajectory(), prompt_metadata()),
+        question(make_trajectory(), prompt_metadata("judge"), rubric=()),
+    )
     assert (graded.verdict, verified.verdict) == (False, True)
     assert '"verdict"' not in texts(graded)[0]
     assert '"right" if the final answer is right by the expected answer' in texts(verified)[0]
-    assert "by the expected answer" not in texts(asked(make_trajectory(), about("judge", None)))[0]
+    assert "by the expected answer" not in texts(question(make_trajectory(), prompt_metadata("judge", None)))[0]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"stop_reason": StopReason.LENGTH},
-        {"stop_reason": StopReason.ERROR, "turns": []},
-        {"answer": "  "},
-    ],
+    [{"stop_reason": StopReason.LENGTH}, {"stop_reason": StopReason.ERROR, "turns": []}, {"answer": "  "}],
     ids=["cut", "failed", "blank"],
 )
-def test_what_came_to_no_answer_is_not_asked_about(make_trajectory: Make, changes: dict[str, Any]) -> None:
-    config = JudgeConfig(rubric=RUBRIC)
-    assert question_of(make_trajectory(**changes), about("judge"), config) is None
+def test_the_judge_is_asked_only_about_answers(make_trajectory: Make, changes: dict[str, Any]) -> None:
+    assert question_of(make_trajectory(**changes), prompt_metadata("judge"), JudgeConfig(rubric=RUBRIC)) is None
 
 
 def test_without_a_rubric_only_prompts_under_the_verifier_judge_are_asked_about(make_trajectory: Make) -> None:
-    assert question_of(make_trajectory(), about(), JudgeConfig()) is None
+    assert question_of(make_trajectory(), prompt_metadata(), JudgeConfig()) is None
     assert question_of(make_trajectory(), None, JudgeConfig()) is None
-    assert question_of(make_trajectory(), about("judge"), JudgeConfig()) is not None
+    assert question_of(make_trajectory(), prompt_metadata("judge"), JudgeConfig()) is not None
 
 
 @given(text=st.text())
@@ -99,7 +97,7 @@ def test_nothing_a_trajectory_says_ends_the_quotation(text: str) -> None:
     messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "Done."}]
     turn: Any = object()
     trajectory = Trajectory("k", "p", 0, messages, [], [turn], StopReason.ANSWERED, "m")  # type: ignore[arg-type]
-    system, user = texts(asked(trajectory))
+    system, user = texts(question(trajectory))
     (mark,) = re.findall(r"between the lines <(quoted-\w+)>", system)
     assert user.startswith(f"<{mark}>\n")
     assert user.count(f"</{mark}>") == 1
@@ -108,11 +106,11 @@ def test_nothing_a_trajectory_says_ends_the_quotation(text: str) -> None:
 
 def test_equal_conversations_are_one_prompt_and_other_ones_are_not(make_trajectory: Make) -> None:
     first, again, other = make_trajectory(), make_trajectory(sample_index=3), make_trajectory(answer="It is 6.")
-    assert asked(first).prompt.id == asked(again).prompt.id != asked(other).prompt.id
+    assert question(first).prompt.id == question(again).prompt.id != question(other).prompt.id
 
 
 def test_a_long_conversation_is_cut_in_the_middle_and_the_prompt_stays_bounded(make_trajectory: Make) -> None:
-    _, user = texts(asked(make_trajectory(answer="x" * 100_000), about(expected="y" * 100_000)))
+    _, user = texts(question(make_trajectory(answer="x" * 100_000), prompt_metadata(expected="y" * 100_000)))
     assert len(user) < MAX_CONVERSATION + 2 * MAX_PART + 500
     assert "[1] user:\nAnna has 2 apples." in user
     assert "characters left out" in user

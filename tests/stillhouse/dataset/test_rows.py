@@ -63,12 +63,7 @@ def test_a_row_has_every_column_in_order_and_null_for_what_was_not_measured(make
 def test_a_row_holds_what_trajectory_prompt_and_labels_say(make_trajectory: Make) -> None:
     turns = [Turn("stop", {"cached_tokens": 3}, 0.5, "m", provider="x", request_id=name) for name in ("r1", None)]
     trajectory = make_trajectory(turns=turns, error={"kind": "timeout", "message": "late"})
-    labels = {
-        "verified": False,
-        "scores": {"reward": 0.5},
-        "contamination": [{"set": "s", "ngram": 8}],
-        "objections": [],
-    }
+    labels = {"verified": False, "scores": {"reward": 0.5}, "contamination": [{"set": "s", "ngram": 8}]}
     row = candidate_row(trajectory, PromptMetadata("p", "5", "sums", "numeric", {"k": [1, None]}), labels, "abc")
     assert (row["verified"], row["expected_answer"], row["tag"], row["sampling"]) == (False, "5", "sums", "abc")
     assert (row["request_ids"], row["cached_tokens"], row["cost_usd"]) == (["r1"], 6, None)
@@ -131,15 +126,8 @@ def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prom
     shown, sampled = (
         [{**calling["tool_calls"][0], "function": {"name": name}} for name in names] for names in ("s", "gfg")
     )
-    messages = [
-        asked,
-        {**calling, "tool_calls": shown},
-        answer,
-        asked,
-        {**calling, "tool_calls": sampled},
-        result,
-        answer,
-    ]
+    prompt = [asked, {**calling, "tool_calls": shown}, answer, asked]
+    messages = [*prompt, {**calling, "tool_calls": sampled}, result, answer]
     row = candidate_row(make_trajectory(messages=messages), None, {}, None)
     assert (row["tool_names"], row["num_tool_calls"]) == (["g", "f", "g"], 3)
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +87,7 @@ def test_trl_trains_on_the_files_and_masks_what_we_mask(
     ours = {}
     for trajectory in trajectories[:3]:
         ids, mask = render_samples(tokenizer, trajectory.messages, trajectory.tools)[0]
-        ours[tokenizer.decode(ids)] = tokenizer.decode([one for one, said in zip(ids, mask, strict=True) if said])
+        ours[tokenizer.decode(ids)] = tokenizer.decode(list(compress(ids, mask)))
     assert dict(zip(found["texts"], found["supervised"], strict=True)) == ours
     shown = {name for name in ("calculator(expression)", "look_up(word, limit)") for text in ours if name in text}
     assert shown == {"calculator(expression)", "look_up(word, limit)"}

@@ -55,12 +55,12 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def written(path: Path, make: Make, numbers: range, **changes: Any) -> CandidateShard:
+def written(path: Path, make: Make, numbers: range) -> CandidateShard:
     with TableWriter(path, CANDIDATE_COLUMNS, group_bytes=1) as writer:
         for number in numbers:
-            about = PromptMetadata(f"prompt-{number}", "5", "sums", "numeric", {})
+            prompt = PromptMetadata(f"prompt-{number}", "5", "sums", "numeric", {})
             labels = {"verified": None, "scores": {"reward": number / 10}}
-            writer.write(candidate_row(make(number, **changes), about, labels, "s"))
+            writer.write(candidate_row(make(number), prompt, labels, "s"))
     return CandidateShard(path, path.with_suffix(".signatures"))
 
 
@@ -84,12 +84,8 @@ def test_rows_carry_every_column_and_what_was_decided(shards: list[CandidateShar
     assert [kept[name] for name in names] == [False, None, True, [], "train"]
     assert [unverified[name] for name in names] == [None, 0.5, True, [], "train"]
     assert [rejected[name] for name in names] == [False, 0.5, False, ["wrong", "refusal"], None]
-    assert (kept["scores"], kept["judge"], kept["student_nll"], kept["duplicate_of"]) == (
-        {"reward": 0.1},
-        None,
-        None,
-        None,
-    )
+    assert kept["scores"] == {"reward": 0.1}
+    assert kept["judge"] is kept["student_nll"] is kept["duplicate_of"] is None
     assert kept["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"expression": "2 + 3"}
 
 

@@ -29,10 +29,10 @@ def _write_shard(trajectories: Sequence[Trajectory], config: DuplicatesConfig, f
 
 
 @pytest.fixture(scope="session")
-def said() -> Callable[..., Trajectory]:
+def make() -> Callable[..., Trajectory]:
     """A trajectory of one turn; of none where the answer is None."""
 
-    def make(
+    def trajectory(
         question: str, answer: str | None, rollout: str = "a", prompt: str = "p", sample: int = 0, system: str = ""
     ) -> Trajectory:
         messages: list[Any] = [{"role": "system", "content": system}] if system else []
@@ -42,7 +42,7 @@ def said() -> Callable[..., Trajectory]:
         turns = [] if answer is None else [Turn("stop", {}, 0.5, "teacher-1")]
         return Trajectory(rollout, prompt, sample, messages, [], turns, StopReason.ANSWERED, "teacher")
 
-    return make
+    return trajectory
 
 
 @pytest.fixture(scope="session")

@@ -22,22 +22,22 @@ def signed(*trajectories: Trajectory, config: DuplicatesConfig = NEAR) -> list[d
     return batch.to_pylist()
 
 
-def test_signatures_agree_as_often_as_texts_are_alike(said: Make) -> None:
+def test_signatures_agree_as_often_as_texts_are_alike(make: Make) -> None:
     words = [f"w{number}" for number in range(204)]
-    rows = signed(said(" ".join(words[:104]), "x"), said(" ".join(words[50:154]), "x"))
+    rows = signed(make(" ".join(words[:104]), "x"), make(" ".join(words[50:154]), "x"))
     first, second = (np.frombuffer(row["prompt_signature"], SIGNATURE_TYPE) for row in rows)
     # Of 100 shingles each, 50 are shared.
     assert np.mean(first == second) == pytest.approx(50 / 150, abs=0.08)
 
 
-def test_nothing_is_signed_where_near_duplicates_are_not_looked_for(said: Make) -> None:
-    row = signed(said("Why?", "Since."), config=DuplicatesConfig())[0]
+def test_nothing_is_signed_where_near_duplicates_are_not_looked_for(make: Make) -> None:
+    row = signed(make("Why?", "Since."), config=DuplicatesConfig())[0]
     assert row["prompt_signature"] is row["row_signature"] is None
     assert len(row["prompt_hash"]) == len(row["row_hash"]) == 16
 
 
-def test_a_row_without_anything_written_has_a_prompt_alone(said: Make) -> None:
-    rows = signed(said("Why?", None), said("Why?", "Since."))
+def test_a_row_without_anything_written_has_a_prompt_alone(make: Make) -> None:
+    rows = signed(make("Why?", None), make("Why?", "Since."))
     assert rows[0]["row_hash"] is rows[0]["row_signature"] is None
     assert rows[0]["prompt_hash"] == rows[1]["prompt_hash"]
     assert rows[0]["prompt_signature"] == rows[1]["prompt_signature"] is not None
@@ -47,8 +47,8 @@ def test_an_empty_batch_has_no_rows() -> None:
     assert signed() == []
 
 
-def test_signatures_are_the_same_in_every_process(said: Make) -> None:
-    row = signed(said("Why is the sky blue?", "Since air scatters blue light more."))[0]
+def test_signatures_are_the_same_in_every_process(make: Make) -> None:
+    row = signed(make("Why is the sky blue?", "Since air scatters blue light more."))[0]
     assert hashlib.sha256(row["row_signature"]).hexdigest()[:16] == "ca61cd8b6ce8802d"
 
 

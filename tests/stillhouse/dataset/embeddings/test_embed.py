@@ -15,7 +15,7 @@ import pytest
 from stillhouse.config import BudgetConfig, RuntimeConfig
 from stillhouse.dataset.embeddings.embed import MAX_CHARACTERS, Embedder, Vector, prompt_text, write_embeddings
 from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError
-from stillhouse.inference import Endpoint, RolloutStats, open_journal
+from stillhouse.inference import Endpoint, Journal, RolloutStats, open_journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import controller_of
 from stillhouse.inference.retry import Effects
@@ -26,27 +26,24 @@ from stillhouse.types import Trajectory
 TEXTS = [f"case {number}: how many apples has Anna?" for number in range(10)]
 
 
-def embed(
-    url: str,
-    store: Path,
-    texts: list[str],
-    *,
-    model: str = "m",
-    batch_size: int = 4,
-    budget: BudgetConfig | None = None,
-) -> tuple[dict[str, Vector], RolloutStats]:
-    endpoint = Endpoint(url, model, f"{model}@test")
-    runtime = RuntimeConfig(store=str(store), max_attempts=2)
+def embedder_of(
+    url: str, journal: Journal, model: str = "m", batch_size: int = 4, budget: BudgetConfig = BudgetConfig()
+) -> Embedder:
+    endpoint, runtime = Endpoint(url, model, f"{model}@test"), RuntimeConfig(max_attempts=2)
+    return Embedder(
+        endpoint,
+        batch_size,
+        journal=journal,
+        runtime=runtime,
+        controller=controller_of(endpoint, runtime),
+        budget=Budget(budget, None),
+        effects=Effects(sleep=lambda _: asyncio.sleep(0)),
+    )
+
+
+def embed(url: str, store: Path, texts: list[str], **changes: Any) -> tuple[dict[str, Vector], RolloutStats]:
     with open_journal(store) as journal:
-        embedder = Embedder(
-            endpoint,
-            batch_size,
-            journal=journal,
-            runtime=runtime,
-            controller=controller_of(endpoint, runtime),
-            budget=Budget(budget or BudgetConfig(), None),
-            effects=Effects(sleep=lambda _: asyncio.sleep(0)),
-        )
+        embedder = embedder_of(url, journal, **changes)
         return asyncio.run(embedder.embed(texts)), embedder.stats
 
 
@@ -164,37 +161,18 @@ def test_the_run_spends_no_more_requests_and_tokens_than_its_budget(tmp_path: Pa
         assert provider.num_billed == 2
 
 
-def test_a_refused_key_ends_it_at_once(tmp_path: Path) -> None:
-    with (
-        SimulatedProvider(lambda _: error(401, "bad key", code="invalid_api_key")) as provider,
-        pytest.raises(AuthenticationError, match="the API key was refused"),
-    ):
-        embed(provider.url, tmp_path, TEXTS[:1])
-
-
 def test_once_a_request_has_failed_for_good_no_other_is_begun(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(400)]
     with SimulatedProvider(lambda _: error(401, "bad key", code="invalid_api_key")) as provider:
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(AuthenticationError, match="the API key was refused"):
             embed(provider.url, tmp_path, texts, batch_size=2)
         assert len(provider.ledger) <= 32
 
 
 def test_two_at_once_pay_for_each_text_once(tmp_path: Path) -> None:
     async def both(url: str) -> list[dict[str, Vector]]:
-        endpoint, runtime = Endpoint(url, "m", "m"), RuntimeConfig(store=str(tmp_path))
         with open_journal(tmp_path) as journal:
-            one, other = (
-                Embedder(
-                    endpoint,
-                    4,
-                    journal=journal,
-                    runtime=runtime,
-                    controller=controller_of(endpoint, runtime),
-                    budget=Budget(BudgetConfig(), None),
-                )
-                for _ in range(2)
-            )
+            one, other = embedder_of(url, journal), embedder_of(url, journal)
             return await asyncio.gather(one.embed(TEXTS), other.embed(TEXTS[::-1]))
 
     with SimulatedProvider(lambda request: Reply(embeddings(request.body), delay_s=0.05)) as provider:
@@ -241,9 +219,6 @@ def test_a_killed_run_pays_again_for_nothing_but_what_was_in_flight(tmp_path: Pa
     assert stats.num_replayed >= 2 * before - 8
 
 
-Make = Callable[..., Trajectory]
-
-
 def vector(*numbers: float) -> Any:
     return np.array(numbers, dtype=np.float32)
 
@@ -257,17 +232,12 @@ def test_rows_of_one_prompt_share_a_vector_and_rows_without_text_have_none(tmp_p
     assert column.to_pylist() == [pytest.approx([0.6, 0.8]), None, [1.0, 0.0], pytest.approx([0.6, 0.8])]
 
 
-def test_a_shard_without_any_text_has_only_nulls(tmp_path: Path) -> None:
-    assert write_embeddings(tmp_path / "e.parquet", [None, None], {}) == 2
-    assert pq.read_table(tmp_path / "e.parquet")["embedding"].to_pylist() == [None, None]
-
-
 def test_vectors_of_two_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EndpointError, match="2 and 3 dimensions"):
         write_embeddings(tmp_path / "e.parquet", ["a", "b"], {"a": vector(1, 0), "b": vector(1, 0, 0)})
 
 
-def test_the_text_is_what_the_user_said_before_the_model_did(make_trajectory: Make) -> None:
+def test_the_text_is_what_the_user_said_before_the_model_did(make_trajectory: Callable[..., Trajectory]) -> None:
     one = make_trajectory()
     with_system = make_trajectory(messages=[{"role": "system", "content": "You are kind."}, *one.messages])
     expected = "Anna has 2 apples. Anna buys 3 more. Case 0."

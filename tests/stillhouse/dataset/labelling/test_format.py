@@ -58,7 +58,7 @@ WELL_FORMED = (
 
 
 @pytest.mark.parametrize(("answer", "problem"), BROKEN)
-def test_what_is_broken_is_told_with_its_place(label_of: Label, answer: str, problem: str) -> None:
+def test_what_is_broken_is_named_with_its_place(label_of: Label, answer: str, problem: str) -> None:
     assert label_of(FormatLabels({}, None), "format_problem", answer) == problem
 
 
@@ -86,29 +86,25 @@ def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_input: Callable[
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "problem"),
     [
         ('{"total": 5}', None),
         ('<think>2 + 3</think>\n{"total": 5}', None),
         ('{"total": "five"}', 'at $.total: saw "five", expected {"type":"integer"}'),
-        (
-            "Five.",
-            "the answer is not JSON alone: ",
-        ),
+        ("Five.", "the answer is not JSON alone: "),
         (None, None),
     ],
 )
-def test_the_answer_meets_its_schema(label_of: Label, answer: str | None, told: str | None) -> None:
+def test_the_answer_meets_its_schema(label_of: Label, answer: str | None, problem: str | None) -> None:
     found = label_of(FormatLabels(SCHEMA, None), "format_problem", answer)
-    assert found is None if told is None else found.startswith(told)
+    assert found is None if problem is None else found.startswith(problem)
 
 
 def test_the_answer_holds_its_pattern(label_of: Label) -> None:
     labels = FormatLabels({}, r"\\boxed\{.+\}")
     assert label_of(labels, "format_problem", r"So it is $\boxed{5}$.") is None
-    assert (
-        label_of(labels, "format_problem", "So it is 5.") == r"the answer has nothing that matches '\\\\boxed\\{.+\\}'"
-    )
+    problem = label_of(labels, "format_problem", "So it is 5.")
+    assert problem == r"the answer has nothing that matches '\\\\boxed\\{.+\\}'"
 
 
 def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Label) -> None:
@@ -118,17 +114,13 @@ def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Lab
 
 
 @pytest.mark.parametrize(
-    ("schema", "pattern", "told"),
+    ("schema", "pattern", "message"),
     [
         ({"type": "whole"}, None, r"dataset\.labels\.answer_schema is no JSON schema: at \$\.type"),
-        (
-            {"$ref": "https://example.com/a.json"},
-            None,
-            r"dataset\.labels\.answer_schema refers to 'https://example\.com",
-        ),
+        ({"$ref": "https://e.com/a.json"}, None, r"dataset\.labels\.answer_schema refers to 'https://e\.com"),
         ({}, "boxed(", r"dataset\.labels\.answer_pattern is no regular expression: .*; saw 'boxed\('"),
     ],
 )
-def test_a_schema_or_pattern_that_is_none_is_named(schema: dict[str, Any], pattern: str | None, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_schema_or_pattern_that_is_none_is_named(schema: dict[str, Any], pattern: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         FormatLabels(schema, pattern)

@@ -24,14 +24,10 @@ def polite(args: LabelArgs, messages: list[Message]) -> "bool | str":
     return True if "please" in messages[0]["content"].lower() else " impolite\\n"
 
 @label
-def told(args: LabelArgs, messages: list[Message]) -> str | None:
+def facts(args: LabelArgs, messages: list[Message]) -> str | None:
     seen = (args.metadata, args.expected_answer, args.tag, args.stop_reason, args.prompt_id, args.sample_index)
     expected = ({"k": [1]}, "5", "sums", StopReason.ANSWERED, "prompt-0", 0)
     return None if seen == expected and args.tools[0]["function"]["name"] == "calculator" else repr(seen)
-
-@label
-def fails(args: LabelArgs, messages: list[Message]) -> float:
-    return 1 / len(args.metadata)
 
 @label
 def spoils(args: LabelArgs, messages: list[Message]) -> float:
@@ -43,6 +39,11 @@ def spoils(args: LabelArgs, messages: list[Message]) -> float:
 @label
 def undefined(args: LabelArgs, messages: list[Message]) -> float:
     return float("nan")
+"""
+FAILS = """
+@label
+def fails(args: LabelArgs, messages: list[Message]) -> float:
+    return 1 / len(args.metadata)
 """
 METADATA = PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
 
@@ -59,10 +60,10 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 def test_numbers_are_scores_and_texts_objections(write: Write, make_input: MakeInput) -> None:
     item = make_input("The answer is 5.", metadata=METADATA)
-    labels = UserLabels(write(LABELS))([item])
-    assert labels["scores"] == [{"words": 4.0, "fails": 1.0, "spoils": 0.5, "undefined": None}]
+    labels = UserLabels(write(LABELS + FAILS))([item])
+    assert labels["scores"] == [{"words": 4.0, "spoils": 0.5, "undefined": None, "fails": 1.0}]
     assert labels["objections"] == [["impolite"]]
-    assert item.metadata == PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
+    assert item.metadata == METADATA
     assert len(item.trajectory.messages) == 4
     assert item.trajectory.tools
 
@@ -70,9 +71,7 @@ def test_numbers_are_scores_and_texts_objections(write: Write, make_input: MakeI
 def test_failures_are_no_score_and_are_logged(
     write: Write, make_input: MakeInput, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write(
-        "@label\ndef fails(args: LabelArgs, messages: list[Message]) -> float:\n    return 1 / len(args.metadata)\n"
-    )
+    path = write(FAILS)
     labels = UserLabels(path)
     with caplog.at_level(logging.WARNING):
         scores = labels([make_input(number=number) for number in range(12)])["scores"]
@@ -80,7 +79,7 @@ def test_failures_are_no_score_and_are_logged(
     first, tenth = caplog.messages
     assert f"{path}: fails gave no score for 1 of" in first
     assert f"rollout {0:064x}" in first
-    assert 'labels.py", line 5, in fails' in first
+    assert 'labels.py", line 6, in fails' in first
     assert "functions.py" not in first
     assert first.endswith("ZeroDivisionError: division by zero")
     assert "no score for 10 of" in tenth
@@ -108,7 +107,7 @@ def test_a_function_with_two_names_counts_once(write: Write, make_input: MakeInp
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("import nowhere_to_be_found\n", "line 3: cannot be loaded: ModuleNotFoundError"),
         ("x = 1\n", "has no function under @label"),
@@ -121,11 +120,6 @@ def test_a_function_with_two_names_counts_once(write: Write, make_input: MakeInp
         ("@label\ndef reward(args: LabelArgs, messages) -> float: ...\n", r"line 3\): `reward` is the score of"),
     ],
 )
-def test_a_file_that_does_not_load_is_named_with_its_reason(write: Write, text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_file_that_does_not_load_is_named_with_its_reason(write: Write, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         UserLabels(write(text))
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.py: no such file; dataset\.labels\.file must name a Python file"):
-        UserLabels(Path("nowhere.py"))

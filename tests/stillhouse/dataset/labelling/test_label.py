@@ -91,7 +91,7 @@ def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
     assert labelling(LabelsConfig(), contamination=sets) != first
 
 
-def test_a_file_that_is_missing_is_told_of_by_the_setting_that_names_it(tmp_path: Path, make_trajectory: Make) -> None:
+def test_a_missing_file_is_named_with_its_setting(tmp_path: Path, make_trajectory: Make) -> None:
     missing = labelling(LabelsConfig(render=False, file=str(tmp_path / "absent.py")))
     with pytest.raises(ConfigError, match=r"absent\.py: no such file; dataset\.labels\.file must name"):
         labelled_rows([LabelInput.of(make_trajectory(), None)], missing)
@@ -154,7 +154,7 @@ def test_an_error_in_a_process_is_the_error_here(label_into: LabelInto) -> None:
         label_into("there", "\n{}['x']\n")
 
 
-def test_a_process_that_is_killed_is_told_of_with_what_to_do(label_into: LabelInto) -> None:
+def test_a_killed_process_is_an_error_with_what_to_do(label_into: LabelInto) -> None:
     with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*Set runtime\.label_processes lower"):
         label_into("there", DEADLY)
 

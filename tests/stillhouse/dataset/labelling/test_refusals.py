@@ -102,21 +102,18 @@ def test_what_answers_is_no_refusal(answer: str) -> None:
     assert refusal_in(answer) is None
 
 
+LONG = "I can't help with " + "very " * 100
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (
-            "**I\u2019m sorry**, but I can\u2019t help with that. Ask a doctor.",
-            "I'm sorry**, but I can't help with that",
-        ),
+        ("**I\u2019m sorry**, I can\u2019t help you. Ask a doctor.", "I'm sorry**, I can't help you"),
         ("Sure. As an AI language model,\nI have no body. The sum is 5.", "As an AI language model, I have no body"),
-        (
-            "I can't help with " + "very " * 100 + "bad things.",
-            ("I can't help with " + "very " * 100)[: MAX_SHOWN - 3] + "...",
-        ),
+        (f"{LONG}bad things.", LONG[: MAX_SHOWN - 3] + "..."),
     ],
 )
-def test_the_words_that_decline_are_told(answer: str, words: str) -> None:
+def test_the_words_that_decline_are_given(answer: str, words: str) -> None:
     assert refusal_in(answer) == words
 
 
@@ -128,7 +125,4 @@ def test_a_refusal_beside_the_content_is_one(label_of: Label) -> None:
     assert label_of(refusal_labels, "refusal", None, messages=[*messages, question]) is None
     # A prompt may end with an assistant's message; without a turn nobody was asked.
     assert label_of(refusal_labels, "refusal", None, messages=messages, turns=[]) is None
-
-
-def test_a_trajectory_without_an_answer_declines_nothing(label_of: Label) -> None:
     assert label_of(refusal_labels, "refusal", None) is None

@@ -20,8 +20,8 @@ def render_labels() -> RenderLabels:
 def test_lengths_are_those_of_the_sample_that_is_trained_on(render_labels: RenderLabels, make_trajectory: Make) -> None:
     tokenizer = load_tokenizer("embedded:student")
     trajectories = [make_trajectory(number, answer="yes " * number) for number in range(5)]
-    labels = render_labels([LabelInput.of(one, None) for one in trajectories])
-    samples = [render_samples(tokenizer, one.messages, one.tools)[0] for one in trajectories]
+    labels = render_labels([LabelInput.of(trajectory, None) for trajectory in trajectories])
+    samples = [render_samples(tokenizer, row.messages, row.tools)[0] for row in trajectories]
     assert labels["num_tokens"] == [len(sample.token_ids) for sample in samples]
     assert labels["num_supervised_tokens"] == [sum(sample.loss_mask) for sample in samples]
     assert labels["template_problem"] == [None] * 5
@@ -30,7 +30,7 @@ def test_lengths_are_those_of_the_sample_that_is_trained_on(render_labels: Rende
 def test_a_row_that_cannot_be_rendered_leaves_others_alone(render_labels: RenderLabels, make_trajectory: Make) -> None:
     sound = make_trajectory()
     bad = make_trajectory(messages=sound.messages[1:])
-    labels = render_labels([LabelInput.of(one, None) for one in (sound, bad, sound)])
+    labels = render_labels([LabelInput.of(trajectory, None) for trajectory in (sound, bad, sound)])
     assert labels["num_tokens"][1] is None
     assert labels["num_supervised_tokens"][1] is None
     assert "refuses a conversation" in labels["template_problem"][1]

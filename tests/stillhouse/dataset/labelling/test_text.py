@@ -66,8 +66,8 @@ def test_loops_without_words_compress_far_and_prose_does_not() -> None:
         "that, which makes ten, but he gives four of them to his sister. Together they therefore keep eleven pieces of "
         "fruit at the end of the day, not counting what the sister had before."
     )
-    loop, told = compression_ratio("=-" * 400), compression_ratio(prose)
-    assert loop < 0.1 < 0.42 < told
+    loop_ratio, prose_ratio = compression_ratio("=-" * 400), compression_ratio(prose)
+    assert loop_ratio < 0.1 < 0.42 < prose_ratio
     assert repetition("=-" * 400) is None
 
 

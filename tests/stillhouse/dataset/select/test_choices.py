@@ -107,11 +107,8 @@ def test_a_quota_takes_one_row_of_each_prompt_before_a_second(make_row: MakeRow,
     assert sum(per_prompt.values()) == 7
     assert len(names) == 7 + 4 + 1
     assert Counter(reason for row in range(len(rows)) for reason in selection.reasons_of(row)) == {"quota": 8}
-
-
-def test_a_quota_for_an_unknown_tag_is_an_error_that_names_those_seen(make_row: MakeRow, select: Select) -> None:
-    with pytest.raises(ConfigError, match=r"quotas names 'maths', which no trajectory is tagged; seen: 'code', 'math'"):
-        select([make_row("p", tag="math"), make_row("q", tag="code")], selection={"quotas": {"maths": 1, "code": 1}})
+    with pytest.raises(ConfigError, match="quotas names 'maths', which no trajectory is tagged; seen: 'code', 'math'"):
+        select(rows, selection={"quotas": {"maths": 1, "code": 1}})
 
 
 @pytest.mark.parametrize(("target", "expected"), [(1, 1), (7, 7), (12, 12), (15, 15), (99, 15)])
@@ -172,16 +169,19 @@ def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(mak
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [{"stop_reason": "max_turns"}, {"has_answer": False}, {"num_tokens": 101}, {"contamination": ['{"ngram": 9}']}],
+    ("wrong", "num_pairs"),
+    [
+        *(({"stop_reason": "max_turns"}, 0), ({"has_answer": False}, 0), ({"num_tokens": 101}, 0)),
+        *(({"contamination": ['{"ngram": 9}']}, 0), ({"scores": '{"a": 0}'}, 1)),
+    ],
 )
-def test_a_wrong_row_with_another_fault_makes_no_pair(fault: Row, make_row: MakeRow, select: Select) -> None:
-    assert pairs(select, [make_row("p", 0), make_row("p", 1, verified=False, **fault)]) == []
-
-
-def test_a_wrong_row_may_score_low(make_row: MakeRow, select: Select) -> None:
-    rows = [make_row("p", 0, scores='{"a": 1}'), make_row("p", 1, verified=False, scores='{"a": 0}')]
-    assert pairs(select, rows, filters={"min_scores": {"a": 0.5}}) == [("p/0", "p/1")]
+def test_a_wrong_row_with_another_fault_than_a_low_score_makes_no_pair(
+    wrong: Row, num_pairs: int, make_row: MakeRow, select: Select
+) -> None:
+    wrong_row = make_row("p", 1, verified=False, **wrong)
+    rows = [make_row("p", 0, scores='{"a": 1}'), wrong_row, wrong_row]
+    assert len(pairs(select, rows, filters={"min_scores": {"a": 0.5}})) == num_pairs
+    assert select(rows).pairs == []
 
 
 def test_the_right_row_of_a_pair_is_kept_and_kept_wrong_rows_pair_too(make_row: MakeRow, select: Select) -> None:
@@ -189,15 +189,6 @@ def test_the_right_row_of_a_pair_is_kept_and_kept_wrong_rows_pair_too(make_row: 
     assert pairs(select, rows, filters={"drop_wrong": False}) == [("p/1", "p/2")]
     rows = [make_row("p", 0), make_row("p", 1, verified=False), make_row("q", 0), make_row("q", 1, verified=False)]
     assert len(pairs(select, rows, {"target_rows": 1})) == 1
-
-
-def test_a_repeated_row_makes_no_pair(make_row: MakeRow, select: Select) -> None:
-    wrong = make_row("p", 1, verified=False, num_tokens=101)
-    assert pairs(select, [make_row("p", 0), wrong, wrong]) == []
-
-
-def test_there_are_no_pairs_unless_asked_for(make_row: MakeRow, select: Select) -> None:
-    assert select([make_row("p", 0), make_row("p", 1, verified=False)]).pairs == []
 
 
 def sides(selection: Selection, rows: list[Row]) -> dict[str, set[int]]:
@@ -248,10 +239,6 @@ def test_a_cluster_is_of_the_tag_of_the_prompt_it_is_named_after(frame: Frame) -
     rows = frame(prompt=[3, 7, 8, 9], cluster=[7, 7, 8, 9], draw=[0.9, 0.9, 0.7, 0.8], tag=["b", "a", "a", "b"])
     kept = np.array([True, False, True, True])
     assert np.flatnonzero(in_validation(rows, kept, 0.5)).tolist() == [2]
-
-
-def test_no_fraction_no_validation(make_row: MakeRow, select: Select) -> None:
-    assert (select([make_row(f"p{n}") for n in range(50)], validation_fraction=0.0).splits == 0).all()
 
 
 CLUSTERS = st.dictionaries(

@@ -2,7 +2,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,23 +26,35 @@ def reasons(selection: Selection, rows: list[Row]) -> dict[str, list[str]]:
     return {row["id"]: selection.reasons_of(place) for place, row in enumerate(rows)}
 
 
+REPEATED = [{"id": "a"}, {"id": "b", **repeat("a")}, {"id": "c", **repeat("a", "near")}]
+OF_EARLIER = [{"id": "a", **repeat("old", "near", "v1")}, {"id": "b", **repeat("a")}, {"id": "c"}]
+EQUAL_TO_NEAR = [{"id": "a"}, {"id": "b", **repeat("a", "near")}, {"id": "c", **repeat("b")}]
+RATED = [{"id": "a"}, {"prompt_id": "p0", "id": "x", "verified": False}, {"id": "b", **repeat("a")}]
+PREFERRED = [{"prompt_id": "p1", "id": "x"}, {"id": "a"}, {"id": "b", **repeat("a")}]
+OF_ONE_PROMPT = [{"prompt_id": "p", **row} for row in ({"id": "a"}, {"id": "b", **repeat("a")}, {"id": "c"})]
+
+
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    ("rows", "config", "expected"),
     [
-        ({}, {"a": [], "b": [], "c": []}),
-        (EXACT, {"a": [], "b": ["duplicate"], "c": []}),
-        (NEAR, {"a": [], "b": ["duplicate"], "c": ["near_duplicate"]}),
+        (REPEATED, {}, [[], [], []]),
+        (REPEATED, EXACT, [[], ["duplicate"], []]),
+        (REPEATED, NEAR, [[], ["duplicate"], ["near_duplicate"]]),
+        (OF_EARLIER, NEAR, [["near_duplicate"], ["near_duplicate"], []]),
+        (OF_EARLIER, EXACT, [[], ["duplicate"], []]),
+        (EQUAL_TO_NEAR, NEAR, [[], ["near_duplicate"], ["near_duplicate"]]),
+        (EQUAL_TO_NEAR, EXACT, [[], [], ["duplicate"]]),
+        # Another row stands in for one that is not kept, or makes room for the next one of its prompt.
+        (RATED, {**EXACT, "selection": {"min_pass_rate": 0.6}}, [["pass_rate"], ["wrong", "pass_rate"], []]),
+        (PREFERRED, {**EXACT, "selection": {"rows_per_prompt": 1}}, [[], ["not_preferred"], []]),
+        (OF_ONE_PROMPT, {**EXACT, "selection": {"rows_per_prompt": 2}}, [[], ["duplicate"], []]),
     ],
 )
 def test_repeats_are_dropped_as_configured(
-    config: dict[str, Any], expected: dict[str, list[str]], make_row: MakeRow, select: Select
+    rows: list[Row], config: dict[str, Any], expected: list[list[str]], make_row: MakeRow, select: Select
 ) -> None:
-    rows = [
-        make_row("p", id="a"),
-        make_row("q", id="b", **repeat("a")),
-        make_row("r", id="c", **repeat("a", "near")),
-    ]
-    assert reasons(select(rows, **config), rows) == expected
+    made = [make_row(**{"prompt_id": f"p{place}", "sample_index": place, **row}) for place, row in enumerate(rows)]
+    assert list(reasons(select(made, **config), made).values()) == expected
 
 
 def test_another_row_stands_in_for_one_that_a_filter_drops(make_row: MakeRow, select: Select) -> None:
@@ -55,48 +66,6 @@ def test_another_row_stands_in_for_one_that_a_filter_drops(make_row: MakeRow, se
     found = reasons(select(rows, **EXACT), rows)
     assert found.pop("a") == ["wrong"]
     assert sorted(found.values()) == [[], ["duplicate"]]
-
-
-def test_another_row_stands_in_for_one_outside_the_band_of_pass_rates(make_row: MakeRow, select: Select) -> None:
-    rows = [
-        make_row("p", 0, id="a"),
-        make_row("p", 1, id="x", verified=False),
-        make_row("q", id="b", **repeat("a")),
-    ]
-    found = reasons(select(rows, **EXACT, selection={"min_pass_rate": 0.6}), rows)
-    assert found == {"a": ["pass_rate"], "x": ["wrong", "pass_rate"], "b": []}
-
-
-def test_another_row_stands_in_for_one_that_its_prompt_does_not_prefer(make_row: MakeRow, select: Select) -> None:
-    rows = [make_row("p", 0, id="x"), make_row("p", 1, id="a"), make_row("q", id="b", **repeat("a"))]
-    found = reasons(select(rows, **EXACT, selection={"rows_per_prompt": 1}), rows)
-    assert found == {"x": [], "a": ["not_preferred"], "b": []}
-
-
-def test_a_repeat_makes_room_for_the_next_row_of_its_prompt(make_row: MakeRow, select: Select) -> None:
-    rows = [make_row("p", 0, id="a"), make_row("p", 1, id="b", **repeat("a")), make_row("p", 2, id="c")]
-    found = reasons(select(rows, **EXACT, selection={"rows_per_prompt": 2}), rows)
-    assert found == {"a": [], "b": ["duplicate"], "c": []}
-
-
-def test_repeats_of_an_earlier_dataset_and_rows_equal_to_them_are_dropped(make_row: MakeRow, select: Select) -> None:
-    rows = [
-        make_row("p", id="a", **repeat("old", "near", "v1")),
-        make_row("q", id="b", **repeat("a")),
-        make_row("r", id="c"),
-    ]
-    assert reasons(select(rows, **NEAR), rows) == {"a": ["near_duplicate"], "b": ["near_duplicate"], "c": []}
-    assert reasons(select(rows, **EXACT), rows) == {"a": [], "b": ["duplicate"], "c": []}
-
-
-def test_a_row_equal_to_a_near_duplicate_is_one(make_row: MakeRow, select: Select) -> None:
-    rows = [
-        make_row("p", id="a"),
-        make_row("q", id="b", **repeat("a", "near")),
-        make_row("r", id="c", **repeat("b")),
-    ]
-    assert reasons(select(rows, **NEAR), rows) == {"a": [], "b": ["near_duplicate"], "c": ["near_duplicate"]}
-    assert reasons(select(rows, **EXACT), rows) == {"a": [], "b": [], "c": ["duplicate"]}
 
 
 def test_a_row_that_replaces_one_it_nearly_repeats_makes_the_others_near(make_row: MakeRow, select: Select) -> None:
@@ -124,18 +93,14 @@ def test_a_repeat_of_a_row_that_is_not_there_is_an_error(make_row: MakeRow, sele
     shuffle=st.randoms(use_true_random=False),
 )
 def test_what_is_dropped_is_dropped_for_what_is_kept(
-    data: list[tuple[int, int, int, bool, bool]],
-    most: int | None,
-    shuffle: Any,
-    frame: Callable[..., pd.DataFrame],
+    data: list[tuple[int, int, int, bool, bool]], most: int | None, shuffle: Any, frame: Any
 ) -> None:
     prompts, groups, indices, near, remaining = (np.array(values) for values in zip(*data, strict=True))
     ids = np.arange(1, len(data) + 1, dtype=np.uint64)
     # The first row of each group is the one that the others repeat.
     originals = ids[[int(np.argmax(groups == group)) for group in groups]]
-    rows = frame(
-        id=ids, prompt=prompts, original=originals, is_near=near & (originals != ids), sample_index=indices
-    )  # fmt: skip
+    is_near = near & (originals != ids)
+    rows = frame(id=ids, prompt=prompts, original=originals, is_near=is_near, sample_index=indices)
     rows["preference"] = preference(rows, SelectionConfig())
     settled = settle(rows, remaining, duplicate_groups(rows), most)
     repeats = settled.repeats | settled.near_repeats
@@ -154,9 +119,6 @@ def test_what_is_dropped_is_dropped_for_what_is_kept(
 
     order = list(range(len(data)))
     shuffle.shuffle(order)
-    again = settle(rows.iloc[order].reset_index(drop=True), remaining[order], _shuffled(rows, order), most)
+    shuffled = rows.iloc[order].reset_index(drop=True)
+    again = settle(shuffled, remaining[order], duplicate_groups(shuffled), most)
     assert all(np.array_equal(one[order], other) for one, other in zip(settled, again, strict=True))
-
-
-def _shuffled(rows: pd.DataFrame, order: list[int]) -> Any:
-    return duplicate_groups(rows.iloc[order].reset_index(drop=True))

@@ -136,7 +136,7 @@ def test_no_limit_on_tokens_without_one_in_config_or_student(make_row: MakeRow) 
 
 
 def test_every_filter_is_shown_to_drop() -> None:
-    assert len({one.reason for one in FILTERS}) == len(FILTERS)
+    assert len({rule.reason for rule in FILTERS}) == len(FILTERS)
 
 
 def test_rows_pass_that_no_filter_drops(make_row: MakeRow) -> None:

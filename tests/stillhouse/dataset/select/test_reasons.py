@@ -30,7 +30,7 @@ def test_reasons_go_into_one_number_and_come_back(reasons: list[DropReason]) -> 
 def test_steps_have_each_reason_once_and_filters_under_their_step() -> None:
     assert sorted(reason for _, reasons in STEPS for reason in reasons) == sorted(DropReason)
     assert len({step for step, _ in STEPS}) == len(STEPS)
-    assert all(one.reason in dict(STEPS)[one.step] for one in FILTERS)
+    assert all(rule.reason in dict(STEPS)[rule.step] for rule in FILTERS)
 
 
 def test_funnel_counts_what_no_reason_so_far_speaks_against() -> None:

@@ -31,7 +31,7 @@ BUSY: dict[str, Any] = {
 """A config under which every kind of choice is made."""
 
 
-def told(selection: Selection, rows: list[Row]) -> dict[str, Any]:
+def decisions(selection: Selection, rows: list[Row]) -> dict[str, Any]:
     """All that is decided of each id, and the pairs by id."""
     decided = {
         row["id"]: (selection.reasons_of(n), selection.splits[n], str(selection.pass_rates[n]), selection.verified[n])
@@ -83,11 +83,13 @@ def test_decisions_depend_on_neither_shards_nor_order(
     samples: list[Any], cuts: list[int], shuffle: Any, make_row: MakeRow, select: Select
 ) -> None:
     rows = trajectories(samples, make_row)
-    expected = told(select(rows, **BUSY), rows)
-    assert told(select(rows, **BUSY), rows) == expected
+    expected = decisions(select(rows, **BUSY), rows)
+    assert decisions(select(rows, **BUSY), rows) == expected
     shuffled = list(rows)
     shuffle.shuffle(shuffled)
-    assert told(select(shuffled, cuts=sorted(cut for cut in cuts if cut <= len(rows)), **BUSY), shuffled) == expected
+    assert (
+        decisions(select(shuffled, cuts=sorted(cut for cut in cuts if cut <= len(rows)), **BUSY), shuffled) == expected
+    )
 
 
 def test_a_row_whose_id_came_before_is_repeated_and_counted_nowhere(make_row: MakeRow, select: Select) -> None:
@@ -107,14 +109,6 @@ def test_the_judge_decides_what_is_verified_where_it_is_the_verifier(make_row: M
     assert selection.verified.tolist() == [1, 0, -1, -1, 1]
     assert [selection.reasons_of(n) for n in range(5)] == [[], ["wrong"], ["unverified"], ["unverified"], []]
     assert selection.pass_rates.tolist() == pytest.approx([2 / 3] * 5)
-
-
-def test_labels_of_side_files_decide(make_row: MakeRow, select: Select) -> None:
-    rows = [make_row("p", judge='{"scores": {"judge/tone": 1}}', student_nll=2.0), make_row("q", judge=None)]
-    rows.append(make_row("r", judge='{"scores": {"judge/tone": 0}}', student_nll=0.5))
-    filters = {"min_scores": {"judge/tone": 0.5}, "min_student_nll": 1.0}
-    selection = select(rows, labels={"student_nll": True}, filters=filters)
-    assert [selection.reasons_of(n) for n in range(3)] == [[], [], ["score_low", "too_easy"]]
 
 
 def test_nothing_kept_is_an_error_with_the_funnel_and_what_to_loosen(make_row: MakeRow, select: Select) -> None:
