@@ -23,13 +23,7 @@ STUDENT = base_student(StudentConfig())
 def measure(make_context: Callable[..., RunContext], write_shard: Callable[..., tuple[Artifact, Artifact]]) -> Measure:
     """The task on one shard: its artifact, and the columns of its file."""
 
-    def run(
-        trajectories: list[Trajectory],
-        *,
-        max_length: int | None = None,
-        rollouts: RolloutsConfig | None = None,
-        expected: str | None = "5",
-    ) -> Any:
+    def run(trajectories: Any, max_length: Any = None, rollouts: Any = None, expected: str | None = "5") -> Any:
         shard, metadata = write_shard(trajectories, expected=expected)
         tools = None if rollouts is None else ToolsConfig()
         key = f"difficulty/{shard.fingerprint}/{max_length}/{rollouts}/{expected}"
@@ -56,9 +50,7 @@ def test_answered_rows_are_scored_in_order_and_others_are_not(measure: Measure, 
 
 
 @pytest.mark.slow
-def test_the_student_answers_each_prompt_once_and_the_journal_keeps_it(
-    measure: Measure, make_answered: MakeAnswered
-) -> None:
+def test_the_student_answers_each_prompt_once_and_for_all(measure: Measure, make_answered: MakeAnswered) -> None:
     rows = [make_answered("What is 2 + 3?"), make_answered("What is 2 + 3?", "6"), make_answered("What is 1 + 1?")]
     rollouts = student_rollouts(RolloutsConfig(max_tokens=16, max_turns=1), 2)
     artifact, columns = measure(rows, rollouts=rollouts)

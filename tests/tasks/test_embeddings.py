@@ -30,15 +30,9 @@ def embed(
     monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
     monkeypatch.setenv("EMBEDDINGS_KEY", "embeddings-key")
 
-    def run(
-        url: str,
-        trajectories: list[Trajectory],
-        budget: BudgetConfig = BudgetConfig(),
-        usd: float | None = None,
-        **runtime: Any,
-    ) -> Any:
+    def run(url: str, rows: list[Trajectory], budget: Any = BudgetConfig(), usd: Any = None, **runtime: Any) -> Any:
         section = EmbeddingsConfig(base_url=url, model="e-1", batch_size=2, usd_per_million_tokens=usd)
-        shard, _ = write_shard(trajectories)
+        shard, _ = write_shard(rows)
         model = teacher_model(TeacherConfig(model=section.model, base_url=url))
         context = make_context(budget=budget, **runtime)
         artifact = asyncio.run(embeddings_task.fn(shard, model, section, f"embeddings/{shard.fingerprint}", context))
@@ -62,9 +56,7 @@ def test_rows_get_the_vectors_of_their_prompts_in_order(embed: Embed, make_answe
     assert (artifact.num_rows, artifact.facts["completions"], again.facts["completions"]) == (4, 1, 0)
 
 
-def test_a_cap_in_money_needs_no_price_of_embeddings_and_one_in_requests_holds(
-    embed: Embed, make_answered: MakeAnswered
-) -> None:
+def test_a_cap_in_money_needs_no_price_and_one_in_requests_holds(embed: Embed, make_answered: MakeAnswered) -> None:
     rows = [make_answered(f"question {place}?") for place in range(6)]
     with SimulatedProvider(service=Service(latency_s=0)) as provider:
         with pytest.raises(BudgetReached, match=r"budget\.max_requests"):

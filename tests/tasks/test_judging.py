@@ -32,19 +32,13 @@ class World:
         self._write_shard = write_shard
 
     def judge(
-        self,
-        trajectories: list[Trajectory],
-        *,
-        verifier: str = "numeric",
-        runtime: dict[str, Any] | None = None,
-        budget: BudgetConfig = BudgetConfig(),
-        **config: Any,
+        self, rows: list[Trajectory], verifier: str = "numeric", runtime: Any = None, budget: Any = None, **config: Any
     ) -> tuple[Artifact, list[Any]]:
         """The artifact, and the rows of its file."""
         model = {"model": "judge-1", "base_url": self.provider.url, **config.pop("model", {})}
         section = JudgeConfig(**{"enabled": True, "rubric": RUBRIC, **config, "model": model})
-        shard, metadata = self._write_shard(trajectories, verifier=verifier)
-        context = self._make_context(budget=budget, **runtime or {})
+        shard, metadata = self._write_shard(rows, verifier=verifier)
+        context = self._make_context(budget=budget or BudgetConfig(), **runtime or {})
         key = f"judge/{shard.fingerprint}/{section.model_dump_json()}"
         artifact = asyncio.run(judge_task.fn(shard, metadata, section, teacher_model(section.model), key, context))
         column = pq.read_table(Path(artifact.uri) / JUDGE_FILE)["judge"].cast("string")
@@ -123,15 +117,11 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(world: World, make_answe
 
 
 def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None:
-    def improving(request: ReceivedRequest) -> Reply:
-        turn = request.num_turns
-        return [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)][turn]
-
-    world.provider.script = improving
+    replies = [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)]
+    world.provider.script = lambda request: replies[request.num_turns]
     _, (row,) = world.judge([make_answered("one?")])
-    corrections = [
-        message["content"] for message in world.provider.requests[-1]["messages"] if message["role"] == "user"
-    ]
+    messages = world.provider.requests[-1]["messages"]
+    corrections = [message["content"] for message in messages if message["role"] == "user"]
     assert row["scores"] == {"judge/clarity": 0.5}
     assert "the answer is not JSON alone" in corrections[1]
     assert "saw 9" in corrections[2]
@@ -181,11 +171,11 @@ def test_the_judge_has_its_own_key(world: World, make_answered: MakeAnswered, mo
     assert keys == ["Bearer judge-key", "Bearer teacher-key"]
 
 
-@pytest.mark.parametrize(("key", "told"), [("", "JUDGE_KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
+@pytest.mark.parametrize(("key", "message"), [("", "KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
 def test_an_absent_or_refused_key_is_named(
-    world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, told: str
+    world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, message: str
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
     world.provider.script = lambda _: error(401, "Incorrect API key")
-    with pytest.raises(AuthenticationError, match=rf"{told}.* in runtime\.judge_api_key_env"):
+    with pytest.raises(AuthenticationError, match=rf"{message}.* in runtime\.judge_api_key_env"):
         world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

@@ -113,9 +113,7 @@ def inputs_of_stages(stored: Artifact, sft_inputs: dict[str, Any]) -> dict[str, 
 
 
 @pytest.mark.parametrize("name", ["sft", "on_policy", "evaluation", "rollouts"])
-def test_a_call_keeps_all_inputs_and_its_key(
-    name: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
-) -> None:
+def test_a_call_keeps_its_inputs_and_key(name: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
     stage, _ = STAGES[name]
     inputs = inputs_of_stages(stored, sft_inputs)[name]
     there = local_inputs(StageCall.model_validate(call_of(name, inputs)))

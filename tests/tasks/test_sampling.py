@@ -17,8 +17,8 @@ Sample = Callable[..., Sampled]
 
 
 def make_prompts(count: int) -> list[Prompt]:
-    every: list[list[Message]] = [[{"role": "user", "content": f"question {index}"}] for index in range(count)]
-    return [Prompt(prompt_id(messages, None), messages) for messages in every]
+    conversations: list[list[Message]] = [[{"role": "user", "content": f"question {index}"}] for index in range(count)]
+    return [Prompt(prompt_id(messages, None), messages) for messages in conversations]
 
 
 @pytest.fixture
@@ -27,13 +27,8 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
     monkeypatch.setenv("TEACHER_KEY", "any")
 
     def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:
-        teacher = TeacherConfig(
-            model="m",
-            base_url=url,
-            usd_per_million_prompt_tokens=usd,
-            usd_per_million_completion_tokens=usd,
-            batch=batch,
-        )
+        prices = {"usd_per_million_prompt_tokens": usd, "usd_per_million_completion_tokens": usd}
+        teacher = TeacherConfig(model="m", base_url=url, batch=batch, **prices)
         context = make_context(budget=BudgetConfig(max_usd=max_usd), api_key_env="TEACHER_KEY")
         model, config = teacher_model(teacher), RolloutsConfig(max_tokens=20)
         work = sample(
@@ -46,9 +41,9 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
 
 def test_trajectories_come_in_the_order_of_the_prompts(sample_from: Sample) -> None:
     with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=0.02 * (request.index % 3))) as provider:
-        got = sample_from(provider.url)
-    assert [one.messages[0]["content"] for one in got.trajectories] == [f"question {index}" for index in range(12)]
-    assert (got.facts["trajectories"], got.facts["requests"], got.facts["failed"]) == (12, 12, 0)
+        sampled = sample_from(provider.url)
+    assert [row.messages[0]["content"] for row in sampled.trajectories] == [f"question {index}" for index in range(12)]
+    assert (sampled.facts["trajectories"], sampled.facts["requests"], sampled.facts["failed"]) == (12, 12, 0)
 
 
 def test_the_budget_of_the_run_ends_it(sample_from: Sample) -> None:
@@ -76,8 +71,8 @@ def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_
 @pytest.mark.slow
 def test_a_teacher_is_asked_through_its_batch_endpoint(sample_from: Sample, batch_server: Any) -> None:
     batch_server.finish.set()
-    got = sample_from(batch_server.url, usd=1.0, batch=True)
-    assert [one.messages[-1]["content"] for one in got.trajectories] == [
+    sampled = sample_from(batch_server.url, usd=1.0, batch=True)
+    assert [row.messages[-1]["content"] for row in sampled.trajectories] == [
         f"answer to question {index}\u2028end" for index in range(12)
     ]
     assert len(batch_server.batches) == 1

@@ -55,9 +55,7 @@ def mixed(make: Make) -> list[Trajectory]:
     ]
 
 
-def test_every_trajectory_is_in_one_file_with_all_its_reasons(
-    build: Build, make_trajectory: Make, tmp_path: Path
-) -> None:
+def test_every_trajectory_is_in_one_file_with_all_reasons(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
     trajectories = mixed(make_trajectory)
     facts = build("d", trajectories, validation_fraction=0.3)
     rows = {name: list(read_rows(tmp_path / "d", name)) for name in ("train", "validation", "rejected")}
@@ -118,9 +116,7 @@ def test_folder_loads_as_a_hugging_face_dataset(build: Build, make_trajectory: M
     assert len(rejected["rejected"]) == facts["dropped"]
 
 
-def test_an_empty_file_is_readable_but_not_named_to_datasets(
-    build: Build, make_trajectory: Make, tmp_path: Path
-) -> None:
+def test_an_empty_file_is_readable_but_not_listed(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
     trajectories = [make_trajectory(0)]
     build("d", trajectories)
     assert list(read_rows(tmp_path / "d", "validation")) == []

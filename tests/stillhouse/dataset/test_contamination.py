@@ -74,9 +74,7 @@ def test_what_the_model_wrote_and_what_tools_returned_are_looked_through(riddles
 
 
 @given(start=st.integers(0, 20), length=st.integers(1, 20), around=st.integers(0, 5))
-def test_a_run_counts_from_its_length_on(
-    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, around: int
-) -> None:
+def test_only_long_runs_count(tmp_path_factory: pytest.TempPathFactory, start: int, length: int, around: int) -> None:
     spelled = [f"w{number}" for number in range(40)]
     path = tmp_path_factory.mktemp("sets") / "set.txt"
     path.write_text(" ".join(spelled))

@@ -74,9 +74,7 @@ def test_a_surprising_answer_scores_higher_than_the_usual_one(scorer: StudentSco
     assert odd > usual
 
 
-def test_untrainable_rows_have_none(
-    scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: Make
-) -> None:
+def test_bad_rows_have_none(scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: Make) -> None:
     good = make_trajectory()
     length = len(render_samples(tokenizer, good.messages, good.tools)[0].token_ids)
     cut = make_trajectory(stop_reason=StopReason.LENGTH)
@@ -103,9 +101,7 @@ def test_a_student_that_is_not_there_is_told_of(make_trajectory: Make) -> None:
         asyncio.run(missing.nll([make_trajectory()], 4096))
 
 
-def test_each_distinct_prompt_is_asked_once_with_its_own_tools_and_system_prompt(
-    make_trajectory: Make,
-) -> None:
+def test_each_distinct_prompt_is_asked_once_with_its_own_tools_and_system_prompt(make_trajectory: Make) -> None:
     first = make_trajectory(0)
     with_system = make_trajectory(1)
     with_system.messages.insert(0, {"role": "system", "content": "Be brief."})

@@ -89,7 +89,7 @@ def rows_of(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a moment in which neither has the name")
-def test_a_dataset_is_old_or_new(
+def test_datasets_are_old_or_new(
     tmp_path: Path, shard: CandidateShard, write: Write, kill_writers: KillWriters
 ) -> None:
     store = ArtifactStore(tmp_path)

@@ -58,9 +58,7 @@ def trajectories(make_trajectory: Callable[..., Trajectory]) -> list[Trajectory]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_trl_trains_on_the_files_and_masks_what_we_mask(
-    trl: Path, trajectories: list[Trajectory], tmp_path: Path
-) -> None:
+def test_trl_trains_on_the_files_and_masks_the_same(trl: Path, trajectories: list[Trajectory], tmp_path: Path) -> None:
     folder = tmp_path / "dataset"
     folder.mkdir()
     with TableWriter(tmp_path / "candidates.parquet", CANDIDATE_COLUMNS) as writer:

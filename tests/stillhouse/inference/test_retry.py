@@ -152,9 +152,7 @@ def test_an_endpoint_that_never_answers_well_stops_the_run_before_all_prompts_ar
     ],
     ids=["answered", "refused", "nobody there", "silent", "cut on the way back"],
 )
-def test_what_a_request_may_cost_is_counted(
-    script: list[Failure | Completion], counted: Spend, possibly: Spend
-) -> None:
+def test_what_requests_may_cost_is_counted(script: list[Failure | Completion], counted: Spend, possibly: Spend) -> None:
     scripted = Scripted(*script)
     scripted.ask()
     snapshot = scripted.budget.snapshot()

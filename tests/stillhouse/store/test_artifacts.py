@@ -140,9 +140,7 @@ def test_readers_refuse_a_damaged_artifact_and_leave_other_folders_alone(tmp_pat
         require_whole(Path(artifact.uri))
 
 
-def test_a_failed_write_leaves_nothing_and_keeps_the_old(
-    tmp_path: Path, store: ArtifactStore, artifact: Artifact
-) -> None:
+def test_a_failed_write_keeps_the_old_artifact(tmp_path: Path, store: ArtifactStore, artifact: Artifact) -> None:
 
     def fail(folder: Path) -> tuple[int, JsonObject]:
         (folder / "rows.txt").write_text("half")

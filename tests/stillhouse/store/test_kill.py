@@ -25,9 +25,7 @@ PROGRAM = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a moment in which neither has the name")
-def test_an_artifact_is_old_or_new_and_left_overs_go(
-    tmp_path: Path, kill_writers: Callable[..., Iterator[int]]
-) -> None:
+def test_artifacts_are_old_or_new_and_left_overs_go(tmp_path: Path, kill_writers: Callable[..., Iterator[int]]) -> None:
     store = ArtifactStore(tmp_path)
 
     def write(text: str) -> Artifact:

@@ -83,9 +83,7 @@ def test_what_is_damaged_here_is_fetched_again(here: ArtifactStore) -> None:
     assert (Path(artifact.uri) / "rows.txt").read_text() == "one\n"
 
 
-def test_the_manifest_goes_last_and_without_one_nothing_is_there(
-    there: ArtifactStore, here: ArtifactStore, s3: Any
-) -> None:
+def test_nothing_is_there_before_the_manifest_which_is_last(there: ArtifactStore, here: ArtifactStore, s3: Any) -> None:
     artifact = shared(there)
     puts = [path.rpartition("/")[2] for method, path in s3.asked if method == "PUT"]
     assert sorted(puts[:-1]) == ["empty.txt", "more.txt", "rows.txt"]

@@ -14,7 +14,7 @@ from tasks.run.context import RunContext
 pytestmark = pytest.mark.usefixtures("s3")
 
 
-def test_answers_are_shared_when_the_last_collection_ends(
+def test_answers_are_shared_at_the_last_collections_end(
     make_context: Callable[..., RunContext], tmp_path: Path, s3: Any
 ) -> None:
     def machine(name: str) -> RunContext:

@@ -73,9 +73,7 @@ def machine(office: Path, tmp_path: Path) -> Machine:
     return make
 
 
-def test_the_machine_that_trained_the_champion_takes_it_from_disk(
-    student: Artifact, machine: Machine, office: Path
-) -> None:
+def test_the_machine_that_trained_the_champion_has_it(student: Artifact, machine: Machine, office: Path) -> None:
     run = machine(office)
     champion = find_champion(run)
     assert champion is not None
@@ -86,9 +84,7 @@ def test_the_machine_that_trained_the_champion_takes_it_from_disk(
     assert start_of_training(BASE, champion, machine(office, start_from_champion=False, enabled=True)) is BASE
 
 
-def test_no_adapter_is_trained_on_a_champion_of_full_weights(
-    student: Artifact, machine: Machine, tmp_path: Path
-) -> None:
+def test_no_adapter_is_trained_on_a_full_champion(student: Artifact, machine: Machine, tmp_path: Path) -> None:
     run = machine(parameters="lora")
     whole = Registered(Model(name="champion", ref=student.uri, fingerprint="w"), "1")
     with pytest.raises(ConfigError, match=r"student\.parameters = 'lora': the champion, version 1, is a whole model"):
@@ -154,9 +150,7 @@ def test_candidates_are_named_by_version_alias_or_folder(student: Artifact, mach
     assert candidates(machine()) == []
 
 
-def test_without_a_registered_student_there_is_no_champion_and_no_candidate(
-    student: Artifact, machine: Machine
-) -> None:
+def test_without_a_registered_student_there_is_no_champion_or_candidate(student: Artifact, machine: Machine) -> None:
     run = machine(enabled=True, alias="nobody")
     assert find_champion(run) is None
     assert candidates(run) == []

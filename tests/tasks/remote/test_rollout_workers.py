@@ -37,9 +37,7 @@ def test_a_run_without_budget_has_parts_without(make_context: MakeContext) -> No
 @pytest.mark.parametrize(
     ("budget", "seconds"), [(BudgetConfig(max_requests=5), 0.0), (BudgetConfig(max_hours=1.0), 3600.0)]
 )
-def test_an_empty_part_is_refused_with_the_name_of_the_cap(
-    make_context: MakeContext, budget: BudgetConfig, seconds: float
-) -> None:
+def test_an_empty_part_is_refused_by_its_cap(make_context: MakeContext, budget: BudgetConfig, seconds: float) -> None:
     with pytest.raises(BudgetReached, match=r"^budget\.max_\w+ = .*Raise it"):
         share_of(make_context(budget=budget), 0.1, "key", seconds=seconds)
 
@@ -51,9 +49,7 @@ def test_a_worker_that_runs_two_shards_takes_them_for_two_runs(make_context: Mak
     assert share_of(context, 0.5, "a").run_id in names
 
 
-def test_shards_of_other_machines_have_their_own_journals_and_those_here_share_one(
-    make_context: MakeContext,
-) -> None:
+def test_shards_of_other_machines_have_their_own_journals_and_those_here_share_one(make_context: MakeContext) -> None:
     here, there = make_context(task_runner="ray"), make_context(task_runner="ray", ray_address="10.0.0.5:6379")
     assert share_of(here, 0.5, "a").journal == here.store.root
     journals = {share_of(there, 0.5, key).journal for key in ("a", "b")}

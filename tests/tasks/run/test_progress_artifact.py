@@ -27,9 +27,7 @@ def _wait_for(happened: Callable[[], Any]) -> None:
     assert happened()
 
 
-def test_an_unreachable_prefect_costs_one_warning_and_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_prefect_costs_only_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
     with temporary_settings(NOBODY), ProgressArtifact(record, every_s=0.01) as page:
         for done in range(1, 4):

@@ -180,9 +180,7 @@ def test_near_duplicates_planted_among_thousands_are_found_and_others_are_not(ma
     assert len(found) >= 0.98 * len(planted) > 100
 
 
-def test_repeats_of_earlier_datasets_name_their_source(
-    make: Make, write_shard: Any, find: Find, tmp_path: Path
-) -> None:
+def test_repeats_of_earlier_data_name_their_source(make: Make, write_shard: Any, find: Find, tmp_path: Path) -> None:
     answer = text(1)
     write_shard([make("Why?", answer, "old")], EXACT, tmp_path / "shard")
     ours = tmp_path / "ours"
@@ -206,9 +204,7 @@ def test_repeats_of_earlier_datasets_name_their_source(
     }
 
 
-def test_a_rollout_of_an_earlier_dataset_repeats_itself(
-    make: Make, write_shard: Any, find: Find, tmp_path: Path
-) -> None:
+def test_a_rollout_of_earlier_data_repeats_itself(make: Make, write_shard: Any, find: Find, tmp_path: Path) -> None:
     shard = write_shard([make("Why?", "Since.", "same")], EXACT, tmp_path / "shard")
     config = DuplicatesConfig(earlier=(str(shard.candidates),))
     row = find([make("Why?", "Since.", "same")], config=config)["same"]

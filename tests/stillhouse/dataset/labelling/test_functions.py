@@ -68,7 +68,7 @@ def test_numbers_are_scores_and_texts_objections(write: Write, make_input: MakeI
     assert item.trajectory.tools
 
 
-def test_failures_are_no_score_and_are_logged(
+def test_failures_are_no_score_but_logged(
     write: Write, make_input: MakeInput, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(FAILS)

@@ -191,9 +191,7 @@ def test_what_no_browser_can_show_is_replaced(data: Any, origin: Origin) -> None
     assert "lone \ufffd surrogate, bell \ufffd, \u202ereversed, \u0627\u0644" in html
 
 
-def test_card_and_page_are_written_beside_the_files(
-    realistic: Path, origin: Origin, full_page: str, tmp_path: Path
-) -> None:
+def test_card_and_page_are_beside_the_files(realistic: Path, origin: Origin, full_page: str, tmp_path: Path) -> None:
     for file in realistic.glob("*.parquet"):
         (tmp_path / file.name).symlink_to(file)
     write_report(tmp_path, summarise(tmp_path, num_repeated=12), origin)

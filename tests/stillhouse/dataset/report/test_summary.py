@@ -146,9 +146,7 @@ REASONS = ("late", "wrong", "long", "short")
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sets(st.sampled_from(REASONS)), st.none() | st.integers(0, 99)), max_size=30))
-def test_a_row_leaves_the_funnel_at_the_first_step_with_one_of_its_reasons(
-    rows: list[tuple[set[str], int | None]],
-) -> None:
+def test_a_row_leaves_the_funnel_at_the_first_step_of_its_reasons(rows: list[tuple[set[str], int | None]]) -> None:
     steps = [("in time", ["late"]), ("right", ["wrong"]), ("of good length", ["long", "short"])]
     counts = FunnelCounts(steps)
     batch = pa.RecordBatch.from_arrays(

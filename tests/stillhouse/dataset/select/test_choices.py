@@ -90,9 +90,7 @@ def test_preferred_and_right_rows_of_a_prompt_stay(
         ([{"num_tokens": 7}, {"num_tokens": 7}], "p/0"),
     ],
 )
-def test_shortest_goes_by_tokens_then_characters(
-    sizes: list[Row], expected: str, make_row: MakeRow, select: Select
-) -> None:
+def test_shortest_is_by_tokens_then_chars(sizes: list[Row], expected: str, make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", number, **size) for number, size in enumerate(sizes)]
     assert kept(select(rows, selection={"rows_per_prompt": 1, "prefer": "shortest"}), rows) == [expected]
 
@@ -112,9 +110,7 @@ def test_a_quota_takes_one_row_of_each_prompt_before_a_second(make_row: MakeRow,
 
 
 @pytest.mark.parametrize(("target", "expected"), [(1, 1), (7, 7), (12, 12), (15, 15), (99, 15)])
-def test_as_many_rows_as_the_target_are_kept_if_left(
-    target: int, expected: int, make_row: MakeRow, select: Select
-) -> None:
+def test_as_many_rows_as_the_target_are_kept(target: int, expected: int, make_row: MakeRow, select: Select) -> None:
     rows = of_prompts(make_row, 5, 4)
     rows = [{**row, "verified": row["sample_index"] != 3} for row in rows]
     selection = select(rows, selection={"target_rows": target}, validation_fraction=0.2)
@@ -222,9 +218,7 @@ def test_split_is_independent_of_the_held_out_split_of_the_same_seed(make_row: M
     assert abs((selection.splits == 1).mean() - 0.1) < 5 * (0.1 * 0.9 / len(train)) ** 0.5
 
 
-def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_enough(
-    frame: Frame,
-) -> None:
+def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_enough(frame: Frame) -> None:
     draws = [0.9, 0.5, 0.3, 0.8, 0.7, 0.6, 0.1]
     rows = frame(prompt=np.arange(7), draw=draws, tag=["a"] * 4 + ["b"] * 2 + [None])
     kept = np.ones(7, bool)

@@ -143,9 +143,7 @@ def test_no_trajectory_at_all_is_an_error(rows: int | None, write_shards: Write)
         {"filters": {"max_scores": {"rewrad": 0.5}}},
     ],
 )
-def test_an_unknown_score_is_an_error_that_names_those_seen(
-    config: dict[str, Any], make_row: MakeRow, select: Select
-) -> None:
+def test_an_unknown_score_is_named_with_those_seen(config: dict[str, Any], make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", scores='{"reward": 1}', judge='{"scores": {"judge/tone": 1}}'), make_row("q")]
     with pytest.raises(ConfigError, match=r"the score 'rewrad', which no trajectory has; seen: 'judge/tone', 'reward'"):
         select(rows, **config)
@@ -171,9 +169,7 @@ def test_an_unknown_stop_reason_is_named(make_row: MakeRow, select: Select) -> N
         select([make_row("p"), make_row("q", stop_reason="finished")])
 
 
-def test_shards_larger_than_a_batch_keep_step_with_side_files(
-    tmp_path: Path, make_row: MakeRow, write_shards: Write
-) -> None:
+def test_large_shards_keep_step_with_their_side_files(tmp_path: Path, make_row: MakeRow, write_shards: Write) -> None:
     (shard,) = write_shards([make_row("p", student_nll=0.0)])
     assert shard.difficulty is not None
     size = 70_000

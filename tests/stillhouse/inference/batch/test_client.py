@@ -68,9 +68,7 @@ def texts(answers: Sequence[Any]) -> list[str]:
     return [answer.message["content"].removeprefix("answer to ").removesuffix("\u2028end") for answer in answers]
 
 
-def test_requests_asked_together_are_one_batch_and_each_gets_its_own_answer(
-    batch_server: Any, ask_all: AskAll, tmp_path: Path
-) -> None:
+def test_requests_sent_together_are_one_batch(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     answers = ask_all(["a", "b", "c"])
     assert texts(answers) == ["a", "b", "c"]
@@ -138,9 +136,7 @@ def test_an_error_in_a_line_is_as_over_http(
     assert failure_of(bad).kind is kind
 
 
-def test_answers_of_an_expired_batch_are_kept_and_the_rest_may_be_retried(
-    batch_server: Any, ask_all: AskAll, tmp_path: Path
-) -> None:
+def test_answers_of_an_expired_batch_are_kept(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:
     answer_well = batch_server.line
 
     def line(request: dict[str, Any]) -> dict[str, Any] | None:
@@ -192,7 +188,7 @@ def test_a_batch_whose_creation_was_not_confirmed_is_not_created_twice(batch_ser
     assert len(batch_server.batches) == 1
 
 
-def test_who_stops_waiting_leaves_the_answer_to_the_next_run(
+def test_a_cancelled_request_leaves_its_answer_to_the_next_run(
     batch_server: Any, ask_all: AskAll, tmp_path: Path
 ) -> None:
     async def give_up() -> None:

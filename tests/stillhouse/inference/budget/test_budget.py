@@ -39,9 +39,7 @@ def reserved(budget: Budget, worst: Spend) -> Reservation:
         (BudgetConfig(max_usd=0.25), Spend(1, 10, 0.1), "budget.max_usd"),
     ],
 )
-def test_a_request_that_could_pass_a_cap_is_refused_with_its_field(
-    config: BudgetConfig, worst: Spend, field: str
-) -> None:
+def test_requests_that_could_pass_a_cap_name_its_field(config: BudgetConfig, worst: Spend, field: str) -> None:
     budget = Budget(config, PRICE)
     for _ in range(2):
         budget.settle(reserved(budget, worst), worst)
@@ -163,9 +161,7 @@ def test_a_waiter_whose_event_loop_is_gone_blocks_nobody() -> None:
         max_size=40,
     )
 )
-def test_counted_and_reserved_never_pass_a_cap(
-    requests: list[tuple[int, float, float, int, bool]],
-) -> None:
+def test_counted_and_reserved_never_pass_a_cap(requests: list[tuple[int, float, float, int, bool]]) -> None:
     async def main() -> None:
         budget = Budget(BudgetConfig(max_tokens=200, max_usd=1.0, max_requests=20), PRICE)
 

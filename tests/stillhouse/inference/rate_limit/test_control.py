@@ -115,18 +115,6 @@ def test_refusals_of_one_episode_cut_once() -> None:
     assert control.num_rate_limited == 5
 
 
-def test_a_limit_in_flight_that_rose_is_found_again() -> None:
-    control, tickets = started(20)
-    control.settle(tickets.pop(8), BUSY, 1.1)
-    now = 1.2
-    for ticket in tickets:
-        control.settle(ticket, OK, now)
-    for _ in range(60):
-        now += 1.0
-        settle_all(control, fill(control, now), OK, now + 0.5)
-    assert control.limit > 16
-
-
 def test_a_retry_after_holds_back_everything() -> None:
     control, tickets = started(4)
     settle_all(control, tickets[:3], OK, 1.0)
@@ -272,9 +260,7 @@ OUTCOMES: list[Any] = [
     initial=st.integers(1, 30),
     cap=st.integers(1, 40),
 )
-def test_it_keeps_to_its_window_and_never_waits_forever(
-    steps: list[tuple[float, int, Any]], initial: int, cap: int
-) -> None:
+def test_it_keeps_its_window_and_always_goes_on(steps: list[tuple[float, int, Any]], initial: int, cap: int) -> None:
     control = RateControl(initial, Caps(cap))
     tickets: list[Ticket] = []
     now = 0.0

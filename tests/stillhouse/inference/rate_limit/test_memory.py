@@ -52,7 +52,7 @@ def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None
         orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"requests_per_second": -1.0}}}),
     ],
 )
-def test_a_malformed_file_is_ignored_and_logged(
+def test_malformed_files_are_ignored_with_a_log(
     tmp_path: Path, written: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "limits.json").write_bytes(written)

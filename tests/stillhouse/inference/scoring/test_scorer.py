@@ -103,8 +103,11 @@ def sequences(lengths: Sequence[int]) -> list[Tokens]:
     return [Tokens([number, *range(1, length)]) for number, length in enumerate(lengths)]
 
 
+Score = Callable[..., list[list[float]]]
+
+
 @pytest.fixture
-def score(tmp_path: Path) -> Callable[..., list[list[float]]]:
+def score(tmp_path: Path) -> Score:
     """What is scored of sequences of given lengths."""
 
     def score(server: Server, lengths: Sequence[int], **more: Any) -> list[list[float]]:
@@ -115,9 +118,6 @@ def score(tmp_path: Path) -> Callable[..., list[list[float]]]:
         return asyncio.run(main())
 
     return score
-
-
-Score = Callable[..., list[list[float]]]
 
 
 def expected(lengths: Sequence[int]) -> list[list[float]]:
@@ -156,24 +156,19 @@ def test_one_sequence_that_is_refused_is_found_and_not_sent_again_while_the_othe
     assert server.batches == [[3]]
 
 
-def test_a_busy_server_gets_the_same_batch_again_and_is_given_up_after_half_an_hour(score: Score) -> None:
-    server = Server(BUSY, BUSY)
+@pytest.mark.parametrize(
+    ("failure", "num_batches_in_all"), [(BUSY, 5), (GONE, 6)], ids=["busy for half an hour", "not there"]
+)
+def test_a_busy_or_absent_server_gets_the_same_batch_until_it_is_given_up(
+    score: Score, failure: Failure, num_batches_in_all: int
+) -> None:
+    server = Server(failure, failure)
     assert score(server, [2, 2]) == expected([2, 2])
     assert server.batches == [[0, 1]] * 3
-    server = Server(*[BUSY] * 99)
-    with pytest.raises(RequestFailed, match="slow down"):
+    server = Server(*[failure] * 99)
+    with pytest.raises(RequestFailed, match=failure.message):
         score(server, [3, 3])
-    assert len(server.batches) == 5
-
-
-def test_a_server_that_is_not_there_gets_the_same_batch_until_it_is_given_up(score: Score) -> None:
-    server = Server(*[GONE] * 3)
-    assert score(server, [2, 2]) == expected([2, 2])
-    assert server.batches == [[0, 1]] * 4
-    server = Server(*[GONE] * 99)
-    with pytest.raises(RequestFailed, match="connection refused"):
-        score(server, [3, 3])
-    assert len(server.batches) == 6
+    assert len(server.batches) == num_batches_in_all
 
 
 def test_a_refused_key_ends_it_at_once(score: Score) -> None:
