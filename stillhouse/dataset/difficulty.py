@@ -39,7 +39,6 @@ class StudentScorer:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the weights are in memory."""
         return self._loaded is not None
 
     async def nll(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
@@ -96,7 +95,6 @@ class StudentScorer:
         return losses
 
     def free(self) -> None:
-        """Releases the weights."""
         if not self.is_loaded:
             return
         import torch

@@ -12,8 +12,6 @@ from stillhouse.verification import final_answer
 
 @dataclass(frozen=True, slots=True)
 class LabelInput:
-    """A trajectory and its texts."""
-
     trajectory: Trajectory
     metadata: PromptMetadata | None
     """None if the prompt has none."""
@@ -28,7 +26,6 @@ class LabelInput:
 
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":
-        """Collects the texts of a trajectory."""
         prompt, sampled = prompt_part(trajectory), sampled_part(trajectory)
         return cls(
             trajectory=trajectory,

@@ -28,12 +28,10 @@ class Kind(Enum):
 
     @property
     def is_list(self) -> bool:
-        """Whether values are lists."""
         return len(self.value) > 1
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The type in the file."""
         item = pa.json_(pa.string()) if self.value[0] == "json" else pa.type_for_alias(self.value[0])
         return pa.list_(item) if self.is_list else item
 
@@ -52,8 +50,6 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """A column and what it means."""
-
     name: str
     kind: Kind
     meaning: str

@@ -6,12 +6,4 @@ from stillhouse.inference.keys import rollout_key
 from stillhouse.inference.rate_limit import Controller, shared_controller
 from stillhouse.inference.stats import RolloutStats
 
-__all__ = [
-    "Controller",
-    "Endpoint",
-    "Journal",
-    "RolloutStats",
-    "open_journal",
-    "rollout_key",
-    "shared_controller",
-]
+__all__ = ["Controller", "Endpoint", "Journal", "RolloutStats", "open_journal", "rollout_key", "shared_controller"]

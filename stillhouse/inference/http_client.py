@@ -103,11 +103,7 @@ class HttpClient:
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     async def post(self, path: str, body: object) -> HttpAnswer:
-        """The answer with HTTP 200 to one POST.
-
-        Args:
-            path: relative to the endpoint's `base_url`.
-            body: sent as JSON.
+        """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.
 
         Raises:
             RequestFailed: there is none.

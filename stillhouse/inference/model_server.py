@@ -88,10 +88,7 @@ class ModelServer:
     def post(self, path: str, body: object, policy: RetryPolicy | None = None) -> Any:
         """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
 
-        Args:
-            path: from the server's root.
-            body: sent as JSON.
-            policy: how often it is sent; None sends it once.
+        `path` starts at the server's root; a `policy` of None sends the request once.
 
         Raises:
             RequestFailed: there is no such answer.

@@ -16,8 +16,6 @@ class DamagedManifest(ValueError):
 
 
 class FileEntry(BaseModel):
-    """One file of an artifact."""
-
     model_config = ConfigDict(frozen=True, strict=True)
 
     size: int
@@ -26,8 +24,6 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Content of `manifest.json`."""
-
     model_config = ConfigDict(frozen=True)
 
     artifact: Artifact

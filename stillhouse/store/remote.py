@@ -46,7 +46,6 @@ class RemoteFolder:
             return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Replaces an object."""
         with self._client("written", name) as files:
             files.pipe_file(self._path(name), data)
 

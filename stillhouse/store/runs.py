@@ -33,7 +33,6 @@ class RunRecord:
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
-    """Writes the record into the folder of the run's report."""
     write_atomic(folder / RUN_FILE, orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
 
 

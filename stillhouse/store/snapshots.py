@@ -91,7 +91,6 @@ class Snapshots:
         return True
 
     def remove(self) -> None:
-        """Deletes the snapshot."""
         sizes = self._remote.sizes(self._prefix)
         # The manifest first: without it there is no snapshot.
         self._remote.remove(f"{self._prefix}/{name}" for name in sorted(sizes, key=lambda name: name != _MANIFEST))

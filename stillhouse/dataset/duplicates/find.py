@@ -122,7 +122,6 @@ class ShingleFile:
         self._file.close()
 
     def add(self, row: int, hashes: Hashes) -> None:
-        """Stores the shingles of a row."""
         distinct = np.unique(hashes.astype(_HASH))
         self._spans[row] = self._end, distinct.nbytes
         self._file.write(distinct.tobytes())

@@ -22,7 +22,6 @@ _CONFIGS: Final = {
 
 
 def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
-    """The card in Markdown."""
     files = [(name, count(file.num_rows), code(file.sha256)) for name, file in summary.files.items()]
     splits = _splits(summary)
     configs = [

@@ -29,8 +29,6 @@ _HASH_KEY: Final = "stillhouse/rows."
 
 
 class Measure(NamedTuple):
-    """A numeric column and how it is shown."""
-
     column: str
     label: str
     unit: Literal["count", "usd", "seconds", "number"]
@@ -92,7 +90,6 @@ class Distribution:
 
     @property
     def num_values(self) -> int:
-        """Number of counted values."""
         return self._counts.total()
 
     @property
@@ -174,7 +171,6 @@ class Figures:
         self.usage = Usage()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Counts the rows of `batch`."""
         for measure in MEASURES:
             self.measures[measure.column].add(_numbers(batch.column(measure.column)))
         self._add_scores(batch.column("scores"), is_judged=False)
@@ -235,11 +231,7 @@ class Step(NamedTuple):
 
 
 class FunnelCounts:
-    """Counts rows by the first step that drops them, and by every reason they have.
-
-    Args:
-        steps: names of the steps in order, each with its drop reasons.
-    """
+    """Counts rows by the first of `steps`, each a name and its drop reasons, that drops them, and by every reason."""
 
     def __init__(self, steps: Sequence[tuple[str, Sequence[str]]]) -> None:
         self._names = [name for name, _ in steps]
@@ -292,7 +284,6 @@ class Accuracy(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Share of right answers among verified ones."""
         return self.right / (self.right + self.wrong)
 
 
@@ -305,7 +296,6 @@ class VerifiedRows:
         self._parts = [pd.DataFrame(empty)]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the verified rows of `batch`."""
         known = batch.filter(batch.column("verified").is_valid())
         tags = known.column("tag").dictionary_encode(null_encoding="encode")
         codes = [self._codes.setdefault(tag, len(self._codes)) for tag in tags.dictionary.to_pylist()]

@@ -26,8 +26,6 @@ _CONTROL_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\
 
 
 class Plot(NamedTuple):
-    """A histogram with title and caption."""
-
     title: str
     caption: str
     svg: str
@@ -102,11 +100,6 @@ REPORT_FILE: Final = "report.html"
 
 def write_report(folder: Path, summary: DatasetSummary, origin: Origin) -> None:
     """Writes README.md and report.html into the folder of a dataset, each atomically.
-
-    Args:
-        folder: folder with the dataset's files.
-        summary: result of `summarise`.
-        origin: inputs of the dataset.
 
     Raises:
         InputError: a file is missing, damaged or not a dataset of Stillhouse.

@@ -32,10 +32,7 @@ def funnel_figure(summary: DatasetSummary) -> str | None:
 def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
     """Histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
 
-    Args:
-        measure: what is shown.
-        parts: its distributions.
-        name: unique on the page; prefix of the ids in the SVG.
+    `name` is unique on the page: the prefix of the ids in the SVG.
     """
     values = [part.values() for part in parts]
     distinct = np.unique(np.concatenate([distinct for distinct, _ in values]))

@@ -17,8 +17,6 @@ _UNKNOWN: Final = "some rows do not say"
 
 
 class Tile(NamedTuple):
-    """A figure at the top of the page."""
-
     name: str
     figure: str
     note: str
@@ -34,8 +32,6 @@ class Bar(NamedTuple):
 
 
 class Category(NamedTuple):
-    """A table of rows by category."""
-
     title: str
     bars: list[Bar]
     num_others: int
@@ -43,7 +39,6 @@ class Category(NamedTuple):
 
 
 def tiles(summary: DatasetSummary) -> list[Tile]:
-    """The main figures."""
     share = formats.percent(summary.num_kept / summary.num_rollouts if summary.num_rollouts else None)
     note = f"{share} of {formats.count(summary.num_rollouts)} rollouts"
     shown = [Tile("Rows kept", formats.count(summary.num_kept), note)]
@@ -65,7 +60,6 @@ def tiles(summary: DatasetSummary) -> list[Tile]:
 
 
 def interval_of(accuracy: Accuracy) -> str:
-    """The interval of an accuracy as text."""
     return formats.interval(accuracy.interval.low, accuracy.interval.high)
 
 
@@ -80,7 +74,6 @@ def compact(value: float | None) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """A value of a measure as text."""
     if value is None:
         return formats.DASH
     if unit == "count":

@@ -47,8 +47,6 @@ _COLUMNS: Final = tuple(
 
 
 class FileFacts(NamedTuple):
-    """One file of the dataset."""
-
     num_rows: int
     sha256: str
 
@@ -61,7 +59,6 @@ class Split(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Kept and dropped rows together."""
         return self.kept + self.dropped
 
 
@@ -73,7 +70,6 @@ class KeptAndDropped(NamedTuple):
 
     @property
     def num_values(self) -> int:
-        """Number of rows with the measure."""
         return self.kept.num_values + self.dropped.num_values
 
 

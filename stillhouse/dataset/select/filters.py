@@ -36,7 +36,6 @@ _TYPES: Final = {column.name: column.kind.storage_type for column in COLUMNS}
 
 
 def score_column(name: str) -> str:
-    """The column of the frame that holds a score."""
     return f"scores.{name}"
 
 

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,20 +56,11 @@ class BatchClient:
         folder: keeps the notes of open batches; the same for every run that shares a journal.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        folder: Path,
-        *,
-        pace: BatchPace | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, folder: Path, *, pace: BatchPace | None = None) -> None:
         self._endpoint = endpoint
         self._notes = BatchNotes(folder, endpoint.base_url, endpoint.model)
         self._pace = pace or BatchPace()
-        self._clock = clock
-        self._wire = BatchEndpoint(endpoint, poll_s=self._pace.poll_s, sleep=sleep)
+        self._wire = BatchEndpoint(endpoint, poll_s=self._pace.poll_s)
         self._gathered: list[BatchRequest] = []
         self._gathered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -87,7 +78,7 @@ class BatchClient:
             RequestFailed: as the answer's line, or the end of its batch, says.
             StoreError: the note of a batch cannot be written; it is then not sent.
         """
-        started = self._clock()
+        started = time.monotonic()
         await self._attached()
         body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
@@ -100,7 +91,9 @@ class BatchClient:
         else:
             self._gather(request)
         row = await request.answer
-        return read_answer(row, self._endpoint, latency_s=self._clock() - started, record_tokens=sampling.record_tokens)
+        return read_answer(
+            row, self._endpoint, latency_s=time.monotonic() - started, record_tokens=sampling.record_tokens
+        )
 
     async def aclose(self) -> None:
         """Closes the connections. Open batches go on; the next client attaches to them.

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -43,11 +43,10 @@ class BatchNote:
 class BatchNotes:
     """The notes of one folder, for one model of one endpoint."""
 
-    def __init__(self, folder: Path, base_url: str, model: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, base_url: str, model: str) -> None:
         self._folder = folder
         self._base_url = base_url
         self._model = model
-        self._now = now
 
     def open(self) -> Iterator[BatchNote]:
         """The notes of batches that may still hold answers, oldest first."""
@@ -59,7 +58,7 @@ class BatchNotes:
             except (OSError, ValueError, TypeError, KeyError) as error:
                 _LOG.warning("%s: not a note of a batch, left alone: %s", path, error)
                 continue
-            if note.created < self._now() - _KEPT_S:
+            if note.created < time.time() - _KEPT_S:
                 path.unlink(missing_ok=True)
             elif (note.base_url, note.model) == (self._base_url, self._model):
                 notes.append(note)
@@ -71,7 +70,7 @@ class BatchNotes:
         Raises:
             StoreError: it cannot be written.
         """
-        note = BatchNote(uuid.uuid4().hex, self._base_url, self._model, self._now(), None, custom_ids)
+        note = BatchNote(uuid.uuid4().hex, self._base_url, self._model, time.time(), None, custom_ids)
         self._write(note)
         return note
 

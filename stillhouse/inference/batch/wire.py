@@ -1,5 +1,6 @@
 """The batch endpoint as one external system: files, batches, answers, and failures in the engine's words."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
@@ -118,12 +119,11 @@ class BatchEndpoint:
         poll_s: seconds between two polls of a batch, and before a poll that failed is repeated.
     """
 
-    def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
         # aiohttp takes a third of a second to import, which commands without requests should not wait for.
         from stillhouse.inference.http_client import HttpClient
 
         self._poll_s = poll_s
-        self._sleep = sleep
         self._client = HttpClient(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
 
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
@@ -183,7 +183,7 @@ class BatchEndpoint:
         """
         while True:
             # Before the first poll as well: requests join the batch of an earlier run one after the other.
-            await self._sleep(self._poll_s)
+            await asyncio.sleep(self._poll_s)
             try:
                 batch = read_batch((await self._client.get(f"batches/{batch_id}")).body())
             except RequestFailed as failed:
@@ -215,10 +215,10 @@ class BatchEndpoint:
                 if failed.failure.kind not in _PASSING:
                     raise
                 _LOG.warning("file %s: cannot be read for now: %s", file_id, failed.failure.message)
-                await self._sleep(self._poll_s)
+                await asyncio.sleep(self._poll_s)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _retried(self, request: Callable[[], Awaitable["HttpAnswer"]]) -> Any:
-        return (await with_retries(request, _RETRIES, Effects(sleep=self._sleep))).body()
+        return (await with_retries(request, _RETRIES, Effects())).body()

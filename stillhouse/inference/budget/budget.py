@@ -156,7 +156,6 @@ class Budget:
         self._ledger.settle(ZERO, fresh, ZERO)
 
     def running(self) -> AbstractContextManager[None]:
-        """Wall time counts while at least one of these is open in the run."""
         return self._ledger.running()
 
     def snapshot(self) -> BudgetSnapshot:

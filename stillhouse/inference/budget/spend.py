@@ -28,18 +28,11 @@ REFUSED: Final = Spend(requests=1)
 
 
 def spend_of(turn: Turn, price: Price | None) -> Spend | None:
-    """What one completion cost; None when its endpoint did not say how many tokens it took.
-
-    Args:
-        turn: the completion's facts; its own cost goes before any price.
-        price: for where the turn has no cost.
-    """
+    """What one completion cost, by its own report or else by `price`; None if the number of its tokens is unknown."""
     usage = turn.usage
     if "prompt_tokens" not in usage or "completion_tokens" not in usage:
         return None
-    usd = turn.cost_usd
-    if usd is None and price is not None:
-        usd = price.of(usage)
+    usd = price.of(usage) if turn.cost_usd is None and price is not None else turn.cost_usd
     return Spend(1, usage["prompt_tokens"] + usage["completion_tokens"], usd)
 
 

@@ -56,7 +56,6 @@ class Controller:
 
     @property
     def limit(self) -> int:
-        """Requests that may usefully be in flight now."""
         return self._control.limit
 
     def cap(self, caps: Caps) -> None:

@@ -37,8 +37,6 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """The limits in the headers of one answer."""
-
     requests: Allowance | None = None
     tokens: Allowance | None = None
 

@@ -224,7 +224,6 @@ class Pacer:
         self.rate = max((1.0 + self._probe.creep(self.rate, amount)) * rate, self.rate / _LARGEST_FALL)
 
     def _raise(self) -> None:
-        """Raises the rate: far more was accepted."""
         self.rate *= 1.0 + _RAISE * self._probe.step
 
     def _begin(self, since: Since, sent_at: float, now: float, amount: float, gate_s: float) -> None:

@@ -157,8 +157,7 @@ def test_a_waiter_whose_event_loop_is_gone_blocks_nobody() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 60), st.floats(0, 0.6), st.floats(0, 1), st.integers(0, 4), st.booleans()),
-        max_size=40,
+        st.tuples(st.integers(1, 60), st.floats(0, 0.6), st.floats(0, 1), st.integers(0, 4), st.booleans()), max_size=40
     )
 )
 def test_counted_and_reserved_never_pass_a_cap(requests: list[tuple[int, float, float, int, bool]]) -> None:

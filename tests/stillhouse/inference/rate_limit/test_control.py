@@ -199,8 +199,7 @@ def test_nothing_left_by_the_headers_holds_the_next_request_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caps", "expected"),
-    [(Caps(1000, requests_per_minute=600.0), 100), (Caps(1000, tokens_per_minute=60_000.0), 50)],
+    ("caps", "expected"), [(Caps(1000, requests_per_minute=600.0), 100), (Caps(1000, tokens_per_minute=60_000.0), 50)]
 )
 def test_the_users_rates_are_obeyed(caps: Caps, expected: int) -> None:
     control = RateControl(50, caps)
