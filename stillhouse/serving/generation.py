@@ -1,14 +1,26 @@
 """Requests to a sampler of completions, their state and their results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import torch
 
 from stillhouse.serving.sampling import Draw
 
 _UNIFORMS_AT_ONCE: Final = 64
+
+
+class Constraint(Protocol):
+    """Which tokens may follow those of one completion; has a state and so serves one request."""
+
+    def allowed(self) -> torch.Tensor:
+        """Tokens that may come next, bool [V] on the host, at least one."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Takes in the next token of the completion."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,10 @@ class GenerationRequest:
     """Tokens that end the completion."""
     processed_logprobs: bool = False
     """Whether log-probabilities are those after `top_p`; OpenAI's API gives those before."""
+    constraint: Constraint | None = None
+    """Restricts the tokens that are sampled, but not the distribution of their log-probabilities."""
+    on_token: Callable[[int, float], bool] | None = None
+    """Called with each token and its log-probability by the thread that steps; True ends the completion."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,7 @@ class Generation:
     """One for each of `completion_ids`, under softmax(logits / temperature) or, at temperature 0, softmax(logits);
     renormalised over the nucleus with `processed_logprobs`."""
     finish_reason: Literal["stop", "length"]
+    """`stop` also where `on_token` ended it."""
 
 
 @dataclass
@@ -69,8 +86,18 @@ class RunningRequest:
         """Whether the last token has been sampled, though perhaps not read."""
         return self.num_cached - len(self.request.prompt_ids) + 1 >= self.max_tokens
 
-    def finish_reason(self) -> Literal["stop", "length"] | None:
-        """Why the tokens read end the completion; None while they do not."""
-        if self.completion[-1] in self.request.stop_ids:
+    def allowed(self) -> torch.Tensor | None:
+        """Tokens that may come next, bool [V]; None allows all. All tokens sampled must have been read."""
+        return None if self.request.constraint is None else self.request.constraint.allowed()
+
+    def read(self, token: int, logprob: float) -> Literal["stop", "length"] | None:
+        """Takes in a sampled token; returns why it ends the completion, or None."""
+        self.completion.append(token)
+        self.logprobs.append(logprob)
+        request = self.request
+        is_ended = request.on_token is not None and request.on_token(token, logprob)
+        if is_ended or token in request.stop_ids:
             return "stop"
+        if request.constraint is not None:
+            request.constraint.advance(token)
         return "length" if len(self.completion) >= self.max_tokens else None

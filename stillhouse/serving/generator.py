@@ -103,29 +103,35 @@ class Generator:
     def step(self) -> list[tuple[int, Generation]]:
         """Advances by one token and returns the finished requests in no particular order.
 
-        With recorded passes these are the requests finished by the step before.
+        With recorded passes these are the requests finished by the step before. While a request with a constraint
+        runs, the host waits for each pass.
         """
         if self._model.training:
             raise ValueError("the model is in training mode, in which caching and dropout go wrong; call model.eval()")
         finished: list[tuple[int, Generation]] = []
+        if any(row.request.constraint is not None for row in self._rows):
+            # What may come next follows from the tokens before.
+            finished = self._read(len(self._launched))
         num_unread = len(self._launched)
         if self._rows and not all(row.is_fully_sampled for row in self._rows):
             positions = [row.num_cached for row in self._rows]
             for row in self._rows:
                 row.num_cached += 1
             draws = [row.next_draw() for row in self._rows]
-            picks_2B = self._passes.decode(positions, draws, min(self._max_batch, self.num_active))
+            allowed = [row.allowed() for row in self._rows]
+            picks_2B = self._passes.decode(positions, draws, min(self._max_batch, self.num_active), allowed)
             self._launched.append((list(self._rows), HostPicks(picks_2B)))
         if self._passes.is_recorded:
-            finished = self._read(num_unread)
+            finished += self._read(num_unread)
         if admitted := self._admit():
             first_slot = len(self._rows)
             logits = self._prefill(admitted)
             rows = self._rows[first_slot:]
-            picks_2B = self._passes.pick(first_slot, logits, [row.next_draw() for row in rows])
+            draws = [row.next_draw() for row in rows]
+            picks_2B = self._passes.pick(first_slot, logits, draws, [row.allowed() for row in rows])
             self._launched.append((rows, HostPicks(picks_2B)))
         if not self._passes.is_recorded:
-            finished = self._read(len(self._launched))
+            finished += self._read(len(self._launched))
         return finished
 
     def run(self, requests: Iterable[GenerationRequest]) -> list[Generation]:
@@ -190,9 +196,7 @@ class Generator:
             for row, token, logprob in zip(rows, *picks.read(), strict=True):
                 if row.is_done:
                     continue
-                row.completion.append(token)
-                row.logprobs.append(logprob)
-                reason = row.finish_reason()
+                reason = row.read(token, logprob)
                 if reason is not None:
                     finished.append((row.handle, Generation(row.completion, row.logprobs, reason)))
                     row.is_done = True

@@ -51,22 +51,31 @@ class SlotPasses:
         """Token of each slot that the next decode pass feeds."""
         self._inputs = torch.zeros(1 + len(Draw._fields), max_rows, dtype=torch.float64, device=self._device)
         """Position and draw of each row of a recorded pass; padding rows have position -1."""
+        self._allowed: Tensor | None = None
+        """Tokens that each row of a pass may sample, bool [rows, V]; None until a row is constrained."""
 
     @property
     def is_recorded(self) -> bool:
         """Whether decode passes are recorded, so that the host should read them late."""
         return self._recorded is not None
 
-    def decode(self, positions: Sequence[int], draws: Sequence[Draw], num_expected: int = 0) -> Tensor:
+    def decode(
+        self,
+        positions: Sequence[int],
+        draws: Sequence[Draw],
+        num_expected: int = 0,
+        allowed: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """Feeds the last token of each of the first slots, at `positions`, and samples the next.
 
-        A recorded pass has room for the `num_expected` rows that will run soon.
+        A recorded pass has room for the `num_expected` rows that will run soon. `allowed` are the tokens that each row
+        may sample, bool [V] on the host, or None for all.
 
         Returns:
             Picks [2, B] (see `pick_tokens`), overwritten by the next call.
         """
         count = len(positions)
-        steps = PickSteps.of(draws)
+        steps = PickSteps.of(draws)._replace(are_constrained=self._constrain(allowed))
         if self._recorded is None:
             self.cache.reserve(count, max(positions) + 1)
             inputs = self._to_device(_table(positions, draws, count))
@@ -103,10 +112,13 @@ class SlotPasses:
         )
         return self._logits(hidden_BSH[:, -1])
 
-    def pick(self, first_slot: int, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
+    def pick(
+        self, first_slot: int, logits_BV: Tensor, draws: Sequence[Draw], allowed: Sequence[Tensor | None] = ()
+    ) -> Tensor:
         """Samples the next token of each slot from `first_slot` on; picks [2, B]."""
         inputs = self._to_device(_table([0] * len(draws), draws, len(draws)))
-        picks = pick_tokens(logits_BV, inputs[1:], PickSteps.of(draws))
+        steps = PickSteps.of(draws)._replace(are_constrained=self._constrain(allowed))
+        picks = self._pick(logits_BV, inputs, steps)
         self._last_tokens[first_slot : first_slot + len(draws)] = picks[0]
         return picks
 
@@ -122,6 +134,22 @@ class SlotPasses:
         """Frees the memory; nothing can be fed afterwards."""
         self._recorded = None
         self.cache.layers.clear()
+
+    def _constrain(self, allowed: Sequence[Tensor | None]) -> bool:
+        """Puts the tokens that rows may sample where passes read them; returns whether any row is constrained."""
+        given = next((row for row in allowed if row is not None), None)
+        if given is None:
+            return False
+        if self._allowed is None:
+            self._allowed = torch.ones(len(self._last_tokens), len(given), dtype=torch.bool, device=self._device)
+        rows = torch.stack([torch.ones_like(given) if row is None else row for row in allowed])
+        self._allowed[: len(rows)].copy_(self._to_device(rows))
+        self._allowed[len(rows) :] = True
+        return True
+
+    def _pick(self, logits_BV: Tensor, inputs: Tensor, steps: PickSteps) -> Tensor:
+        allowed = self._allowed[: len(logits_BV)] if steps.are_constrained and self._allowed is not None else None
+        return pick_tokens(logits_BV, inputs[1:], steps, allowed)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         """Copies a host tensor to the device without waiting for its queue."""
@@ -157,7 +185,7 @@ class SlotPasses:
             self.cache.target_all_slots(targets_R)
             layout = PackedLayout.of_decoding(positions_R, self.cache.num_columns)
             hidden_RH = self._hidden(tokens_R[None], positions_R[None], layout)[0]
-        return pick_tokens(self._logits(hidden_RH), inputs[1:], steps)
+        return self._pick(self._logits(hidden_RH), inputs, steps)
 
     def _hidden(self, input_ids: Tensor, positions: Tensor, layout: PackedLayout | None = None) -> Tensor:
         """Last hidden states of [B, S] tokens; of [1, T] tokens of a packed row, if `layout` is given."""
