@@ -17,7 +17,8 @@ MALFORMED_CALL: Final = "malformed_tool_call"
 
 _BLOCK: Final = re.compile(r"\n?<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _ARGUMENTS: Final = re.compile(r'"arguments"\s*:\s*')
-_THINK, _END_THINK = "<think>", "</think>"
+THINK, END_THINK = "<think>", "</think>"
+CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 
 def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool = True) -> Message:
@@ -39,25 +40,28 @@ def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool =
         message["reasoning_content"] = reasoning
     if blocks:
         message["tool_calls"] = [
-            _call(block, f"call_{number}") for number, block in enumerate(blocks, start=first_call_index)
+            parse_call(block[0].removeprefix("\n"), f"call_{number}")
+            for number, block in enumerate(blocks, start=first_call_index)
         ]
     return message
 
 
+def parse_call(block: str, call_id: str) -> ToolCall:
+    """The call that a `<tool_call>` block spells, of which the end may be missing."""
+    body = block.removeprefix(CALL)
+    parsed = _name_and_arguments(body.removesuffix(END_CALL)) if body.endswith(END_CALL) else None
+    name, arguments = parsed or (MALFORMED_CALL, block)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def _split_reasoning(text: str) -> tuple[str, str]:
     """Reasoning and the rest. If the generation prompt opens `<think>`, the text holds only its end tag."""
-    if _END_THINK in text:
-        thought, rest = text.split(_END_THINK, 1)
-        return thought.removeprefix(_THINK).strip("\n"), rest.lstrip("\n")
-    if text.startswith(_THINK):
-        return text.removeprefix(_THINK).strip("\n"), ""
+    if END_THINK in text:
+        thought, rest = text.split(END_THINK, 1)
+        return thought.removeprefix(THINK).strip("\n"), rest.lstrip("\n")
+    if text.startswith(THINK):
+        return text.removeprefix(THINK).strip("\n"), ""
     return "", text
-
-
-def _call(block: re.Match[str], call_id: str) -> ToolCall:
-    parsed = _name_and_arguments(block[1]) if block[0].endswith("</tool_call>") else None
-    name, arguments = parsed or (MALFORMED_CALL, block[0].removeprefix("\n"))
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _name_and_arguments(body: str) -> tuple[str, str] | None:

@@ -79,7 +79,6 @@ class AdmissionController:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if results.done():
                 return results.result()
-            self._counts["requests_abandoned"] += 1
             raise ClientGone
         finally:
             disconnect.cancel()
@@ -89,8 +88,13 @@ class AdmissionController:
                 results.cancel()
                 with suppress(asyncio.CancelledError):
                     await results
-                for future in futures:
-                    self.worker.abandon(future)
+                self.abandon(futures)
+
+    def abandon(self, futures: Sequence["Future[T]"]) -> None:
+        """Ends the work of a request whose client has gone."""
+        self._counts["requests_abandoned"] += 1
+        for future in futures:
+            self.worker.abandon(future)
 
     def count_answer(self, generations: Sequence[Generation], *prompts: Sequence[int]) -> dict[str, int]:
         """Counts a finished request and returns its `usage`."""

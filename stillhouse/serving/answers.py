@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.parse import parse_completion
+from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.generation import Generation
-from stillhouse.serving.protocol import ChatRequest, CompletionRequest
+from stillhouse.serving.protocol import CompletionRequest
 from stillhouse.serving.score import RankedToken
 from stillhouse.types import JsonObject, Message
 
@@ -16,9 +17,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+class Completion(NamedTuple):
+    """A finished completion."""
+
+    generation: Generation
+    text: str
+    """Without the token that ended it, cut before a stop string."""
+    ranked: Sequence[RankedToken] | None = None
+    """The sampled tokens with alternatives, if requested."""
+
+
 def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
-    """The response around the choices; `kind` is `chat.completion` or `text_completion`."""
-    prefix = "chatcmpl" if kind == "chat.completion" else "cmpl"
+    """The response around the choices; `kind` is `chat.completion`, `chat.completion.chunk` or `text_completion`."""
+    prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
         "object": kind,
@@ -32,23 +43,20 @@ def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, 
 def chat_choice(
     index: int,
     body: ChatRequest,
-    generation: Generation,
-    ranked: Sequence[RankedToken] | None,
+    completion: Completion,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
     """One choice of a chat completion.
 
-    As in vLLM, `token_ids` and `logprobs` include the end-of-turn token, the message does not. `ranked` are the sampled
-    tokens with alternatives, if requested.
+    As in vLLM, `token_ids` and `logprobs` include the end-of-turn token and a stop string, the message does not.
     """
-    message = parse_completion(
-        completion_text(generation, tokenizer), first_call_index(body), with_calls=bool(body.offered_tools())
-    )
+    generation, text, ranked = completion
+    message = parse_completion(text, first_call_index(body), with_calls=bool(body.offered_tools()))
     is_call = generation.finish_reason == "stop" and "tool_calls" in message
     choice: JsonObject = {
         "index": index,
         "message": message,
-        "logprobs": {"content": _chat_logprobs(generation, ranked, tokenizer)} if body.logprobs else None,
+        "logprobs": {"content": chat_logprobs(generation, ranked, tokenizer)} if body.logprobs else None,
         "finish_reason": "tool_calls" if is_call else generation.finish_reason,
     }
     if body.return_token_ids:
@@ -70,17 +78,16 @@ def text_choice(
     index: int,
     body: CompletionRequest,
     prompt: RankedPrompt,
-    generation: Generation,
-    ranked: Sequence[RankedToken],
+    completion: Completion,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
-    """One choice of a text completion; `ranked` are the sampled tokens with alternatives, if requested."""
-    text = completion_text(generation, tokenizer)
+    """One choice of a text completion."""
+    generation, text, ranked = completion
     if body.echo:
         text = (prompt.given if isinstance(prompt.given, str) else tokenizer.decode(prompt.ids)) + text
     choice: JsonObject = {"index": index, "text": text, "logprobs": None, "finish_reason": generation.finish_reason}
     if body.logprobs is not None:
-        choice["logprobs"] = _text_logprobs(body, prompt, generation, ranked, tokenizer)
+        choice["logprobs"] = _text_logprobs(body, prompt, generation, ranked or [], tokenizer)
     if body.prompt_logprobs is not None:
         choice["prompt_logprobs"] = [
             None,
@@ -95,12 +102,6 @@ def text_choice(
     return choice
 
 
-def completion_text(generation: Generation, tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Text of the completion without special tokens."""
-    ids = generation.completion_ids
-    return tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids, skip_special_tokens=True)
-
-
 def first_call_index(body: ChatRequest) -> int:
     """A number n such that no tool call of the conversation is named `call_n` or higher."""
     messages: list[Message] = body.conversation()
@@ -109,9 +110,10 @@ def first_call_index(body: ChatRequest) -> int:
     return max([len(names), *(number + 1 for number in numbers)])
 
 
-def _chat_logprobs(
+def chat_logprobs(
     generation: Generation, ranked: Sequence[RankedToken] | None, tokenizer: "PreTrainedTokenizerBase"
 ) -> list[JsonObject]:
+    """Log-probabilities of a completion's tokens in the form of a chat completion."""
     tops = [[]] * len(generation.completion_ids) if ranked is None else [entry.top for entry in ranked]
     return [
         {**_chat_token(token, logprob, tokenizer), "top_logprobs": [_chat_token(*entry, tokenizer) for entry in top]}

@@ -1,6 +1,6 @@
 """The HTTP application: routes of the OpenAI API over one worker.
 
-Not here on purpose: streaming, embeddings, stop strings, penalties.
+Not here on purpose: embeddings, penalties, the Responses API.
 """
 
 from collections.abc import Collection
@@ -14,8 +14,11 @@ from starlette.responses import JSONResponse, Response
 
 from stillhouse.http.own_origin import OwnOriginOnly
 from stillhouse.serving.admission import AdmissionController, ClientGone, RequestGuard
+from stillhouse.serving.completions import ServedModel
 from stillhouse.serving.protocol import ApiError, invalid_value
-from stillhouse.serving.routes import Routes, ServedModel, UpdateRoutes
+from stillhouse.serving.routes import Routes
+from stillhouse.serving.stream import failure
+from stillhouse.serving.updates import UpdateRoutes
 from stillhouse.serving.worker import WorkerStopped
 
 _CLIENT_CLOSED_REQUEST: Final = 499
@@ -41,6 +44,7 @@ def create_app(
     routes = Routes(model, admission)
     app.get("/health")(routes.health)
     app.get("/v1/models")(routes.models)
+    app.get("/v1/models/{name:path}")(routes.model)
     app.get("/v1/stats")(routes.stats)
     app.post("/v1/chat/completions")(routes.chat)
     app.post("/v1/completions")(routes.completions)
@@ -68,15 +72,20 @@ def create_app(
 
 def _api_error(request: Request, error: Exception) -> ApiError:
     match error:
-        case ApiError():
-            return error
         case RequestValidationError():
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"] if part != "body")
-            return invalid_value(f"{field or 'body'}: {first['msg']}", field or None)
+            return _invalid_request(error)
         case HTTPException():
             problem = f"{request.method} {request.url.path}: {error.detail}"
             return ApiError(error.status_code, problem, code="unknown_url")
-        case WorkerStopped():
-            return ApiError(503, "the server is shutting down", code="shutting_down")
-    return ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
+    return failure(error)
+
+
+def _invalid_request(error: RequestValidationError) -> ApiError:
+    """Names the first field that is wrong; pydantic reports each kind of value that the field may have."""
+    first, *others = error.errors()
+    _, *place = first["loc"]
+    field = ".".join(map(str, place)) or None
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown parameter {field!r}; leave it out", code="unknown_parameter", param=field)
+    problems = [first["msg"], *(other["msg"] for other in others if other["loc"][:2] == first["loc"][:2])]
+    return invalid_value(f"{field or 'body'}: {'; or '.join(dict.fromkeys(problems))}", field)

@@ -1,14 +1,11 @@
-"""Requests and errors of the OpenAI API as this server supports them.
+"""Errors of the OpenAI API, what all requests for completions have in common, and the request for text completions.
 
-Unknown fields are ignored, as by other servers. Known but unsupported fields that would change the result are refused:
-an ignored `stop` or `response_format` would give a wrong answer.
+Every field is honoured or refused by name: one that is ignored would give an answer to another request than was sent.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Self, cast
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
-
-from stillhouse.types import Message, ToolSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_TOP_LOGPROBS: Final = 20
 """Most alternatives of a token; vLLM's default of `--max-logprobs`."""
@@ -16,6 +13,24 @@ MAX_TOP_LOGPROBS: Final = 20
 Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Temperature = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+StopString = Annotated[str, Field(min_length=1)]
+
+_LABELS: Final = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+"""Fields that name a request or its sender and mean nothing for the answer."""
+NEUTRAL: Final[dict[str, list[Any]]] = {
+    "logit_bias": [{}],
+    "presence_penalty": [0],
+    "frequency_penalty": [0],
+    "top_k": [0, -1],
+    "min_p": [0],
+    "repetition_penalty": [1],
+    "best_of": [1],
+    "suffix": [""],
+    "store": [False],
+    "service_tier": ["auto", "default"],
+    "modalities": [["text"]],
+}
+"""Unsupported fields with the values that change nothing, which clients send as defaults."""
 
 
 class ApiError(Exception):
@@ -37,20 +52,26 @@ def invalid_value(message: str, param: str | None) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
-class _SamplingRequest(BaseModel):
-    _neutral: ClassVar[dict[str, list[Any]]] = {
-        "stream": [False],
-        "stop": [[]],
-        "logit_bias": [{}],
-        "presence_penalty": [0],
-        "frequency_penalty": [0],
-        "top_k": [0, -1],
-        "min_p": [0],
-        "repetition_penalty": [1],
-        "best_of": [1],
-        "suffix": [""],
-    }
-    """Unsupported fields with their accepted, neutral values."""
+def not_streamed(field: str) -> ApiError:
+    """The answer to a streaming request for what is known only of a whole completion."""
+    problem = f"{field} is not streamed by this server; leave it or 'stream' out"
+    return ApiError(400, problem, code="unsupported_value", param=field)
+
+
+class StreamOptions(BaseModel):
+    """What a streamed answer holds besides its deltas."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    """Send a last chunk with the usage of the request."""
+
+
+class SamplingRequest(BaseModel):
+    """Fields of all requests for completions; ApiError for a known field whose value is not supported."""
+
+    model_config = ConfigDict(extra="forbid")
+    _neutral: ClassVar[dict[str, list[Any]]] = NEUTRAL
 
     model: str
     temperature: Temperature = 1.0
@@ -58,54 +79,45 @@ class _SamplingRequest(BaseModel):
     n: int = Field(default=1, ge=1, le=128)
     seed: int | None = None
     """None takes a fresh one."""
+    stop: Annotated[list[StopString], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = Field(
+        default=[], max_length=4
+    )
+    """Texts before the first of which the completion ends."""
+    stream: bool = False
+    """Send the completions as server-sent events while they are sampled."""
+    stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     """vLLM's extension: return token ids of prompt and completions."""
     ignore_eos: bool = False
     """vLLM's extension: continue after an end-of-turn token until `max_tokens`."""
+    skip_special_tokens: bool = True
+    """vLLM's extension: whether special tokens that do not end a completion are left out of its text."""
     stop_token_ids: list[int] = []
     """vLLM's extension: further tokens that end a completion, whatever `ignore_eos` says."""
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            data = {key: value for key, value in data.items() if value is not None}
-            for field, neutral in cls._neutral.items():
-                if field in data and data[field] not in neutral:
-                    raise ValueError(f"{field}={data[field]!r} is not supported by this server; leave {field!r} out")
+    def _drop_neutral(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = {key: value for key, value in data.items() if value is not None and key not in _LABELS}
+        for field in cls._neutral.keys() & data.keys():
+            value = data.pop(field)
+            if value not in cls._neutral[field]:
+                problem = f"{field}={value!r} is not supported by this server; leave {field!r} out"
+                raise ApiError(400, problem, code="unsupported_value", param=field)
         return data
 
-
-class ChatRequest(_SamplingRequest):
-    """Body of POST /v1/chat/completions."""
-
-    _neutral: ClassVar[dict[str, list[Any]]] = {
-        **_SamplingRequest._neutral,
-        "response_format": [{"type": "text"}],
-        "prompt_logprobs": [],
-        "echo": [False],
-    }
-
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[dict[str, Any]] = []
-    tool_choice: Literal["auto", "none"] = "auto"
-    max_tokens: int | None = Field(default=None, ge=1)
-    """None samples until the context ends."""
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    """Newer name of `max_tokens`; wins over it."""
-    logprobs: bool = False
-    top_logprobs: Count = 0
-
-    def conversation(self) -> list[Message]:
-        """Messages with text parts joined and role `developer` replaced by `system`; ApiError for other content."""
-        return [_message(index, message) for index, message in enumerate(self.messages)]
-
-    def offered_tools(self) -> list[ToolSchema]:
-        """The tools the model may call."""
-        return [] if self.tool_choice == "none" else cast(list[ToolSchema], self.tools)
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise invalid_value("stream_options are for stream=true; leave them out", "stream_options")
+        if self.stream and self.return_token_ids:
+            raise not_streamed("return_token_ids")
+        return self
 
 
-class CompletionRequest(_SamplingRequest):
+class CompletionRequest(SamplingRequest):
     """Body of POST /v1/completions."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -124,46 +136,13 @@ class CompletionRequest(_SamplingRequest):
         is_one = isinstance(self.prompt, str) or not self.prompt or isinstance(self.prompt[0], int)
         return cast(list[str | list[int]], [self.prompt] if is_one else self.prompt)
 
-
-class LoadAdapterRequest(BaseModel):
-    """Body of vLLM's POST /v1/load_lora_adapter."""
-
-    lora_name: str = Field(min_length=1)
-    lora_path: str = Field(min_length=1)
-    load_inplace: bool = False
-    """Replace an adapter of this name."""
-
-
-class UnloadAdapterRequest(BaseModel):
-    """Body of vLLM's POST /v1/unload_lora_adapter."""
-
-    lora_name: str = Field(min_length=1)
-
-
-class _ReloadArguments(BaseModel):
-    weights_path: str
-
-
-class CollectiveCall(BaseModel):
-    """Body of vLLM's POST /collective_rpc, of whose methods this server has one."""
-
-    method: Literal["reload_weights"]
-    arguments: _ReloadArguments = Field(validation_alias=AliasChoices("kwargs"))
-
-
-def _message(index: int, message: dict[str, Any]) -> Message:
-    role = message.get("role")
-    role = "system" if role == "developer" else role
-    place = f"messages[{index}]"
-    if role not in ("system", "user", "assistant", "tool"):
-        expected = "system, developer, user, assistant or tool"
-        raise invalid_value(f"{place}.role is {role!r}; expected {expected}", f"{place}.role")
-    content = message.get("content")
-    if isinstance(content, list):
-        kinds = {part.get("type") for part in content if isinstance(part, dict)}
-        if kinds - {"text"} or not all(isinstance(part, dict) for part in content):
-            seen = sorted(map(str, kinds))
-            problem = f"{place}.content has parts of type {seen}; this model takes text only"
-            raise invalid_value(problem, f"{place}.content")
-        content = "".join(part["text"] for part in content)
-    return {**message, "role": role, "content": content}  # type: ignore[typeddict-item]
+    @model_validator(mode="after")
+    def _check_scores(self) -> Self:
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise invalid_value("max_tokens is 0; expected at least 1, or echo or prompt_logprobs", "max_tokens")
+        whole = [
+            field for field in ("echo", "logprobs", "prompt_logprobs") if getattr(self, field) not in (False, None)
+        ]
+        if self.stream and whole:
+            raise not_streamed(whole[0])
+        return self

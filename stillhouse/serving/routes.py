@@ -1,55 +1,35 @@
 """HTTP routes: validate a request, sample, score, answer.
 
 Log-probabilities of sampled tokens are those of the distribution sampled from, softmax(logits / temperature), before
-`top_p` cuts it; those of a prompt's tokens are untempered.
+`top_p` or a grammar cuts it; those of a prompt's tokens are untempered.
 """
 
 import asyncio
-import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import render
 from stillhouse.serving.admission import AdmissionController
-from stillhouse.serving.answers import RankedPrompt, chat_choice, envelope, text_choice
-from stillhouse.serving.generation import Generation, GenerationRequest
-from stillhouse.serving.models import AdaptedModel
-from stillhouse.serving.protocol import (
-    ApiError,
-    ChatRequest,
-    CollectiveCall,
-    CompletionRequest,
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-    invalid_value,
-)
+from stillhouse.serving.answers import Completion, RankedPrompt, chat_choice, envelope, text_choice
+from stillhouse.serving.chat_request import ChatRequest
+from stillhouse.serving.chunks import ChatChunks, ChoiceChunks, TextChunks
+from stillhouse.serving.completions import PlannedCompletions, ServedModel, start
+from stillhouse.serving.constraint import GrammarCompiler, GrammarConstraint
+from stillhouse.serving.generation import Generation
+from stillhouse.serving.grammar import Thought, chat_grammar, thought_after
+from stillhouse.serving.protocol import ApiError, CompletionRequest, invalid_value
 from stillhouse.serving.score import RankedToken
-from stillhouse.serving.worker import ModelWorker
-from stillhouse.store.fingerprint import digest
+from stillhouse.serving.stream import StreamedAnswer
 from stillhouse.types import JsonObject
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-_NOTHING: Final = Generation([], [], "length")
-_SEED_BITS: Final = 63
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """The model behind the routes."""
-
-    name: str
-    tokenizer: "PreTrainedTokenizerBase"
-    stop_ids: frozenset[int]
-    vocab_size: int
-    context_length: int
+_NOTHING: Final = Completion(Generation([], [], "length"), "")
+_PROMPT_END: Final = 8
+"""Tokens of a prompt that show whether it opens the reasoning."""
 
 
 class Routes:
@@ -58,6 +38,7 @@ class Routes:
     def __init__(self, model: ServedModel, admission: AdmissionController) -> None:
         self._model = model
         self._admission = admission
+        self._grammars = GrammarCompiler(model.tokenizer, model.vocab_size, model.stop_ids)
 
     async def health(self) -> Response:
         """Answers while the server runs."""
@@ -65,18 +46,12 @@ class Routes:
 
     async def models(self) -> Response:
         """The one model, and the adapters loaded beside it."""
-        entry = {
-            "id": self._model.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "stillhouse",
-            "max_model_len": self._model.context_length,
-        }
-        adapters = [
-            {**entry, "id": name, "root": folder, "parent": self._model.name}
-            for name, folder in self._admission.worker.adapters.items()
-        ]
-        return _json({"object": "list", "data": [entry, *adapters]})
+        return _json({"object": "list", "data": self._models()})
+
+    async def model(self, name: str) -> Response:
+        """GET /v1/models/{name}."""
+        self._adapter(name)
+        return _json(next(model for model in self._models() if model["id"] == name))
 
     async def stats(self) -> Response:
         """Counters since the start."""
@@ -91,17 +66,22 @@ class Routes:
             )
         except TemplateError as error:
             raise invalid_value(str(error), "messages") from error
-        max_tokens = body.max_completion_tokens or body.max_tokens or self._model.context_length
         self._check_room(prompt_ids, num_new=1)
+        self._check_limit(body.limit or 1, "max_completion_tokens" if body.max_completion_tokens else "max_tokens")
+        thought = self._thought(prompt_ids)
+        constraint = await self._constraint(body, thought)
         prompts = [prompt_ids] * body.n
+        planned = PlannedCompletions(body, prompts, body.limit or self._model.context_length, adapter, constraint)
+        if body.stream:
+            chunks = [ChatChunks(index, body, self._model.tokenizer, thought == "open") for index in range(body.n)]
+            return await self._stream("chat.completion.chunk", planned, chunks, [prompt_ids])
         async with self._admission.admitted(body.n):
-            generations = await self._sample(request, prompts, max_tokens, body, adapter)
-            num_top = body.top_logprobs if body.logprobs else 0
-            ranked = await self._rank(request, prompts, generations, num_top, body.temperature, adapter)
+            completions = await self._sample(request, planned)
+            completions = await self._rank(request, planned, completions, body.top_logprobs)
         choices = [
-            chat_choice(index, body, *answer, self._model.tokenizer)
-            for index, answer in enumerate(zip(generations, ranked, strict=True))
+            chat_choice(index, body, completion, self._model.tokenizer) for index, completion in enumerate(completions)
         ]
+        generations = [completion.generation for completion in completions]
         answer = envelope("chat.completion", body.model, choices, self._admission.count_answer(generations, prompt_ids))
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
@@ -110,19 +90,21 @@ class Routes:
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """POST /v1/completions."""
         adapter = self._adapter(body.model)
-        if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
-            raise invalid_value("max_tokens is 0; expected at least 1, or echo or prompt_logprobs", "max_tokens")
         given = body.prompts()
         ids_of_prompts = [self._prompt_ids(prompt) for prompt in given]
         for ids in ids_of_prompts:
             self._check_room(ids, num_new=min(body.max_tokens, 1))
+        self._check_limit(body.max_tokens, "max_tokens")
         indices = [index for index in range(len(given)) for _ in range(body.n)]
-        prompts = [ids_of_prompts[index] for index in indices]
+        planned = PlannedCompletions(body, [ids_of_prompts[index] for index in indices], body.max_tokens, adapter)
+        if body.stream:
+            chunks = [TextChunks(place) for place in range(len(indices))]
+            return await self._stream("text_completion", planned, chunks, ids_of_prompts)
         num_top = max(body.logprobs or 0, body.prompt_logprobs or 0)
-        async with self._admission.admitted(len(prompts)):
-            generations = [_NOTHING] * len(prompts)
+        async with self._admission.admitted(len(indices)):
+            completions = [_NOTHING] * len(indices)
             if body.max_tokens:
-                generations = await self._sample(request, prompts, body.max_tokens, body, adapter)
+                completions = await self._sample(request, planned)
             ranked_prompts: Sequence[list[RankedToken]] = [[]] * len(given)
             if body.prompt_logprobs is not None or (body.echo and body.logprobs is not None):
                 # Handed in together, they share passes.
@@ -130,63 +112,74 @@ class Routes:
                 scores = [worker.score(ids, num_top=num_top, adapter=adapter) for ids in ids_of_prompts]
                 ranked_prompts = await self._admission.wait_all(request, scores)
             num_top = num_top if body.logprobs and body.max_tokens else 0
-            ranked = await self._rank(request, prompts, generations, num_top, body.temperature, adapter)
+            completions = await self._rank(request, planned, completions, num_top)
         choices = []
         for place, index in enumerate(indices):
-            prompt = RankedPrompt(given[index], prompts[place], ranked_prompts[index])
-            choices.append(
-                text_choice(place, body, prompt, generations[place], ranked[place] or [], self._model.tokenizer)
-            )
+            prompt = RankedPrompt(given[index], planned.prompts[place], ranked_prompts[index])
+            choices.append(text_choice(place, body, prompt, completions[place], self._model.tokenizer))
+        generations = [completion.generation for completion in completions]
         usage = self._admission.count_answer(generations, *ids_of_prompts)
         return _json(envelope("text_completion", body.model, choices, usage))
 
-    async def _sample(
-        self,
-        request: Request,
-        prompts: Sequence[list[int]],
-        max_tokens: int,
-        body: ChatRequest | CompletionRequest,
-        adapter: str | None,
-    ) -> list[Generation]:
-        seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
-        stop_ids = frozenset(body.stop_token_ids) | (frozenset() if body.ignore_eos else self._model.stop_ids)
-        futures = [
-            self._admission.worker.sample(
-                GenerationRequest(
-                    prompt_ids=ids,
-                    max_tokens=max_tokens,
-                    temperature=body.temperature,
-                    top_p=body.top_p,
-                    # The first choice has the seed itself, so that any `Generator` reproduces n=1 with that seed.
-                    seed=seed if place == 0 else int(digest([seed, place])[:15], 16),
-                    stop_ids=stop_ids,
-                ),
-                adapter,
-            )
-            for place, ids in enumerate(prompts)
-        ]
-        return await self._admission.wait_all(request, futures)
+    async def _stream(
+        self, kind: str, planned: PlannedCompletions, chunks: Sequence[ChoiceChunks], prompts: Sequence[list[int]]
+    ) -> Response:
+        return await StreamedAnswer(self._admission, self._model, planned, chunks, kind, prompts).response()
+
+    async def _sample(self, request: Request, planned: PlannedCompletions) -> list[Completion]:
+        running = start(self._admission.worker, self._model, planned)
+        generations = await self._admission.wait_all(request, [completion.future for completion in running])
+        pairs = zip(running, generations, strict=True)
+        return [completion.finished(generation) for completion, generation in pairs]
 
     async def _rank(
-        self,
-        request: Request,
-        prompts: Sequence[list[int]],
-        generations: Sequence[Generation],
-        num_top: int,
-        temperature: float,
-        adapter: str | None,
-    ) -> Sequence[list[RankedToken] | None]:
-        """Each completion's tokens with `num_top` alternatives, tempered as they were sampled; None if that is 0."""
+        self, request: Request, planned: PlannedCompletions, completions: list[Completion], num_top: int
+    ) -> list[Completion]:
+        """The completions with `num_top` alternatives of each token, tempered as they were sampled."""
         if not num_top:
-            return [None] * len(prompts)
+            return completions
+        temperature = planned.body.temperature or 1.0
+        generations = [completion.generation for completion in completions]
         futures = [
             self._admission.worker.score(
-                [*ids, *generation.completion_ids], num_top=num_top, temperature=temperature or 1.0, adapter=adapter
+                [*ids, *generation.completion_ids], num_top=num_top, temperature=temperature, adapter=planned.adapter
             )
-            for ids, generation in zip(prompts, generations, strict=True)
+            for ids, generation in zip(planned.prompts, generations, strict=True)
         ]
         ranked = await self._admission.wait_all(request, futures)
-        return [tokens[len(ids) - 1 :] for ids, tokens in zip(prompts, ranked, strict=True)]
+        return [
+            completion._replace(ranked=tokens[len(ids) - 1 :])
+            for completion, ids, tokens in zip(completions, planned.prompts, ranked, strict=True)
+        ]
+
+    async def _constraint(self, body: ChatRequest, thought: Thought) -> GrammarConstraint | None:
+        names = {str(token) for token in self._model.tokenizer.added_tokens_decoder.values()}
+        grammar = chat_grammar(body, thought, names)
+        if grammar is None:
+            return None
+        if body.ignore_eos:
+            raise invalid_value("ignore_eos contradicts an answer whose form ends it; leave it out", "ignore_eos")
+        must_call = body.tool_choice not in ("auto", "none")
+        cause = "tool_choice" if must_call else "tools" if body.response_format.type == "text" else "response_format"
+        return await asyncio.to_thread(self._grammars.compile, grammar, cause)
+
+    def _thought(self, prompt_ids: list[int]) -> Thought:
+        end = self._model.tokenizer.decode(prompt_ids[-_PROMPT_END:])
+        return thought_after(end, str(self._model.tokenizer.chat_template))
+
+    def _models(self) -> list[JsonObject]:
+        entry = {
+            "id": self._model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "stillhouse",
+            "max_model_len": self._model.context_length,
+        }
+        adapters = [
+            {**entry, "id": name, "root": folder, "parent": self._model.name}
+            for name, folder in self._admission.worker.adapters.items()
+        ]
+        return [entry, *adapters]
 
     def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
         ids = self._model.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
@@ -215,43 +208,10 @@ class Routes:
             )
             raise ApiError(400, problem, code="context_length_exceeded", param="messages")
 
-
-class UpdateRoutes:
-    """Routes that change the served model, as vLLM has them; each answers once the change is made.
-
-    They load any file of this machine, so a server offers them only on request.
-    """
-
-    def __init__(self, worker: ModelWorker) -> None:
-        self._engine = worker
-
-    async def load_adapter(self, body: LoadAdapterRequest) -> Response:
-        """POST /v1/load_lora_adapter: requests may then name the adapter as their model."""
-        name, folder, in_place = body.lora_name, body.lora_path, body.load_inplace
-        await self._change(lambda model: model.load(name, folder, in_place=in_place), name)
-        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
-
-    async def unload_adapter(self, body: UnloadAdapterRequest) -> Response:
-        """POST /v1/unload_lora_adapter."""
-        await self._change(lambda model: model.unload(body.lora_name), body.lora_name)
-        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
-
-    async def call_workers(self, body: CollectiveCall) -> Response:
-        """POST /collective_rpc: loads the weights of a folder and drops all adapters."""
-        await self._change(lambda model: model.reload(body.arguments.weights_path), None)
-        return JSONResponse({"results": [None]})
-
-    async def reset_prefix_cache(self) -> Response:
-        """POST /reset_prefix_cache: does nothing, since every change drops the caches it invalidates."""
-        return Response()
-
-    async def _change(self, apply: Callable[[AdaptedModel], None], adapter: str | None) -> None:
-        try:
-            await asyncio.wrap_future(self._engine.change(apply, adapter))
-        except ValueError as error:
-            is_missing = "cannot be found" in str(error) or "No adapter found" in str(error)
-            code = "not_found" if is_missing else "invalid_value"
-            raise ApiError(404 if is_missing else 400, str(error), code=code) from error
+    def _check_limit(self, limit: int, field: str) -> None:
+        context = self._model.context_length
+        if limit > context:
+            raise invalid_value(f"{field} is {limit}; this model's context has room for {context} tokens", field)
 
 
 def _json(value: JsonObject) -> Response:

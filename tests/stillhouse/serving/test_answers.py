@@ -5,9 +5,9 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
-from stillhouse.serving.answers import chat_choice, first_call_index
+from stillhouse.serving.answers import Completion, chat_choice, first_call_index
+from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.generation import Generation
-from stillhouse.serving.protocol import ChatRequest
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'
 USER = {"role": "user", "content": "x"}
@@ -19,7 +19,8 @@ def request(**fields: Any) -> ChatRequest:
 
 def choice(tokenizer: PreTrainedTokenizerBase, text: str, body: ChatRequest, *, is_cut: bool = False) -> dict[str, Any]:
     ids = tokenizer(text)["input_ids"] + ([] if is_cut else [tokenizer.eos_token_id])
-    return chat_choice(0, body, Generation(ids, [0.0] * len(ids), "length" if is_cut else "stop"), None, tokenizer)
+    generation = Generation(ids, [0.0] * len(ids), "length" if is_cut else "stop")
+    return chat_choice(0, body, Completion(generation, text), tokenizer)
 
 
 def test_a_call_is_parsed_and_is_the_reason_to_finish(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -145,44 +145,17 @@ def test_an_unknown_model_is_a_404_that_names_the_served_one(openai: OpenAI) -> 
     assert caught.value.code == "model_not_found"
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"stream": True}, "stream"),
-        ({"stop": ["x"]}, "stop"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"temperature": -1}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"n": 0}, "n"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"top_logprobs": 21}, "top_logprobs"),
-        *(({"prompt": prompt}, "") for prompt in ([619], [], "")),
-        ({"prompt": "x", "max_tokens": 0}, ""),
-        ({"prompt": "x", "prompt_logprobs": 50}, ""),
-    ],
-)
-def test_a_request_that_cannot_be_honoured_is_a_400_naming_the_field(
-    http: httpx.Client, change: dict[str, Any], field: str
-) -> None:
-    path, body = ("completions", {}) if "prompt" in change else ("chat/completions", {"messages": [USER]})
-    answer = http.post(path, json={"model": "student", "max_tokens": 2, **body, **change})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
-    assert set(error) == {"message", "type", "param", "code"}
-    assert field in error["message"]
-
-
-def test_fields_set_to_nothing_and_unknown_fields_are_ignored_but_no_json_is_a_400(http: httpx.Client) -> None:
-    ignored = {"stop": None, "user": "x", "made_up": 3, "stream": False}
-    answer = http.post("/chat/completions", json={"model": "student", "messages": [USER], "max_tokens": 1, **ignored})
-    assert (answer.status_code, answer.json()["object"]) == (200, "chat.completion")
+def test_a_body_that_is_not_json_is_a_400(http: httpx.Client) -> None:
     answer = http.post("/chat/completions", content=b'{"model": ', headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+
+
+def test_a_model_is_described_by_its_name_and_another_is_a_404(openai: OpenAI) -> None:
+    assert openai.models.retrieve("student") == next(iter(openai.models.list()))
+    for name in ("gpt-9", "Qwen/Qwen3-4B"):
+        with pytest.raises(NotFoundError, match=name) as caught:
+            openai.models.retrieve(name)
+        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
 def test_the_served_model_is_listed_and_an_unknown_path_has_an_error_body(openai: OpenAI, http: httpx.Client) -> None:

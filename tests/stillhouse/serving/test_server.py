@@ -6,6 +6,7 @@ import time
 import httpx
 import psutil
 import pytest
+from openai import APIError, OpenAI
 
 SERVE = [sys.executable, "-m", "stillhouse.serving"]
 
@@ -44,3 +45,23 @@ def test_sigterm_stops_it_quickly_also_in_the_middle_of_a_completion() -> None:
         process.send_signal(signal.SIGTERM)
         process.wait(15)
         assert time.monotonic() - started < 5
+
+
+@pytest.mark.slow
+def test_clients_that_read_a_stream_are_told_that_it_stops() -> None:
+    args = [sys.executable, "-m", "stillhouse.serving", "embedded:student", "--device", "cpu", "--num-threads", "1"]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split('"')[3]
+        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="embedded:student",
+                messages=[{"role": "user", "content": "Count."}],
+                max_tokens=1000,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            next(stream)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(APIError, match="shutting down"):
+                list(stream)

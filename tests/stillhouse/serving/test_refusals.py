@@ -1,0 +1,102 @@
+"""Requests that are answered 400 by name, and fields that mean nothing for an answer."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+
+CHAT: dict[str, Any] = {"model": "student", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 2}
+TEXT: dict[str, Any] = {"model": "student", "prompt": "x", "max_tokens": 1}
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "calculator"}}
+
+
+def refusal(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"stream": "perhaps"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"often": 1}}, "stream_options.often"),
+        ({"stream": True, "logprobs": True, "top_logprobs": 2}, "top_logprobs"),
+        ({"stream": True, "return_token_ids": True}, "return_token_ids"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"5": 100}}, "logit_bias"),
+        ({"best_of": 3}, "best_of"),
+        ({"store": True}, "store"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1025}, "max_tokens"),
+        ({"max_completion_tokens": 5000}, "max_completion_tokens"),
+        ({"n": 0}, "n"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "any", "tools": [CALCULATOR_SCHEMA]}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}, "tools": [CALCULATOR_SCHEMA]}, "tool_choice"),
+        ({"tool_choice": NAMED}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"made_up": 3}, "made_up"),
+    ],
+)
+def test_a_chat_that_cannot_be_honoured_is_refused_by_name(
+    http: httpx.Client, change: dict[str, Any], field: str
+) -> None:
+    error = refusal(http, "/chat/completions", {**CHAT, **change})
+    assert error["param"].startswith(field)
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"prompt": [619]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1025}, "max_tokens"),
+        ({"prompt_logprobs": 50}, "prompt_logprobs"),
+        ({"suffix": "y"}, "suffix"),
+        ({"stream": True, "echo": True}, "echo"),
+        ({"stream": True, "logprobs": 1}, "logprobs"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_a_text_completion_that_cannot_be_honoured_is_refused_by_name(
+    http: httpx.Client, change: dict[str, Any], field: str
+) -> None:
+    assert refusal(http, "/completions", {**TEXT, **change})["param"].startswith(field)
+
+
+def test_an_unknown_parameter_has_openais_code(http: httpx.Client) -> None:
+    assert refusal(http, "/chat/completions", {**CHAT, "top_n": 3})["code"] == "unknown_parameter"
+
+
+def test_fields_that_change_nothing_are_accepted(http: httpx.Client) -> None:
+    nothing = {
+        "stop": None, "stream": False, "user": "x", "metadata": {"run": "7"}, "safety_identifier": "y", "store": False,
+        "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_k": -1, "service_tier": "auto",
+        "response_format": {"type": "text"}, "tool_choice": "auto", "parallel_tool_calls": True, "made_up": None,
+    }  # fmt: skip
+    answer = http.post("/chat/completions", json={**CHAT, **nothing})
+    assert (answer.status_code, answer.json()["object"]) == (200, "chat.completion")

@@ -1,0 +1,105 @@
+import random
+from itertools import pairwise
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.serving.text import CompletionText, beginning_of
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> list[str]:
+    """What is released after each token until a stop string, and at the end."""
+    text = CompletionText(tokenizer, {2}, stop)
+    released = []
+    for token in ids:
+        is_ended = text.read(token)
+        released.append(text.take())
+        if is_ended:
+            break
+    whole = text.finish(ids)
+    released.append(text.take())
+    assert "".join(released) == whole
+    return released
+
+
+def test_pieces_of_any_tokens_are_the_text_of_all_of_them(tokenizer: PreTrainedTokenizerBase) -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        ids = [rng.choice([*range(3, 619)]) for _ in range(40)]
+        assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_a_character_of_several_tokens_is_released_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids = tokenizer("é🥚ok")["input_ids"]
+    assert len(ids) > 6
+    released = pieces(tokenizer, ids)
+    assert [piece for piece in released if piece][:2] == ["é", "🥚"]
+    assert "".join(released) == "é🥚ok"
+    assert "\ufffd" not in "".join(released)
+
+
+def test_a_character_that_is_never_completed_is_shown_at_the_end(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert pieces(tokenizer, tokenizer("a🥚")["input_ids"][:-1])[-1] == "\ufffd"
+
+
+def test_the_token_that_ends_a_completion_is_no_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert "".join(pieces(tokenizer, [*tokenizer("ab")["input_ids"], 2])) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "left"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("o th", "two t"), "one "),
+        ("one two three", ("one two", "two"), ""),
+        ("one two three", ("two three", "o"), ""),
+        ("abcd", ("abcd", "bc"), "a"),
+        ("aaab", ("aab",), "a"),
+        ("abcabd", ("abd",), "abc"),
+        ("stop", ("stop",), ""),
+        ("no such", ("stop", "suchlike"), "no such"),
+        ("ends in sto", ("stop",), "ends in sto"),
+        ("é🥚ok", ("🥚",), "é"),
+        ("line\n\nnext", ("\n\n",), "line"),
+    ],
+)
+def test_text_is_cut_before_the_first_stop_string_however_tokens_lie(
+    tokenizer: PreTrainedTokenizerBase, text: str, stop: tuple[str, ...], left: str
+) -> None:
+    by_character = [token for character in text for token in tokenizer(character)["input_ids"]]
+    for ids in (tokenizer(text)["input_ids"], by_character):
+        released = pieces(tokenizer, ids, *stop)
+        assert "".join(released) == left
+        shown = ["".join(released[:end]) for end in range(len(released) + 1)]
+        assert all(left.startswith(later) and later.startswith(earlier) for earlier, later in pairwise(shown))
+
+
+def test_the_completion_ends_with_the_token_that_completes_the_stop_string(tokenizer: PreTrainedTokenizerBase) -> None:
+    text = CompletionText(tokenizer, {2}, ["bc"])
+    ids = [token for character in "abcd" for token in tokenizer(character)["input_ids"]]
+    assert [text.read(token) for token in ids[:3]] == [False, False, True]
+
+
+@pytest.mark.parametrize(("skip_special_tokens", "expected"), [(True, "ab"), (False, "a<|im_start|>b")])
+def test_a_text_that_is_not_read_before_the_end_is_the_same(
+    tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool, expected: str
+) -> None:
+    ids = tokenizer("a<|im_start|>b<|im_end|>")["input_ids"]
+    for is_read in (False, True):
+        text = CompletionText(tokenizer, {2}, skip_special_tokens=skip_special_tokens)
+        assert not is_read or not any(text.read(token) for token in ids)
+        assert text.finish(ids) == expected
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "beginning"),
+    [(["</s>"], "x</", "</"), (["aab"], "aa", "aa"), (["ab"], "ab", ""), (["ab", "b"], "xa", "a"), ([], "x", "")],
+)
+def test_the_longest_beginning_of_a_mark_is_found_at_the_end(marks: list[str], text: str, beginning: str) -> None:
+    assert beginning_of(marks, text) == beginning
