@@ -67,7 +67,6 @@ class Routes:
         except TemplateError as error:
             raise invalid_value(str(error), "messages") from error
         self._check_room(prompt_ids, num_new=1)
-        self._check_limit(body.limit or 1, "max_completion_tokens" if body.max_completion_tokens else "max_tokens")
         thought = self._thought(prompt_ids)
         constraint = await self._constraint(body, thought)
         prompts = [prompt_ids] * body.n
@@ -94,7 +93,6 @@ class Routes:
         ids_of_prompts = [self._prompt_ids(prompt) for prompt in given]
         for ids in ids_of_prompts:
             self._check_room(ids, num_new=min(body.max_tokens, 1))
-        self._check_limit(body.max_tokens, "max_tokens")
         indices = [index for index in range(len(given)) for _ in range(body.n)]
         planned = PlannedCompletions(body, [ids_of_prompts[index] for index in indices], body.max_tokens, adapter)
         if body.stream:
@@ -207,11 +205,6 @@ class Routes:
                 f"and at least {num_new} must follow; shorten the messages"
             )
             raise ApiError(400, problem, code="context_length_exceeded", param="messages")
-
-    def _check_limit(self, limit: int, field: str) -> None:
-        context = self._model.context_length
-        if limit > context:
-            raise invalid_value(f"{field} is {limit}; this model's context has room for {context} tokens", field)
 
 
 def _json(value: JsonObject) -> Response:
