@@ -1,3 +1,5 @@
+import importlib
+import importlib.metadata
 import logging
 import threading
 import time
@@ -215,3 +217,13 @@ def batch_server() -> Iterator[Any]:
 
     with serve_batches() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rnow_models() -> Any:
+    """The module `rnow.models` of rnow itself, which users' files find in another form where it is not installed."""
+    try:
+        importlib.metadata.distribution("rnow")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("pip install --no-deps rnow tries it against rnow itself")
+    return importlib.import_module("rnow.models")

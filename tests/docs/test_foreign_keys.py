@@ -70,8 +70,7 @@ def test_the_page_says_what_a_conversion_says(foreign_keys: Any, tmp_path: Path)
                 assert (match[1], status) in said
 
 
-def test_every_key_of_rnow_s_own_model_is_listed(foreign_keys: Any) -> None:
-    models = pytest.importorskip("rnow.models", reason="pip install --no-deps rnow tries it against rnow itself")
+def test_every_key_of_rnow_s_own_model_is_listed(foreign_keys: Any, rnow_models: Any) -> None:
     listed = {key for key, _, _ in rows_of(foreign_keys.tables()["keys rnow"])}
 
     def fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -84,6 +83,6 @@ def test_every_key_of_rnow_s_own_model_is_listed(foreign_keys: Any) -> None:
                 yield f"{prefix}{name}"
 
     # Filled in by rnow's server.
-    known = {key for key in fields(models.ProjectConfig) if ".resolved_" not in key}
+    known = {key for key in fields(rnow_models.ProjectConfig) if ".resolved_" not in key}
     assert len(known) > 30
     assert not {key for key in known if not any(key == one or key.startswith(f"{one}.") for one in listed)}

@@ -248,19 +248,22 @@ def train(
     with ExitStack() as resources:
         algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
         objective = Objective(algorithm, list(teachers.by_name))
+        rewards_file = None if config.needs_teacher else _REWARDS
+        rewards = resources.enter_context(RewardScorer(ToolsConfig(rewards_file=rewards_file)))
         maker = BatchMaker(
             [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
             {},
             Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, places),
             sampled if replayed is None else Replay(replayed),
             teachers,
-            resources.enter_context(RewardScorer(ToolsConfig(rewards_file=None if config.needs_teacher else _REWARDS))),
+            rewards,
             objective,
             config,
             lambda *_: None,
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
-        method = Watched(record, profiler, student, objective, queue, teachers, config, work_dir / "checkpoints")
+        checkpoints = work_dir / "checkpoints"
+        method = Watched(record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {})
         marks = Marks(record, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)
         with suppress(Enough):

@@ -127,9 +127,10 @@ def test_many_conversations_at_once_give_what_each_gives_one_by_one(
     for messages in conversations:
         try:
             expected += one_by_one(any_tokenizer, messages)
-        except TemplateError:
-            with pytest.raises(TemplateError):
-                render_samples(any_tokenizer, messages, [CALCULATOR_SCHEMA])
+        except TemplateError as error:
+            if "not prefix preserving" not in str(error):  # A prompt that is rendered otherwise may be learnt behind.
+                with pytest.raises(TemplateError):
+                    render_samples(any_tokenizer, messages, [CALCULATOR_SCHEMA])
             continue
         spans += render_spans(any_tokenizer, messages, [CALCULATOR_SCHEMA])
     assert tokenise_spans(any_tokenizer, spans) == expected

@@ -46,13 +46,12 @@ def test_rnow_lines_name_their_tools_and_a_prompt_cannot_pass_for_the_teacher(da
     assert line["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"expression":"2+3"}'
 
 
-def test_rnow_lines_are_rows_of_its_own_model(dataset: Path, tmp_path: Path) -> None:
+def test_rnow_lines_are_rows_of_its_own_model(dataset: Path, tmp_path: Path, rnow_models: Any) -> None:
     export_dataset(dataset, tmp_path / "out.jsonl", "rnow")
     rows = lines(tmp_path / "out.jsonl")
     assert all(isinstance(message["content"], str) for row in rows for message in row["messages"])
-    models = pytest.importorskip("rnow.models", reason="pip install --no-deps rnow tries it against rnow itself")
     for row in rows:
-        models.TrainEntry.model_validate(row)
+        rnow_models.TrainEntry.model_validate(row)
 
 
 def test_jsonl_lines_have_the_schemas_of_openai_and_the_metadata_of_rnow(dataset: Path, tmp_path: Path) -> None:
