@@ -60,7 +60,7 @@ def read_rnow_row(row: JsonObject) -> SourceRecord:
     unmapped = (
         [Unmapped(_VARIABLES, "docker_env", sorted(variables))] if isinstance(variables, dict) and variables else []
     )
-    unmapped += [Unmapped(_KEPT, key, row[key]) for key in ("docker", "rewards", "variables") if row.get(key)]
+    unmapped += [Unmapped(_KEPT, key, row[key]) for key in ("docker",) if row.get(key)]
     return read_conversation(row, unmapped)
 
 

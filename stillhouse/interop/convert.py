@@ -15,8 +15,8 @@ from stillhouse.interop.key_report import key_counts, key_report
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
-from stillhouse.interop.paths import find_path, whole_path
-from stillhouse.interop.rnow_config import map_rnow
+from stillhouse.interop.paths import absolute_path, find_path
+from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
 from stillhouse.interop.source_record import SourceConversation, Unmapped, trajectory_of
 from stillhouse.interop.sources import files_of, read_rows
@@ -190,13 +190,15 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
         if name not in existing:
             mapper.skip(_ABSENT, "data", name)
     if out.report.prompts:
-        mapper.set("prompts.source", whole_path(PROMPTS, output))
+        mapper.set("prompts.source", absolute_path(PROMPTS, output))
     elif data_files:
-        mapper.set("prompts.source", whole_path(data_files[0], source.parent), "data", data_files[0])
+        mapper.set("prompts.source", absolute_path(data_files[0], source.parent), "data", data_files[0])
+    if form == "rnow-config":
+        map_epochs(body, mapper, out.report.prompts)
     if out.report.needs_same_prompt:
         mapper.set("prompts.same_prompt", out.report.same_prompt)
     if out.report.trajectories and mapper.get("sft.enabled"):
-        mapper.set("rollouts.trajectories_file", whole_path(TRAJECTORIES, output))
+        mapper.set("rollouts.trajectories_file", absolute_path(TRAJECTORIES, output))
     config = yaml.safe_dump(mapper.body(), sort_keys=False)
     rest = "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
     out.write_config(f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}")

@@ -1,4 +1,4 @@
-"""Paths in foreign configs, as whole paths: a converted config is read from any working directory."""
+"""Paths in foreign configs, as absolute paths: a converted config is read from any working directory."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ _LEVELS: Final = 2
 """Folders above a config of ROLL's, which lies in `examples/NAME` and is started from above both."""
 
 
-def whole_path(name: str | Path, folder: Path) -> str:
+def absolute_path(name: str | Path, folder: Path) -> str:
     """`name` as a path from the root, taken from `folder` unless it is one already."""
     return os.path.abspath(folder / name)
 
@@ -20,19 +20,19 @@ def find_path(name: str, folder: Path) -> Path | None:
     It is looked for in `folder`, below the working directory, and in the two folders above `folder`.
     """
     above = list(Path(os.path.abspath(folder)).parents)[:_LEVELS]
-    places = (Path(whole_path(name, place)) for place in (folder, Path(), *above))
+    places = (Path(absolute_path(name, place)) for place in (folder, Path(), *above))
     return next((path for path in places if path.exists()), None)
 
 
-def with_whole_models(value: Any, folder: Path) -> Any:
-    """`value` with whole paths of the models that are folders here; other models are names on the Hub."""
+def with_absolute_models(value: Any, folder: Path) -> Any:
+    """`value` with absolute paths of the models that are folders here; other models are names on the Hub."""
     if isinstance(value, list):
-        return [with_whole_models(part, folder) for part in value]
+        return [with_absolute_models(part, folder) for part in value]
     if not isinstance(value, dict):
         return value
     return {
         key: str(find_path(part, folder) or part)
         if part and key in _MODEL_KEYS and isinstance(part, str)
-        else with_whole_models(part, folder)
+        else with_absolute_models(part, folder)
         for key, part in value.items()
     }

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, to
-from stillhouse.interop.paths import whole_path, with_whole_models
+from stillhouse.interop.paths import absolute_path, with_absolute_models
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -25,6 +25,7 @@ _NO_CRITIC: Final = "there is no critic: rewards are compared within their group
 _WINDOW: Final = Approximated(
     "bounds prompt and answers together there; here it bounds each answer, and the model's context the conversation"
 )
+_STEPS: Final = "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step"
 _KL_COEF: Final = 0.01
 _ROLLOUT: Final[tuple[Default, ...]] = tuple(
     (f"{section}.{target}", f"rollout.{key}", value)
@@ -48,7 +49,7 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
 
     rnow looks for `tools.py` and `rewards.py` in `folder`, that of the config.
     """
-    body = with_whole_models(body, folder)
+    body = with_absolute_models(body, folder)
     mode = _map_mode(body, mapper)
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
     _map_lengths(body.get("rollout"), mapper)
@@ -62,10 +63,23 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
         mapper.skip(_UNNAMED, "teacher", None)
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
-            mapper.set(target, whole_path(name, folder), name, name)
+            mapper.set(target, absolute_path(name, folder), name, name)
     data = body.get("data")
     file = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
     return [file] if isinstance(file, str) else []
+
+
+def map_epochs(body: JsonObject, mapper: ConfigMapper, num_prompts: int) -> None:
+    """Maps the epochs of on-policy training, which counts steps, over `num_prompts`; 0 if that is not known."""
+    trainer = body.get("trainer")
+    epochs = trainer.get("num_epochs") if isinstance(trainer, dict) else None
+    batch = mapper.get("on_policy.prompts_per_step")
+    if not mapper.get("on_policy.enabled") or not isinstance(epochs, int):
+        return
+    if num_prompts and isinstance(batch, int):
+        mapper.set("on_policy.num_steps", epochs * -(-num_prompts // batch), "trainer.num_epochs", epochs)
+    else:
+        mapper.skip(_STEPS, "trainer.num_epochs", epochs)
 
 
 def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
@@ -196,7 +210,8 @@ _SFT: Final[Table] = {
 _ON_POLICY: Final[Table] = {
     "data.batch_size": to("on_policy.prompts_per_step"),
     "data.group_size": to("on_policy.group_size"),
-    "trainer.num_epochs": "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step",
+    # See `map_epochs`.
+    "trainer.num_epochs": Target((), lambda _: None),
     "trainer.learning_rate": to("on_policy.learning_rate"),
     "trainer.save_step": Target(("on_policy.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),

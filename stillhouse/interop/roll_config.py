@@ -10,7 +10,7 @@ import yaml
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
 from stillhouse.interop.mapping import ConfigMapper, Default
-from stillhouse.interop.paths import find_path, whole_path, with_whole_models
+from stillhouse.interop.paths import absolute_path, find_path, with_absolute_models
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS
 from stillhouse.interop.roll_objective import map_objective, settle_group
@@ -45,7 +45,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     Raises:
         ConfigError: is_pure_opd and use_opd are both set, or the pipeline trains on preferences.
     """
-    body = with_whole_models(resolved(_with_included(body, mapper, folder)), folder)
+    body = with_absolute_models(resolved(_with_included(body, mapper, folder)), folder)
     if "chosen_key" in body or "rejected_key" in body:
         raise ConfigError(
             "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
@@ -54,7 +54,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     if "sft_train" in body:
         map_sft(
             body,
-            [str(find_path(name, folder) or whole_path(name, folder)) for name in _pop_files(body, mapper)],
+            [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)],
             mapper,
         )
         return []

@@ -73,9 +73,17 @@ def load_module(path: Path, setting: str) -> ModuleType:
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == location
         ]:
             location = f"{path}, line {lines[-1]}"
-        problem = f"{type(error).__name__}: {error}{rnow_hint(error)}"
+        problem = f"{type(error).__name__}: {error}{_remedy(error)}"
         raise ConfigError(f"{location}: cannot be loaded: {problem}") from error
     return module
+
+
+def _remedy(error: BaseException) -> str:
+    if hint := rnow_hint(error):
+        return hint
+    if isinstance(error, ModuleNotFoundError):
+        return f"; install its package for {sys.executable}, as a requirements.txt beside the file may list it"
+    return ""
 
 
 def describe_function(function: Callable[..., Any]) -> str:

@@ -35,6 +35,16 @@ def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Convert) -> None
     assert unmapped["data"]["value"] == "train.jsonl"
 
 
+def test_epochs_of_on_policy_training_are_steps_over_the_rows_that_are_there(
+    tmp_path: Path, write: Callable[..., Path], rnow: Convert
+) -> None:
+    rows = [{"messages": [{"role": "user", "content": f"What is 2 + {number}?"}]} for number in range(9)]
+    write(tmp_path / "train.jsonl", *rows)
+    config, unmapped = rnow()
+    assert config.on_policy.num_steps == 3 * 3
+    assert "trainer.num_epochs" not in unmapped
+
+
 def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     tmp_path: Path, write: Callable[..., Path], rnow: Convert
 ) -> None:

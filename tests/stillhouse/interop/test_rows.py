@@ -68,6 +68,7 @@ def test_rows_of_rnow_that_end_with_the_user_are_prompts(tmp_path: Path, write: 
     assert result.trajectories == []
     assert result.listed("docker_env") == [["HF_TOKEN"]]
     assert result.listed("docker") == ["python:3.11-slim"]
+    assert result.listed("rewards") == result.listed("variables") == []
     assert all("secret" not in file.read_text() for file in (tmp_path / "out").iterdir())
 
 
