@@ -123,7 +123,9 @@ def _method(
 
 def _max_length(job: TrainJob, student: Student) -> int:
     """Most tokens of a sample: the config's, or the model's number of positions if that is lower."""
-    max_length, num_positions = job.student.max_length, student.causal_lm.config.max_position_embeddings
+    max_length, num_positions = job.student.max_length, student.max_context
+    if num_positions is None:
+        return max_length
     if max_length > num_positions:
         logger.info(
             "student.max_length is %d, but the student has %d positions: longer rows are too long",
@@ -149,7 +151,7 @@ def _measurements(
             "answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or set it to null"
         )
     sampling = SamplingSettings(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
-    max_context = student.causal_lm.config.max_position_embeddings
+    max_context = student.max_context or job.student.max_length
     sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context)
 
     def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:

@@ -59,6 +59,11 @@ class Student:
     def head(self) -> nn.Linear:
         return self.step.head
 
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens that its positions are for; None where a family has no such limit (state-space models)."""
+        return getattr(self.causal_lm.config.get_text_config(), "max_position_embeddings", None)
+
     def precision(self) -> AbstractContextManager[Any]:
         """The autocast context in which the model computes, in training and sampling."""
         if self.dtype is torch.float32:

@@ -51,7 +51,7 @@ def held_out_generations(
     count = min(config.num_generations, len(prompts))
     spread = [prompts[place * len(prompts) // count] for place in range(count)]
     metadata = read_metadata(job.held_out_metadata_file)
-    max_context = student.causal_lm.config.max_position_embeddings
+    max_context = student.max_context or job.student.max_length
     sampler = load_sampler(job, config.model_copy(update=_MOST_LIKELY), student, max_context, metadata)
     scorer = resources.enter_context(RewardScorer(job.tools)) if job.tools.rewards_file else None
 

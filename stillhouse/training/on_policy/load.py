@@ -64,8 +64,8 @@ def load_on_policy(
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
-    contexts = (student.causal_lm.config.max_position_embeddings, teachers.max_context, engines.max_context)
-    max_context = min(length for length in contexts if length is not None)
+    contexts = (student.max_context, teachers.max_context, engines.max_context)
+    max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
     pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.

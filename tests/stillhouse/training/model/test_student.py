@@ -1,11 +1,14 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, Gemma3Config, Mamba2Config, PreTrainedModel
 
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.training.model.microbatches import Microbatch, collate
-from stillhouse.training.model.student import embedding_noise
+from stillhouse.training.model.student import Student, embedding_noise
 from stillhouse.types import Sample
 
 ALPHA, WIDTH = 5.0, 16
@@ -63,3 +66,32 @@ def test_trained_embedding_gets_the_gradient_that_it_has_without_noise(embedding
         embedding(batch.inputs_BT).sum().backward()
     assert embedding.weight.grad is not None
     assert torch.equal(embedding.weight.grad[1], torch.full((WIDTH,), float(sum(LENGTHS))))
+
+
+def _nested() -> PreTrainedModel:
+    """Text and vision, as Gemma 3 of 4B and more: the text model's settings lie in a config inside the config."""
+    text = {
+        "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 128,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+        "patch_size": 14,
+    }  # fmt: skip
+    return AutoModelForCausalLM.from_config(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4))
+
+
+def _without_positions() -> PreTrainedModel:
+    config = Mamba2Config(
+        vocab_size=64, hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, state_size=8, n_groups=1,
+        chunk_size=8,
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize(("build", "expected"), [(_nested, 128), (_without_positions, None)])
+def test_the_context_is_that_of_the_text_model_or_has_no_limit(
+    build: Callable[[], PreTrainedModel], expected: int | None
+):
+    model = build()
+    assert Student(model, model, load_tokenizer("embedded:student"), "base").max_context == expected
