@@ -25,7 +25,7 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
 from stillhouse.types import Message, Prompt
 
-FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+FEW = settings(max_examples=10, suppress_health_check=list(HealthCheck), derandomize=True)
 MANY = settings(FEW, max_examples=300)
 FEW_OR_MANY = pytest.mark.parametrize(
     "examples", [pytest.param(FEW, id="some"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]

@@ -78,7 +78,7 @@ def check(tokenizer: Any, end_of_turn: str, messages: list[Any], tools: Any) -> 
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_each_turn_is_learnt_as_it_was_sampled(family: Family, name: str, data: st.DataObject) -> None:
     end_of_turn, features = FAMILIES[name]

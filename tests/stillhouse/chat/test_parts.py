@@ -48,7 +48,7 @@ def learnt(tokenizer: PreTrainedTokenizerBase, message: Any, *parts: Part, tools
     return str(tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(content=TEXTS, reasoning=TEXTS, names=st.lists(TEXTS, max_size=2))
 def test_each_choice_of_parts_learns_exactly_these(
     family: Family, content: str, reasoning: str, names: list[str]

@@ -97,7 +97,7 @@ def test_a_template_that_drops_content_is_a_problem() -> None:
     assert "content 'abc' is not in it" in str(problem({"content": "abc"}, HEAD + TAIL))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     content=st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=12),
     calls=st.lists(st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS), max_size=3), max_size=3),
@@ -109,7 +109,7 @@ def test_plain_text_and_calls_with_any_arguments_come_back(
     assert problem_with(tokenizer, message, TOOLS) is None
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=8))
 def test_text_that_reads_as_a_call_nobody_made_is_always_a_problem(
     tokenizer: PreTrainedTokenizerBase, pieces: list[str]

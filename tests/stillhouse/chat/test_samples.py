@@ -117,7 +117,7 @@ def any_tokenizer(request: pytest.FixtureRequest, speaking: Any) -> PreTrainedTo
     return speaking(request.param) if request.param else load_tokenizer("embedded:student")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(conversations=st.lists(CONVERSATIONS, min_size=1, max_size=3))
 def test_many_conversations_at_once_give_what_each_gives_one_by_one(
     any_tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]

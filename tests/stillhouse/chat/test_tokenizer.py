@@ -17,7 +17,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), min_s
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=TEXTS)
 def test_tokens_begin_where_their_text_does(family: Family, name: str, text: str) -> None:
     (placed,) = encode_placed(family(name), [text])

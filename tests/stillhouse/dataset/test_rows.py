@@ -132,7 +132,7 @@ def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prom
     assert (row["tool_names"], row["num_tool_calls"]) == (["g", "f", "g"], 3)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(SPELT_OBJECTS | TEXTS | st.sampled_from(['{"x": NaN}', '{"x": 1180591620717411303424}']), min_size=1))
 def test_stored_messages_render_as_the_trajectorys_do(tokenizer: PreTrainedTokenizerBase, arguments: list[str]) -> None:
     trajectory = with_arguments(*arguments)

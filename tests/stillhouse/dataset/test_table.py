@@ -54,7 +54,7 @@ def test_row_groups_are_cut_by_bytes_of_text(tmp_path: Path) -> None:
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [1536, 1464]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 2000), max_size=5), wrote=st.integers(0, 700))
 def test_bytes_do_not_depend_on_the_pieces_that_rows_came_in(tmp_path: Path, cuts: list[int], wrote: int) -> None:
     schema = pa.schema([(column.name, column.kind.storage_type) for column in COLUMNS])

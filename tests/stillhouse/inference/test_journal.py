@@ -184,7 +184,7 @@ def test_what_has_no_place_is_refused_with_what_was_expected(tmp_path: Path, key
 _PUTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.binary(max_size=3000)), max_size=30)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(puts=_PUTS, num_loops=st.integers(1, 3))
 def test_writers_at_once_all_get_the_first_answer(
     tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, int, bytes]], num_loops: int

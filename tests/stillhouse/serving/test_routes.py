@@ -139,6 +139,13 @@ def test_a_prompt_that_just_fits_can_be_scored_but_not_continued(http: httpx.Cli
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_with_a_limit_beyond_the_context_ends_with_the_context(http: httpx.Client, field: str) -> None:
+    body = {"model": "student", "messages": [USER], field: 5000, "ignore_eos": True}
+    answer = http.post("/chat/completions", json=body).json()
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == ("length", 1024)
+
+
 def test_an_unknown_model_is_a_404_that_names_the_served_one(openai: OpenAI) -> None:
     with pytest.raises(NotFoundError, match="student") as caught:
         openai.chat.completions.create(model="gpt-9", messages=[USER])  # type: ignore[list-item]

@@ -147,7 +147,7 @@ def corpora(draw: st.DrawFn) -> tuple[list[tuple[str, str, int, str, str]], list
     return rows, draw(st.permutations(rows)), draw(st.integers(0, len(rows)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(corpus=corpora(), threshold=st.sampled_from([0.5, 0.7, 0.85]))
 def test_order_and_shards_do_not_matter(make: Make, find: Find, corpus: tuple[Any, Any, int], threshold: float) -> None:
     def trajectories(rows: Any) -> list[Trajectory]:

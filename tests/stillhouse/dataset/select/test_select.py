@@ -77,7 +77,7 @@ def trajectories(samples: list[Any], make_row: MakeRow) -> list[Row]:
     return rows + [{**row, "prompt_cluster": row["prompt_id"], "duplicate_of": None} for row in anchors]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(samples=SAMPLES, cuts=st.lists(st.integers(0, 33), max_size=4), shuffle=st.randoms(use_true_random=False))
 def test_decisions_depend_on_neither_shards_nor_order(
     samples: list[Any], cuts: list[int], shuffle: Any, make_row: MakeRow, select: Select

@@ -154,7 +154,7 @@ def test_a_waiter_whose_event_loop_is_gone_blocks_nobody() -> None:
     del waiting
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.floats(0, 0.6), st.floats(0, 1), st.integers(0, 4), st.booleans()), max_size=40

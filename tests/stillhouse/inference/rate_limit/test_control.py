@@ -251,7 +251,7 @@ OUTCOMES: list[Any] = [
 ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     steps=st.lists(
         st.tuples(st.floats(0.0, 20.0), st.integers(0, 5), st.sampled_from(OUTCOMES)), min_size=1, max_size=60

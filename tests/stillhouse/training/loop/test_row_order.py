@@ -21,7 +21,7 @@ def test_every_row_of_one_source_comes_once_an_epoch(batch_size: int, num_rows: 
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sources=st.lists(st.tuples(st.integers(1, 12), st.floats(0.05, 3.0)), min_size=1, max_size=3),
     batch_size=st.integers(1, 9),

@@ -42,7 +42,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     return made
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     texts=st.lists(st.text(st.characters(codec="utf-8", exclude_characters=SPACE)) | st.just("<\u00e9>"), max_size=4)
 )
