@@ -141,10 +141,12 @@ def check(tokenizer: Any, messages: list[Any], tools: Any, samples: list[Any], c
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
     runs = [run for sample in samples for run in supervised_runs(sample)]
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    assert len(runs) == len(turns), case
     text = "".join(tokenizer.decode(ids[start:end]) for ids, start, end in runs)
-    for index in turns:
-        assert messages[index].get("content", "").strip() in text or "calls" in str(messages[index].keys()), case
-        assert all(call["function"]["name"] in text for call in messages[index].get("tool_calls", ())), case
+    for message in (messages[index] for index in turns):
+        # Text beside calls, which some templates drop, is checked by `RoundTrip`.
+        parts = [call["function"]["name"] for call in message.get("tool_calls", ())] or [message["content"]]
+        assert all(part in text for part in parts), case
     assert all(ids[end - 1] in special for ids, _, end in runs), case
     assert not any(part in text for part in ("What is moss?", "green plant", "Be brief.")), case
     ids, start, _ = runs[0]
