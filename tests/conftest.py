@@ -192,7 +192,7 @@ def s3(s3_server: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ob
 def shop_config() -> Callable[..., dict[str, Any]]:
     """The config of a nightly distillation that may promote its student, with changes to its sections."""
 
-    def make(prompts: Path, store: Path, url: str, **changes: dict[str, Any]) -> dict[str, Any]:
+    def make(prompts: Path, store: Path, url: str, /, **changes: dict[str, Any]) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompts": {"source": str(prompts), "held_out_fraction": 0.35, "verifier": "numeric"},
             "teacher": {"model": "simulated", "base_url": url},
