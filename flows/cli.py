@@ -4,9 +4,11 @@ Flows, Prefect and torch are imported when a verb runs, so that `--help` answers
 """
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from pkgutil import resolve_name
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +24,10 @@ from flows.verbs.trial import try_config
 from stillhouse.config import DistillConfig, load_config
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
+from stillhouse.processes.gc_tuning import rarely_collected
+from stillhouse.tracking.client import import_client
 from tasks.server.environment import quiet_console, set_defaults
+from tasks.server.temporary_server import ensure_server, flow_on_server
 
 if TYPE_CHECKING:
     from tasks.publish import Published
@@ -74,33 +79,25 @@ def _options(
 @app.command()
 def distill(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run the whole DAG: prompts, rollouts, dataset, training, evaluation."""
-    from flows.distill import distill as flow
-
-    _run(flow, load_config(config, overrides or ()))
+    _run("flows.distill:distill", load_config(config, overrides or ()))
 
 
 @app.command()
 def sft(config: ConfigPath, overrides: Overrides = None) -> None:
     """Fine-tune the student on the teacher's trajectories, sampling those that are not cached."""
-    from flows.train_sft import train_sft as flow
-
-    _run(flow, load_config(config, overrides or ()))
+    _run("flows.train_sft:train_sft", load_config(config, overrides or ()))
 
 
 @app.command("on-policy")
 def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
     """Distil on what the student itself samples, starting from student.model."""
-    from flows.train_on_policy import train_on_policy as flow
-
-    _run(flow, load_config(config, overrides or ()))
+    _run("flows.train_on_policy:train_on_policy", load_config(config, overrides or ()))
 
 
 @app.command()
 def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
     """Compare student.model, champion, candidates and teacher on the held-out prompts."""
-    from flows.evaluate_models import evaluate_models as flow
-
-    _run(flow, load_config(config, overrides or ()))
+    _run("flows.evaluate_models:evaluate_models", load_config(config, overrides or ()))
 
 
 @app.command()
@@ -149,9 +146,7 @@ def generate(
     }
     config = config_from(source, options, overrides or [])
     form = _form_of(output, form)
-    from flows.generate import generate as flow
-
-    published = _run(flow, config)
+    published = _run("flows.generate:generate", config)
     if output is not None and form is not None and published.dataset is not None:
         from stillhouse.interop.export import export_dataset
 
@@ -180,20 +175,19 @@ for _verb in (init, view, convert, export, publish, serve, doctor):
     app.command()(_verb)
 
 
-def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) -> "Published":
-    """Runs a flow with progress on the terminal, and prints its results."""
-    from prefect.settings import PREFECT_API_URL
-    from rich.console import Console
+def _run(flow: str, config: DistillConfig) -> "Published":
+    """Runs a flow, given as `module:name`, with progress on the terminal, and prints its results."""
+    ensure_server()
+    with rarely_collected():
+        from rich.console import Console
 
-    from stillhouse.progress.terminal import error_console, table
-    from tasks.run.summary import SUMMARY_COLUMNS
+        from stillhouse.progress.terminal import error_console, table
+        from tasks.run.summary import SUMMARY_COLUMNS
 
-    if PREFECT_API_URL.value() is None:
-        from tasks.server.temporary_server import use_temporary_server
-
-        use_temporary_server()
-    with shown_progress(error_console(), config):
-        published = flow(config)
+        run_flow = resolve_name(flow)
+    Thread(target=_import_ahead, args=[config], name="import-ahead", daemon=True).start()
+    with flow_on_server(), shown_progress(error_console(), config):
+        published: Published = run_flow(config)
     results = Console()
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:
@@ -201,6 +195,14 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     for purpose, line in published.pages.items():
         results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
     return published
+
+
+def _import_ahead(config: DistillConfig) -> None:
+    """Imports, while the server starts, what the flow needs later and would otherwise wait for."""
+    if config.tracking.enabled:
+        import_client()
+    for name in ("aiohttp", "matplotlib.backends.backend_svg", "matplotlib.figure"):
+        import_module(name)
 
 
 if __name__ == "__main__":

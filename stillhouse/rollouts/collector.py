@@ -21,9 +21,9 @@ from stillhouse.inference.journal import Journal
 from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.retry import Effects, Requester
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.progress.state import NoProgress, RolloutWatcher
 from stillhouse.rollouts.context import RolloutContext, ToolSets
-from stillhouse.rollouts.gc_tuning import rarely_collected
 from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.scheduler import Scheduler

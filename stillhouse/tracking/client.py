@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -52,23 +53,31 @@ def _sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
+def import_client() -> type:
+    """MLflow's class of clients, with the store of databases; the import takes seconds."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command"):
+        import_module(name)
+    from mlflow import MlflowClient
+
+    return MlflowClient
+
+
 @cache
 def connect(uri: str) -> Any:
     """An `MlflowClient` for `uri`, shared by the process, or TrackingError; a fresh database gets its tables."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
-
+    client_type = import_client()
     # If MLflow was imported before, its loggers are configured already.
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
     # The fallback warns once for all retries of a request to MLflow, of which urllib3 reports each.
     logging.getLogger("urllib3.connectionpool").addFilter(lambda record: "/mlflow" not in record.getMessage())
     if not is_database(uri):
-        return MlflowClient(uri)
+        return client_type(uri)
     _check_database(uri)
     with _exclusive(uri):
-        return MlflowClient(uri)
+        return client_type(uri)
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:

@@ -24,7 +24,6 @@ from prefect.events.actions import ResumeFlowRun
 from prefect.flow_runs import pause_flow_run, suspend_flow_run
 from prefect.input import RunInput
 from prefect.runtime import flow_run as this_flow_run
-from prefect.settings import PREFECT_API_URL
 
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import NotApproved
@@ -35,6 +34,7 @@ from tasks.cache.stage import CACHED_STAGE, Stage, find_cached, load_or_run
 from tasks.run.context import Run, RunContext
 from tasks.run.flow_run_page import relative_path
 from tasks.run.prefect_api import is_gone_or_ended
+from tasks.server.temporary_server import has_lasting_server
 
 APPROVAL: Final = Stage("approval", version=1)
 Decision = Literal["approve", "reject"]
@@ -93,7 +93,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
     """
     config = run.config.approval
     answer = None
-    if PREFECT_API_URL.value() is None:
+    if not has_lasting_server():
         no_answer = "nobody could be asked, since the run has no Prefect server (PREFECT_API_URL is not set)"
     else:
         run.record.end_suspended(is_gone_or_ended)

@@ -30,6 +30,7 @@ from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import Stage, call_stage, find_cached
 from tasks.run.context import Run, RunContext
+from tasks.server.temporary_server import has_lasting_server
 
 RETRIES: Final = 2
 """Restarts of a child that crashed (killed, preempted, its machine lost); training resumes from its checkpoint."""
@@ -142,7 +143,11 @@ def _start(deployment: str, call: StageCall, idempotency_key: str) -> FlowRun:
             tags=["stillhouse", call.stage],
         )
     except ObjectNotFound as error:
-        server = PREFECT_API_URL.value() or "this run's own temporary server (PREFECT_API_URL is not set)"
+        server = (
+            PREFECT_API_URL.value()
+            if has_lasting_server()
+            else "this run's own temporary server (PREFECT_API_URL is not set)"
+        )
         setting = "rollout_deployment" if call.stage == "rollouts" else "training_deployment"
         raise ConfigError(
             f"runtime.{setting} = {deployment!r}: no such deployment on {server}. Deploy it by `make deploy` "

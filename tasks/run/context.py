@@ -20,6 +20,7 @@ from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
 from tasks.run.prefect_api import has_ended
+from tasks.server.temporary_server import has_lasting_server
 
 
 class RunContext(BaseModel):
@@ -170,6 +171,6 @@ def _prefect_tags() -> dict[str, str]:
     if flow_run.id is None:
         return {}
     tags = {FLOW_RUN_TAG: str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
-    if flow_run.ui_url is not None:
+    if flow_run.ui_url is not None and has_lasting_server():
         tags["prefect.flow_run_url"] = str(flow_run.ui_url)
     return tags

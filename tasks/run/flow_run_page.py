@@ -17,6 +17,7 @@ from stillhouse.report.markdown import table
 from stillhouse.types import Artifact
 from tasks.run.context import Run
 from tasks.run.summary import SUMMARY_COLUMNS
+from tasks.server.temporary_server import has_lasting_server
 
 
 def show_tracking(run: Run) -> None:
@@ -81,7 +82,7 @@ def links_of(run: Run) -> dict[str, str]:
         pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{relative_path(scripts / 'mlflow')} ui")
     if run.record.pages.run is not None:
         pages["run in MLflow"] = run.record.pages.run
-    if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
+    if flow_run.ui_url is not None and has_lasting_server():
         pages["Prefect"] = str(flow_run.ui_url)
     else:
         home = os.environ.get("PREFECT_HOME")

@@ -13,11 +13,19 @@ from tasks.server.environment import set_defaults
 from tasks.server.login import kept_login, login_file
 
 
-def serve(host: str, port: int, names: Collection[str] = (), *, webserver_only: bool = False) -> None:
+def serve(
+    host: str, port: int, names: Collection[str] = (), *, listener: int | None = None, webserver_only: bool = False
+) -> None:
     """Serves until stopped, with the login and the origins of the settings.
 
-    Requests may name the server by `names`, IP addresses, `localhost` and, beyond loopback, the machine's name. With
-    `webserver_only`, schedules, automations and events are left to another process.
+    Requests may name the server by `names`, IP addresses, `localhost` and, beyond loopback, the machine's name.
+
+    Args:
+        host: address to listen on.
+        port: port of the address.
+        names: other names that requests may give the server.
+        listener: number of an open socket that listens on the address already.
+        webserver_only: leave schedules, automations and events to another process.
     """
     import uvicorn
     from prefect.server.api.server import create_app
@@ -31,6 +39,7 @@ def serve(host: str, port: int, names: Collection[str] = (), *, webserver_only: 
         OwnOriginOnly(app, names_of(host, names), server.api.cors_allowed_origins.split(",")),
         host=host,
         port=port,
+        fd=listener,
         timeout_keep_alive=server.api.keepalive_timeout,
         ws_ping_interval=server.api.websocket_ping_interval,
         ws_ping_timeout=server.api.websocket_ping_timeout,

@@ -22,8 +22,8 @@ TEMPORARY = """
 import sys, time
 from tasks.server.environment import set_defaults
 set_defaults()
-from tasks.server.temporary_server import use_temporary_server
-use_temporary_server()
+from tasks.server.temporary_server import start_temporary_server
+start_temporary_server()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     client.api_version()

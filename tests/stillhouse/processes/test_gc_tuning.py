@@ -1,6 +1,6 @@
 import gc
 
-from stillhouse.rollouts.gc_tuning import rarely_collected
+from stillhouse.processes.gc_tuning import rarely_collected
 
 
 def test_the_collectors_own_pace_comes_back_with_the_last_block() -> None:
