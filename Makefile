@@ -10,7 +10,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ bench: setup
 	$(BIN)/python -m benchmarks.journal --json runs/bench/journal.json
 	$(BIN)/python -m benchmarks.trajectory_page --json runs/bench/trajectory_page.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
+
+## bench-start  seconds to the first request and to the end, beside a bare Prefect flow and the bare client
+bench-start: setup
+	$(BIN)/python -m benchmarks.start --json runs/bench/start.json
 
 ## bench-rollouts  the rollout engine and its peers from PyPI through the same scenarios, in hours
 bench-rollouts: setup

@@ -29,6 +29,7 @@ _SLIM = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     # A server that stays registers the types of blocks; a run uses none.
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
 }
 
 
