@@ -6,6 +6,7 @@ import sys
 
 from stillhouse.errors import StillhouseError
 from stillhouse.processes.exit import without_teardown
+from stillhouse.processes.gc_tuning import rarely_collected
 
 
 def main() -> int:
@@ -17,7 +18,8 @@ def main() -> int:
             os.dup2(log.fileno(), sys.stderr.fileno())
     del options.log_file
     try:
-        from stillhouse.serving.server import serve
+        with rarely_collected():
+            from stillhouse.serving.server import serve
 
         serve(**vars(options))
     except StillhouseError as error:

@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 
 from stillhouse.errors import StillhouseError
 from stillhouse.processes.exit import die_with_parent
+from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
@@ -31,7 +32,8 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             # Imported late: an import that fails is then reported like any other error.
-            from stillhouse.training.run import run_job
+            with rarely_collected():
+                from stillhouse.training.run import run_job
 
             messages.done(run_job(job, messages))
             return 0
