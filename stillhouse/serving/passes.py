@@ -15,7 +15,7 @@ from stillhouse.serving.attention import Kernel, PackedLayout, kernel_for, slot_
 from stillhouse.serving.graphs import RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
 from stillhouse.serving.norms import FusedNorms
 from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
-from stillhouse.serving.score import LogitScaling
+from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
@@ -208,7 +208,11 @@ class SlotPasses:
 
     def _logits(self, hidden_BH: Tensor) -> Tensor:
         # `logits_to_keep` would multiply row by row where the output layer is frozen.
-        return self._scaling.apply_(self._model.get_output_embeddings()(hidden_BH))
+        logits_BV = self._model.get_output_embeddings()(hidden_BH)
+        if self._scaling == UNSCALED:
+            return logits_BV
+        # As training scales them: not rounded to the type of the products a second time.
+        return self._scaling.apply_(logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)))
 
 
 def _table(positions: Sequence[int], draws: Sequence[Draw], num_rows: int) -> Tensor:

@@ -3,20 +3,29 @@
 Dimensions: B sequences, T tokens, V vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _LOGITS_ELEMENTS: Final = 1 << 26
 """Most logits held at once (256 MiB in float32); the head runs on chunks of positions."""
 
 
+_FACTORS: Final = ("logit_scale", "lm_head_multiplier", "output_multiplier")
+"""Fields of configs for what logits are multiplied by: Cohere, Falcon-H1, Muse."""
+_DIVISORS: Final = ("logits_scaling", "logits_mup_width_multiplier")
+"""For what they are divided by: Granite, Inkling."""
+_CAPS: Final = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""For their soft cap: Gemma and NanoChat, RecurrentGemma, xLSTM."""
+
+
 class LogitScaling(NamedTuple):
-    """A factor on the logits (Cohere; Granite has a divisor) and a soft cap, cap * tanh(logits / cap) (Gemma)."""
+    """A factor on the logits, and then a soft cap: cap * tanh(factor * logits / cap)."""
 
     factor: float = 1.0
     cap: float | None = None
@@ -25,10 +34,12 @@ class LogitScaling(NamedTuple):
     def of(cls, model: "PreTrainedModel") -> Self:
         """Scaling of the model's own forward pass."""
         config = model.config.get_text_config()
-        return cls(
-            getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0),
-            getattr(config, "final_logit_softcapping", None),
-        )
+        # HyperCLOVA X multiplies by what Granite divides by.
+        multiplies = "hyperclovax" in config.model_type
+        factors, divisors = (_FACTORS + _DIVISORS, ()) if multiplies else (_FACTORS, _DIVISORS)
+        caps = _values(config, _CAPS)
+        factor = math.prod(_values(config, factors)) / math.prod(_values(config, divisors))
+        return cls(factor, caps[0] if caps else None)
 
     def apply_(self, logits: torch.Tensor) -> torch.Tensor:
         """Scales logits of any shape in place, and returns them."""
@@ -40,6 +51,10 @@ class LogitScaling(NamedTuple):
 
 
 UNSCALED: Final = LogitScaling()
+
+
+def _values(config: "PreTrainedConfig", names: Sequence[str]) -> list[float]:
+    return [value for name in names if (value := getattr(config, name, None)) is not None]
 
 
 class RankedToken(NamedTuple):

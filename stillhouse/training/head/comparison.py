@@ -26,7 +26,7 @@ class ComparisonResult(NamedTuple):
     reverse_kl_C: Tensor | None = None
     reference_logprobs_C: Tensor | None = None
     gradients_CS: Tensor | None = None
-    """Of each token's divergence by its logits / temperature of the shared ids, in the type of the logits."""
+    """Of each token's divergence by its logits / softness of the shared ids, in the type of the logits."""
 
     def added_to(self, scores: TokenScores) -> TokenScores:
         """The scores with this comparison; without a teacher, the student is compared with itself."""
@@ -44,6 +44,9 @@ class ComparisonResult(NamedTuple):
 class _Settings(NamedTuple):
     terms: tuple[Divergence, ...]
     temperature: float
+    """Divides the teacher's logits."""
+    softness: float
+    """Divides the student's logits."""
     scaling: LogitScaling
     """Of the teacher's logits."""
     wants_reverse_kl: bool
@@ -56,9 +59,10 @@ class TeacherComparison:
         reference: the teacher; None for no teacher.
         targets_N: token ids.
         terms: terms of the divergence; may be none.
-        temperature: divides the logits of both.
+        temperature: divides the teacher's logits.
         wants: scores wanted, of which only `reverse_kl` matters here.
         like_CV: buffer of the student's logits; the teacher's has its size, type and device.
+        softness: divides the student's logits: the temperature over any factor that these still lack.
         compiled: compare whole chunks by compiled kernels.
 
     Raises:
@@ -75,10 +79,11 @@ class TeacherComparison:
         wants: Set[ScoreName],
         like_CV: Tensor,
         *,
+        softness: float,
         compiled: bool = False,
     ) -> None:
         scaling = UNSCALED if reference is None else reference.scaling
-        self._settings = _Settings(tuple(terms), temperature, scaling, "reverse_kl" in wants)
+        self._settings = _Settings(tuple(terms), temperature, softness, scaling, "reverse_kl" in wants)
         self._targets_N = targets_N
         self._dtype = wide(like_CV.dtype)
         self._compiled = compiled
@@ -129,7 +134,7 @@ def _compare_(
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Values of some rows; the gradient overwrites the teacher's logits."""
     shared = reference_RS.shape[1]
-    log_p_RS = _log_probabilities(logits_RV[:, :shared], UNSCALED, settings.temperature)
+    log_p_RS = _log_probabilities(logits_RV[:, :shared], UNSCALED, settings.softness)
     log_q_RS = _log_probabilities(reference_RS, settings.scaling, settings.temperature)
     is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
     logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from stillhouse.config import Divergence
+from stillhouse.serving.score import UNSCALED, LogitScaling
+from stillhouse.training.head.capping import SoftCap
 from stillhouse.training.head.comparison import TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer
@@ -78,12 +80,14 @@ def fused_loss(
     wants: Set[ScoreName] = frozenset(),
     divergence: Sequence[Divergence] = (),
     reference: Reference | None = None,
+    scaling: LogitScaling = UNSCALED,
     chunk_elements: int | None = None,
     compiled: bool = False,
 ) -> LossSums:
-    """The summed losses of the targets under softmax(head(hidden) / temperature), ready for `backward`.
+    """The summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
 
-    Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
+    Matrix products run in autocast's type where autocast is on, else in that of
+    `hidden_NH`. Scores, and the sum of the
     weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
     computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
 
@@ -98,6 +102,7 @@ def fused_loss(
         wants: scores beside those that are always computed.
         divergence: terms of the scores' divergence from the teacher.
         reference: the teacher at the same positions; None for no teacher.
+        scaling: what the model does with its output layer's products.
         chunk_elements: most logits of a chunk; a chunk has at least one token. None takes the device's default.
         compiled: use compiled kernels for the passes over logits.
 
@@ -113,28 +118,32 @@ def fused_loss(
     layer = OutputLayer(hidden_NH, head.weight, head.bias, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
+        cap = None if scaling.cap is None else SoftCap(scaling.factor, scaling.cap, buffer_CV, compiled=compiled)
+        # A factor alone is part of the temperature.
+        softness = temperature if cap is not None else temperature / scaling.factor
         comparison = TeacherComparison(
-            reference, targets_N, divergence, temperature, wants, buffer_CV, compiled=compiled
+            reference, targets_N, divergence, temperature, wants, buffer_CV, softness=softness, compiled=compiled
         )
         # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
-            logits_CV = layer.logits(chunk, buffer_CV)
+            products_CV = layer.logits(chunk, buffer_CV)
+            logits_CV = products_CV if cap is None else cap.capped_(products_CV)
             compared = comparison.chunk(chunk, logits_CV)
             is_compiled = compiled and len(logits_CV) >= MIN_TOKENS
             make_scores = compiled_scores if is_compiled else softmax_
-            scores = compared.added_to(make_scores(logits_CV, targets_N[chunk], temperature, wants))
+            scores = compared.added_to(make_scores(logits_CV, targets_N[chunk], softness, wants))
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals.add(method_loss(scores, chunk_values), scale)
                 continue
-            losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
+            losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / softness)
             totals.add(losses, scale)
             if is_compiled:
-                compiled_gradients_(logits_CV, scores, slopes, compared.gradients_CS, temperature)
+                compiled_gradients_(logits_CV, scores, slopes, compared.gradients_CS, softness)
             else:
                 logit_gradients_(logits_CV, scores, slopes, compared.gradients_CS)
-            layer.backward(chunk, logits_CV)
+            layer.backward(chunk, logits_CV if cap is None else cap.backward_(products_CV, logits_CV))
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
     return totals
 

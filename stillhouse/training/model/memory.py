@@ -161,7 +161,8 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
     """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight.
 
     A comparison has the teacher's logits of the chunk beside them, its hidden states, its weight in the type of the
-    products, and of a block up to eight float32 copies, or some of the whole chunk where it is compiled.
+    products, and of a block up to eight float32 copies, or some of the whole chunk where it is compiled. Capped logits
+    have a float32 buffer of their own.
     """
     weight = student.head.weight
     itemsize = student.dtype.itemsize
@@ -174,7 +175,8 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
         copies = (3 + 8 * compares) * 4 * min(logits, block_elements(weight.device))
     hidden = num_tokens * weight.shape[1] * (itemsize + 4 + itemsize * compares)
     trained = weight.numel() * 4 if weight.requires_grad else 0
-    cast = weight.numel() * itemsize if weight.dtype is not student.dtype else 0
+    cast = weight.numel() * itemsize if weight.dtype.itemsize != itemsize else 0
+    copies += 0 if student.step.scaling.cap is None else 4 * logits
     return (logits * (itemsize + rounded) + cast) * (1 + compares) + copies + hidden + trained
 
 

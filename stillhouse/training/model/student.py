@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
+from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss
 from stillhouse.training.model.attention import hidden_before_targets, packs_exactly
@@ -18,6 +19,8 @@ from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
 _PROBE_TOLERANCE = 1e-2
+_PROBE_LOGITS = 100.0
+"""Largest output of the output layer in the probe: beyond the caps of published models, most of which are 30."""
 
 
 class Student:
@@ -31,7 +34,8 @@ class Student:
         dtype: type of computation.
 
     Raises:
-        TrainingError: the model's logits are not its output layer applied to its hidden states.
+        TrainingError: the model's logits are not its output layer applied to its hidden states, scaled and capped as
+            its config says.
     """
 
     def __init__(
@@ -102,14 +106,29 @@ class Student:
     def _check_head(self) -> None:
         inputs = torch.tensor([[0, 1, 2]], device=self.device)
         with self.precision():
-            expected = self.causal_lm(input_ids=inputs, use_cache=False).logits.float()
-            seen = self.step.head(self.step.backbone(input_ids=inputs, use_cache=False).last_hidden_state).float()
-        difference = (seen - expected).abs().max().item()
-        if not difference <= _PROBE_TOLERANCE * max(1.0, expected.abs().max().item()):
+            products = self.head(self.step.backbone(input_ids=inputs, use_cache=False).last_hidden_state)
+            # Small logits do not show a cap, and capped ones no factor.
+            for size in (1.0, _PROBE_LOGITS / products.abs().max().clamp(min=1e-6)):
+                hook = self.head.register_forward_hook(lambda head, inputs, output, size=size: output * size)
+                try:
+                    expected = self.causal_lm(input_ids=inputs, use_cache=False).logits.float()
+                finally:
+                    hook.remove()
+                self._compare_logits(self.step.scaling.apply_((products * size).float()), expected)
+
+    def _compare_logits(self, seen: Tensor, expected: Tensor) -> None:
+        name, scaling = f"model {self.base_ref!r} ({type(self.causal_lm).__name__})", self.step.scaling
+        if seen.shape != expected.shape:
             raise TrainingError(
-                f"model {self.base_ref!r} ({type(self.causal_lm).__name__}): its logits differ by {difference:.3g} "
-                "from its output layer applied to its hidden states; models that scale or cap their logits cannot "
-                "be trained"
+                f"{name}: it has {expected.shape[-1]} logits a token and {seen.shape[-1]} rows in its output layer, so "
+                "that it cannot be trained here"
+            )
+        difference, largest = (seen - expected).abs().max().item(), expected.abs().max().item()
+        if not difference <= _PROBE_TOLERANCE * largest:
+            raise TrainingError(
+                f"{name}: its logits differ by {difference:.3g} (the largest is {largest:.3g}) from its output layer "
+                f"applied to its hidden states with the factor {scaling.factor:.3g} and the cap {scaling.cap} of its "
+                "config; it does something else to its logits, so that it cannot be trained here"
             )
 
 
@@ -121,6 +140,7 @@ class StudentStep(nn.Module):
         self.model = model
         # In a tuple, so that they are not registered: they are part of `model`.
         self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
+        self.scaling = LogitScaling.of(causal_lm)
         self.noise_alpha: float | None = None
         """Size of the noise on the embeddings in training mode; None adds none."""
         self.compiles_head = False
@@ -156,6 +176,7 @@ class StudentStep(nn.Module):
             wants=method.wants,
             divergence=method.divergence,
             reference=reference,
+            scaling=self.scaling,
             compiled=self.compiles_head,
         )
 

@@ -62,6 +62,33 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="session", params=["cap", "padded cap", "factor", "divisor"])
+def scaled_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model ref of an untrained Gemma 3, Gemma 2, Cohere or Granite, whose logits are capped or scaled."""
+    from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, Gemma3TextConfig, GraniteConfig
+
+    from stillhouse.chat.tokenizer import load_tokenizer
+
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = load_tokenizer("embedded:student")
+    small = {
+        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 512,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None,
+        "initializer_range": 0.2,
+    }  # fmt: skip
+    config = {
+        "cap": Gemma3TextConfig(**small, final_logit_softcapping=3.0, query_pre_attn_scalar=8),
+        "padded cap": Gemma2Config(**small, final_logit_softcapping=3.0, query_pre_attn_scalar=8),
+        "factor": CohereConfig(**small, logit_scale=0.25),
+        "divisor": GraniteConfig(**small, logits_scaling=4.0),
+    }[request.param]
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture(scope="session")
 def full_student() -> StudentConfig:
     return StudentConfig(parameters="full", dtype="float32", max_length=512)

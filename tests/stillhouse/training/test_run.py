@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
@@ -15,6 +18,7 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run import run_job
+from stillhouse.training.sft.tokens import Samples
 
 NewJob = Callable[..., TrainJob]
 
@@ -111,3 +115,25 @@ def test_noise_on_the_embeddings_is_that_of_the_students_config(new_job):
     first, second = (run_job(job, NoProgress())["final"] for job in (plain, noisy))
     assert first["sft/loss"] != second["sft/loss"]
     assert weights(plain) != weights(noisy)
+
+
+def test_a_student_that_scales_or_caps_its_logits_learns_and_is_saved_as_it_was_validated(new_job, scaled_model: str):
+    job = new_job("scaled", learning_rate=3e-3, num_epochs=4, microbatch_tokens=2048)
+    job = job.model_copy(update={"student_ref": scaled_model})
+    run_job(job, NoProgress())
+    losses = [
+        row["metrics"]["sft/validation_loss"]
+        for row in read_metrics(job.work_dir / "metrics.jsonl")
+        if "sft/validation_loss" in row["metrics"]
+    ]
+    assert losses[-1] < losses[0] - 0.3
+    [file] = job.work_dir.glob("tokens/*/validation.arrow")
+    saved = AutoModelForCausalLM.from_pretrained(job.output_dir).eval()
+    total, count = 0.0, 0
+    for sample in Samples(file):
+        ids, mask = torch.tensor(sample.token_ids), torch.tensor(sample.loss_mask)
+        with torch.no_grad():
+            logits = saved(input_ids=ids[None, :-1]).logits[0]
+        total += cross_entropy(logits[mask[1:]], ids[1:][mask[1:]], reduction="sum").item()
+        count += int(mask[1:].sum())
+    assert losses[-1] == pytest.approx(total / count, abs=1e-4)

@@ -49,12 +49,15 @@ def new_method(
             folder: Path | None = None,
             tools: ToolsConfig = calculator,
             rows: list[Prompt] | None = None,
+            student_ref: str | None = None,
             **settings: object,
         ) -> OnPolicy:
             folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
             fields: dict[str, Any] = {"student": student, "tools": tools, "system_prompt": system_prompt}
             fields["metadata_file"] = folder / "metadata.jsonl"
             write_jsonl(fields["metadata_file"], answers.values())
+            if student_ref is not None:
+                fields["student_ref"] = student_ref
             if rows is not None:
                 fields["prompts_file"] = folder / "prompts.jsonl"
                 write_jsonl(fields["prompts_file"], rows)
@@ -95,6 +98,17 @@ def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameter
     final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
+
+
+@pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
+def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_differ(
+    new_method: NewMethod, scaled_model: str, divergence: list[dict[str, str]]
+):
+    settings = _SHORT | {"num_steps": 1, "learning_rate": 1e-6, "divergence": divergence}
+    method = new_method(student_ref=scaled_model, teacher=scaled_model, **settings)
+    final = trainer_of(method).run()["final"]
+    assert final["on_policy/log_ratio_abs_max"] < 1e-4
+    assert abs(final["on_policy/teacher_kl"]) < 1e-5
 
 
 def test_rewards_change_nothing_bit_for_bit_where_they_have_no_coefficient(

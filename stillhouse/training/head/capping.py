@@ -1,0 +1,50 @@
+"""The soft cap that some families put on their logits, cap * tanh(factor * z / cap), and its derivative.
+
+Dimensions: C tokens of a chunk, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
+from stillhouse.training.head.softmax import block_rows, wide
+
+
+class SoftCap:
+    """Caps the products of an output layer, a chunk at a time, and takes gradients back through the cap.
+
+    Capped logits are float32 (float64 for float64) and never rounded to the type of the products, whose buffer keeps
+    the derivative in the meantime.
+
+    Args:
+        factor: multiplies the products before the cap.
+        cap: largest logit.
+        like_CV: buffer of the products; that of the capped logits has its size and device.
+        compiled: cap whole chunks by a compiled kernel.
+    """
+
+    def __init__(self, factor: float, cap: float, like_CV: Tensor, *, compiled: bool = False) -> None:
+        self._factor, self._cap = factor, cap
+        self._buffer_CV = torch.empty_like(like_CV, dtype=wide(like_CV.dtype))
+        self._compiled = compiled
+
+    def capped_(self, products_CV: Tensor) -> Tensor:
+        """Capped logits of a chunk; the derivative by the products overwrites these."""
+        capped_CV = self._buffer_CV[: len(products_CV)]
+        if self._compiled and len(products_CV) >= MIN_TOKENS:
+            compiled(_cap_)(*any_length(products_CV, capped_CV), self._factor, self._cap)
+            return capped_CV
+        num_rows = block_rows(products_CV)
+        for products_RV, capped_RV in zip(products_CV.split(num_rows), capped_CV.split(num_rows), strict=True):
+            _cap_(products_RV, capped_RV, self._factor, self._cap)
+        return capped_CV
+
+    def backward_(self, derivatives_CV: Tensor, gradients_CV: Tensor) -> Tensor:
+        """Overwrites the derivatives that `capped_` left with the gradient by the products, and returns it."""
+        return torch.mul(gradients_CV, derivatives_CV, out=derivatives_CV)
+
+
+def _cap_(products_CV: Tensor, capped_CV: Tensor, factor: float, cap: float) -> None:
+    tanh_CV = (products_CV.to(capped_CV.dtype) * (factor / cap)).tanh()
+    products_CV.copy_((1.0 - tanh_CV.square()) * factor)
+    capped_CV.copy_(tanh_CV * cap)
