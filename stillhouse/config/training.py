@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.section import Section
+from stillhouse.config.section import Section, later_field
 
 
 class StudentConfig(Section):
@@ -28,6 +28,8 @@ class StudentConfig(Section):
     """Size of the uniform noise added to the embeddings of SFT (NEFTune); None adds none."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the frozen weights and of computation; what is trained is float32."""
+    cast_lm_head_to_fp32: bool = later_field(False)
+    """Compute logits in float32 under bfloat16, in training and in its own sampling; slower, and nearer to float32."""
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded."""
     merge: bool = False

@@ -21,6 +21,7 @@ from stillhouse.training.head.capping import SoftCap
 from stillhouse.training.head.comparison import TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer
+from stillhouse.training.head.precision import Float32Linear
 from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 
@@ -86,7 +87,7 @@ def fused_loss(
 ) -> LossSums:
     """The summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
 
-    Matrix products run in autocast's type where autocast is on, else in that of
+    Matrix products run in float32 for a `Float32Linear`, else in autocast's type where autocast is on, else in that of
     `hidden_NH`. Scores, and the sum of the
     weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
     computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
@@ -112,6 +113,7 @@ def fused_loss(
     """
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
+    dtype = wide(dtype) if isinstance(head, Float32Linear) else dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))

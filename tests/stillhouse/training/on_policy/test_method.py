@@ -100,6 +100,11 @@ def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameter
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
 
 
+def test_sampler_and_trainer_agree_with_float32_logits(new_method: NewMethod):
+    method = new_method(student=StudentConfig(cast_lm_head_to_fp32=True), **_SHORT)
+    assert trainer_of(method).run()["final"]["on_policy/log_ratio_abs_max"] < 0.3
+
+
 @pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
 def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_differ(
     new_method: NewMethod, scaled_model: str, divergence: list[dict[str, str]]
