@@ -78,7 +78,7 @@ def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> I
         yield (
             "merged weights",
             f"{merged['dtype']}; their logits differ from those of base and adapter by {merged['difference']:.2g} of "
-            f"the logits' standard deviation (at most {merged['tolerance']:g} is taken for rounding), and those by "
+            f"the logits' standard deviation (at most {merged['tolerance']:.2g} is taken for rounding), and those by "
             f"{merged['effect']:.2g} from the base's",
         )
     yield "type of computation", student["dtype"]

@@ -65,7 +65,7 @@ def fill_merged(folder: Path, output: Path) -> None:
     read_record(folder).model_copy(update={"merged": asdict(check)}).write(output)
     write_card(output)
     logger.info(
-        "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %g expected",
+        "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %.2g expected",
         *(folder, check.dtype, check.difference, check.tolerance),
     )
 
