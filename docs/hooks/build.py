@@ -16,6 +16,7 @@ import command_reference
 import config_reference
 import estimates
 import foreign_keys
+import models
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PLACE = re.compile(r"^<!-- table: (?P<name>.+) -->$", re.MULTILINE)
@@ -38,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Puts tables where a page asks for them by `<!-- table: NAME -->`."""
-    tables = column_reference.column_tables() | estimates.tables() | foreign_keys.tables()
+    tables = column_reference.column_tables() | estimates.tables() | foreign_keys.tables() | models.tables()
     return _PLACE.sub(lambda match: tables[match["name"]], markdown)
 
 
