@@ -1,0 +1,87 @@
+"""Messages in the form in which chat templates read them."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from stillhouse.chat.parse import MALFORMED_CALL
+from stillhouse.chat.rendering import Prefixes, render_prefixes
+from stillhouse.types import JsonObject, Message, ToolCall, ToolSchema
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ANSWER: Final = "\ue0a1answer\ue0a2"
+"""A text that no message holds."""
+_PARAMETERS: Final = {"type": "object", "properties": {"a": {"type": "string", "description": "A text."}}}
+CALL_PROBE_TOOLS: Final[list[ToolSchema]] = [
+    {"type": "function", "function": {"name": "f", "description": "A function.", "parameters": _PARAMETERS}}
+]
+_CALL: Final[ToolCall] = {
+    "id": "call00000",
+    "type": "function",
+    "function": {"name": "f", "arguments": json.dumps({"a": ANSWER}, ensure_ascii=False)},
+}
+CALL_PROBE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [_CALL]}]
+"""An exchange that ends with a call."""
+
+
+def template_message(message: Mapping[str, Any], *, is_literal: bool) -> JsonObject:
+    """The message as templates read it.
+
+    Arguments of calls are objects, malformed calls are back in the text they came from, and reasoning has all of its
+    names, since each template knows one of them. A message with calls has content, if only an empty text, which some
+    templates read unasked. Null keys are left out: many templates would write `None`. With `is_literal` calls stay as
+    the OpenAI API has them: arguments are JSON text, and the content is null where there is no text.
+    """
+    shown = dict(message)
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        shown |= {"reasoning_content": reasoning, "reasoning": reasoning, "thinking": reasoning}
+    if calls := message.get("tool_calls"):
+        kept: list[JsonObject] = []
+        texts = [message.get("content") or ""]
+        for call in calls:
+            function = dict(call["function"])
+            if function["name"] == MALFORMED_CALL:
+                texts.append(function["arguments"])
+            else:
+                arguments = _as_text if is_literal else _parsed
+                kept.append({**call, "function": {**function, "arguments": arguments(function["arguments"])}})
+        shown |= {"content": "\n".join(text for text in texts if text), "tool_calls": kept or None}
+    shown = {key: value for key, value in shown.items() if value is not None}
+    return shown | {"content": shown["content"] or None} if is_literal and "tool_calls" in shown else shown
+
+
+def reads_literal_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Whether the template writes calls only where they are as the OpenAI API has them (DeepSeek-R1-Distill-Llama)."""
+    return _reads_literal_calls(tokenizer, str(tokenizer.get_chat_template(tools=list(CALL_PROBE_TOOLS))))
+
+
+@lru_cache(maxsize=64)
+def _reads_literal_calls(tokenizer: "PreTrainedTokenizerBase", template: str) -> bool:
+    requests = [
+        Prefixes(
+            [template_message(message, is_literal=is_literal) for message in CALL_PROBE], CALL_PROBE_TOOLS, [(2, False)]
+        )
+        for is_literal in (False, True)
+    ]
+    usual, literal = (
+        any(ANSWER in text for text in rendered.texts) for rendered in render_prefixes(tokenizer, requests)
+    )
+    return literal and not usual
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _parsed(arguments: Any) -> Any:
+    """The JSON object in `arguments`; unchanged where it is none."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except json.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
