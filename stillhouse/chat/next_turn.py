@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
 from stillhouse.chat.tokenizer import encode
-from stillhouse.chat.turn import CALL_PROBE, CALL_PROBE_TOOLS, turn_text
+from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:

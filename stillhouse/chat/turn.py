@@ -6,48 +6,29 @@ MiniMax-M2): there no rendering begins with the prompt, and the text is put toge
 closing and the message in the template's own form. Others write parts of the prompt elsewhere once more follows.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stillhouse.chat.ending import OPEN_TAG, PROBE, ending_of
+from stillhouse.chat.message_form import ANSWER
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
+from stillhouse.chat.thinking import (
+    BLOCK,
+    closed_block_error,
+    closing_after,
+    is_closed,
+    with_left_out_reasoning,
+)
 from stillhouse.chat.tokenizer import special_tokens
-from stillhouse.types import Message, ToolCall, ToolSchema
+from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_PROBE: Final = "\ue0a1probe\ue0a2"
-_ANSWER: Final = "\ue0a1answer\ue0a2"
-"""Texts that no message holds."""
-CALL_PROBE_TOOLS: Final[list[ToolSchema]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "f", "description": "", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}
-        },
-    }
-]  # fmt: skip
-_CALL: Final[ToolCall] = {
-    "id": "call00000",
-    "type": "function",
-    "function": {"name": "f", "arguments": json.dumps({"a": _ANSWER}, ensure_ascii=False)},
-}
-CALL_PROBE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [_CALL]}]
-"""An exchange that ends with a call."""
-_OPEN_TAG: Final = re.compile(r"[<\[][^<>\[\]\s]*\Z")
-"""A tag that a text breaks off in."""
 _TAG: Final = re.compile(r"<[^<>\s]+>|\[[^\[\]]+\]")
-_CLOSING: Final = {"<think>": "</think>", "<|channel>thought": "<channel|>", "<|START_THINKING|>": "<|END_THINKING|>"}
-"""Thinking blocks of templates that never render reasoning (R1-Distill, V3.2 and QwQ; Gemma 4; Command R7B)."""
-_BLOCK: Final = re.compile(
-    rf"(?P<open>{'|'.join(map(re.escape, _CLOSING))})(?P<space>\s*)"
-    rf"(?P<close>{'|'.join(map(re.escape, _CLOSING.values()))})?\s*"
-)
 
 
 class _Turn(NamedTuple):
@@ -65,7 +46,7 @@ class _Turn(NamedTuple):
 
     @property
     def reasoning(self) -> str:
-        return str(self.message.get("reasoning_content") or self.message.get("reasoning") or "")
+        return _reasoning_of(self.message)
 
 
 def turn_text(
@@ -89,19 +70,40 @@ def turn_text(
             out its calls, or has closed the thinking block that its reasoning belongs in.
     """
     *context, message = messages
-    text = after[len(before) :] if after.startswith(before) else _rewritten(tokenizer, messages, tools, before, after)
+    index = len(context)
+    if after.startswith(before):
+        text = with_left_out_reasoning(tokenizer, _reasoning_of(message), before, after[len(before) :])
+    else:
+        text = _rewritten(tokenizer, messages, tools, before, after)
     names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-    if missing := next((name for name in names if name != MALFORMED_CALL and name not in text), None):
-        raise TemplateError(f"the chat template does not write the call of {missing} in message {len(context)}")
+    names = [name for name in names if name != MALFORMED_CALL]
+    if missing := next((name for name in names if text.count(name) < names.count(name)), None):
+        raise TemplateError(f"the chat template does not write the call of {missing} in message {index}")
     template = tokenizer.get_chat_template(tools=list(tools) if tools else None)
-    ending = _ending(tokenizer, template, with_calls=bool(names))
+    ending = ending_of(tokenizer, template, with_calls=bool(names), with_tools=bool(tools))
     if ending.surplus or ending.addition:
         text = text.rstrip().removesuffix(ending.surplus).rstrip() + ending.addition
-    if not text.rstrip().endswith(ending.specials):
-        raise TemplateError(
-            f"the chat template closes assistant message {len(context)} with no special end-of-turn token"
-        )
+    _check_end(text, message, index, ending.specials, str(tokenizer.eos_token))
     return text
+
+
+def _check_end(text: str, message: Message, index: int, specials: Sequence[str], eos: str) -> None:
+    """Raises TemplateError for a turn that no special token ends, or that another one ends earlier."""
+    end = next((special for special in specials if text.rstrip().endswith(special)), None)
+    if end is None:
+        raise TemplateError(f"the chat template closes assistant message {index} with no special end-of-turn token")
+    if eos in text.rstrip().removesuffix(end) and eos not in said_in(message):
+        raise TemplateError(f"the chat template ends assistant message {index} with {eos} and writes more of it behind")
+
+
+def said_in(message: Message) -> str:
+    """All that the message says: its reasoning, content, and arguments of calls."""
+    arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    return "\n".join([_reasoning_of(message), str(message.get("content") or ""), *arguments])
+
+
+def _reasoning_of(message: Message) -> str:
+    return str(message.get("reasoning_content") or message.get("reasoning") or "")
 
 
 def _rewritten(
@@ -112,8 +114,10 @@ def _rewritten(
     after: str,
 ) -> str:
     *context, message = messages
+    if _reasoning_of(message) and is_closed(before):
+        raise closed_block_error(tokenizer, len(context))
     place = first_difference(before, after)
-    if tag := _OPEN_TAG.search(before[:place]):
+    if tag := OPEN_TAG.search(before[:place]):
         place = tag.start()
     turn = _Turn(context, message, tools, before[:place], before[place:], after[place:])
     history = render_text(tokenizer, context, tools, add_generation_prompt=False)
@@ -129,47 +133,41 @@ def _rewritten(
 
 def _after_probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
     """By the template's own rendering of reasoning; None where it renders none."""
-    answer: Message = {"role": "assistant", "content": _ANSWER}
-    closing = _after_reasoning(tokenizer, turn, answer).partition(_ANSWER)[0]
+    answer: Message = {"role": "assistant", "content": ANSWER}
+    closing = _after_reasoning(tokenizer, turn, answer).partition(ANSWER)[0]
     if not closing:
         return None
     tag = _TAG.search(closing)
     if (tag[0] if tag else closing.strip()) in turn.prompt:
-        return _after_closed(turn, closing.strip())
+        return _after_closed(tokenizer, turn, closing.strip())
     # A message with calls may be rendered without its reasoning.
     return turn.reasoning + (_after_reasoning(tokenizer, turn, turn.message) or closing + turn.body)
 
 
 def _after_reasoning(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, message: Message) -> str:
     """What the template writes after the reasoning of a message; empty where it leaves reasoning out."""
-    probe: Message = {**message, "reasoning_content": _PROBE}
+    probe: Message = {**message, "reasoning_content": PROBE}
     try:
         text = render_text(tokenizer, [*turn.context, probe], turn.tools, add_generation_prompt=False)
     except TemplateError:
         return ""
-    return text.partition(_PROBE)[2]
+    return text.partition(PROBE)[2]
 
 
 def _after_known_block(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
-    block = _BLOCK.fullmatch(turn.prompt)
+    block = BLOCK.fullmatch(turn.prompt)
     if block is None:
         return None
-    closing = _CLOSING[block["open"]]
     if block["close"]:
-        return _after_closed(turn, closing)
-    # As DeepSeek-R1 writes it: an empty line after the closing tag where the opening one ends its line.
-    closing = f"\n{closing}\n\n" if "\n" in block["space"] else closing
-    return turn.reasoning + closing + turn.body
+        return _after_closed(tokenizer, turn, block["close"])
+    return turn.reasoning + closing_after(block) + turn.body
 
 
-def _after_closed(turn: _Turn, closing: str) -> str:
+def _after_closed(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, closing: str) -> str:
     """The message after a prompt that has closed the thinking block."""
     if turn.reasoning:
-        raise TemplateError(
-            f"the generation prompt closes the thinking block before message {len(turn.context)}, which has "
-            f"reasoning: turn thinking on, or drop the reasoning"
-        )
-    block = _BLOCK.match(turn.body)
+        raise closed_block_error(tokenizer, len(turn.context))
+    block = BLOCK.match(turn.body)
     body = turn.body[block.end() :] if block is not None and block["close"] else turn.body
     return body.lstrip().removeprefix(closing) if body.lstrip().startswith(closing) else body
 
@@ -177,7 +175,7 @@ def _after_closed(turn: _Turn, closing: str) -> str:
 def _after_header(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
     """The whole body, where the history writes no generation prompt at all (Apertus after tool results)."""
     history = render_text(tokenizer, turn.context, turn.tools, add_generation_prompt=False)
-    return turn.body if turn.shared == history and not turn.reasoning else None
+    return turn.body if turn.shared == history and not (turn.reasoning and turn.reasoning in turn.body) else None
 
 
 def _after_moved(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
@@ -188,62 +186,13 @@ def _after_moved(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | Non
     if not starts:
         return None
     end = before[max(starts) :]
+    parts = [part.strip() for part in (turn.reasoning, str(turn.message.get("content") or ""))]
+    said = [part for part in parts if part and part in after]
     place = after.rfind(end)
-    text = after[place + len(end) :]
-    said = [turn.reasoning, str(turn.message.get("content") or "")]
-    return text if place >= 0 and all(part.strip() in text for part in said) else None
-
-
-class _Ending(NamedTuple):
-    """How a template ends a turn."""
-
-    specials: tuple[str, ...]
-    """Texts of the special tokens."""
-    surplus: str
-    """What it writes behind the end of a conversation's last turn."""
-    addition: str
-    """The token that opens the next turn, where that is what ends this one."""
-
-
-@lru_cache(maxsize=64)
-def _ending(tokenizer: "PreTrainedTokenizerBase", template: str, *, with_calls: bool) -> _Ending:
-    """How `template`, the one that `tokenizer` has now, ends a turn of text or of calls."""
-    specials = special_tokens(tokenizer)
-    tails = _tails(tokenizer, with_calls=with_calls)
-    if tails is None:
-        return _Ending(specials, "", "")
-    tail, longer = tails
-    eos = str(tokenizer.eos_token)
-    place = first_difference(tail, longer)
-    if tag := _OPEN_TAG.search(tail[:place]):
-        place = tag.start()
-    special = rf"\s*(?:{'|'.join(map(re.escape, specials))})"
-    is_rewritten = bool(tail[place:].strip()) and not re.match(special, tail[place:])
-    if eos in (tail if is_rewritten else tail[:place]):
-        return _Ending(specials, tail.partition(eos)[2].rstrip(), "")
-    if is_rewritten:
-        closing = re.search(rf"\s*{re.escape(eos)}", longer)
-        return _Ending(specials, "", closing[0] if closing else "")
-    opening = None
-    if not tail[:place].rstrip().endswith(specials):
-        opening = re.match(special, tail[place:]) or re.match(special, longer[place:])
-    return _Ending(specials, tail[place:].rstrip(), opening[0] if opening else "")
-
-
-def _tails(tokenizer: "PreTrainedTokenizerBase", *, with_calls: bool) -> tuple[str, str] | None:
-    """What follows the last words of a turn at the end of a conversation, and amid one; None if that is refused."""
-    messages: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _ANSWER}]
-    following: Message = {"role": "user", "content": _PROBE}
-    if with_calls:
-        messages = CALL_PROBE
-        following = {"role": "tool", "content": _PROBE, "tool_call_id": _CALL["id"]}
-    tools = CALL_PROBE_TOOLS if with_calls else None
-    try:
-        after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
-        longer = render_text(tokenizer, [*messages, following], tools, add_generation_prompt=False)
-    except TemplateError:
-        return None
-    amid = longer.partition(_PROBE)[0]
-    if _ANSWER not in after or _ANSWER not in amid:
-        return None
-    return after.rpartition(_ANSWER)[2], amid.rpartition(_ANSWER)[2]
+    # A message in two parts has an opening in each (gpt-oss).
+    for _ in said or [""]:
+        text = after[place + len(end) :]
+        if place >= 0 and all(part in text for part in said):
+            return text
+        place = after.rfind(end, 0, max(place, 0))
+    return None

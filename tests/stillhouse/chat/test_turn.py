@@ -32,6 +32,35 @@ MOVES_THE_SYSTEM_PROMPT = (
     "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}"
     "{{ m.content }}" + END + PROMPT + "{% endif %}"
 )  # fmt: skip
+ASSISTANTS = TURNS + "{% if m.role == 'assistant' %}BLOCK{% endif %}{{ m.content }}" + CALLS + END
+WRITES_EMPTY_THOUGHTS = ASSISTANTS.replace("BLOCK", "<think></think>") + PROMPT + "{% endif %}"
+OPENS_AND_CLOSES_IN_HISTORY = ASSISTANTS.replace("BLOCK", "<think></think>") + PROMPT + "<think>{% endif %}"
+OPENS_IN_HISTORY = ASSISTANTS.replace("BLOCK", "<think>\n") + OPENED
+SWITCHED_OFF = (
+    TURNS
+    + "{{ m.content }}"
+    + CALLS
+    + END
+    + PROMPT
+    + "{% if not enable_thinking %}<think>\n\n</think>\n{% endif %}{% endif %}"
+)
+SWITCHED_ON = "{%- set enable_thinking = true -%}" + SWITCHED_OFF
+WRITES_LITERAL_CALLS = (
+    TURNS
+    + "{% if m.content is none %}{% for c in m.tool_calls %}<call>{{ c.function.name + ' ' + c.function.arguments }}"
+    "</call>{% endfor %}{% else %}{{ m.content }}{% endif %}" + END + PROMPT + "{% endif %}"
+)
+ENDS_TEXT_BEFORE_CALLS = (
+    TURNS
+    + "{{ m.content }}{% if m.tool_calls and m.content %}<|end|><|assistant|>{% endif %}"
+    + CALLS
+    + END
+    + PROMPT
+    + "{% endif %}"
+)
+INSTRUCTS_AT_THE_END = NEVER_SHOWS_IT.replace(
+    OPENED, "{% if tools %}<|system|>Call a tool.<|end|>{% endif %}" + PROMPT + "{% endif %}"
+)
 
 USER = {"role": "user", "content": "Moss?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -83,6 +112,14 @@ def learnt(tokenizer: PreTrainedTokenizerBase, messages: list[Any]) -> list[str]
         (ENDS_BY_THE_NEXT_ROLE, [USER, CALL, RESULT, ANSWER], [f"{WRITTEN_CALL}<|tool|>A plant.<|user|>"]),
         (ENDS_TWICE, [USER, ANSWER, USER, ANSWER], ["A plant.<|end|>A plant.<|end|>"]),
         (MOVES_THE_SYSTEM_PROMPT, [SYSTEM, USER, ANSWER], ["A plant.<|end|>"]),
+        (WRITES_EMPTY_THOUGHTS, [USER, THINKS], ["<think>Forests.</think>A plant.<|end|>"]),
+        (WRITES_EMPTY_THOUGHTS, [USER, ANSWER], ["<think></think>A plant.<|end|>"]),
+        (OPENS_AND_CLOSES_IN_HISTORY, [USER, THINKS], ["Forests.</think>A plant.<|end|>"]),
+        (OPENS_IN_HISTORY, [USER, THINKS], ["Forests.\n</think>\n\nA plant.<|end|>"]),
+        (OPENS_IN_HISTORY, [USER, ANSWER], ["\n</think>\n\nA plant.<|end|>"]),
+        (SWITCHED_ON, [USER, THINKS], ["<think>\nForests.\n</think>\nA plant.<|end|>"]),
+        (SWITCHED_ON, [USER, ANSWER], ["A plant.<|end|>"]),
+        (WRITES_LITERAL_CALLS, [USER, CALL], [f"{WRITTEN_CALL}<|end|>"]),
     ],
 )  # fmt: skip
 def test_what_the_model_writes_behind_its_prompt_is_learnt(
@@ -103,6 +140,9 @@ def test_the_tokens_before_a_message_are_those_it_is_prompted_with(speaks: Any, 
     ("template", "messages", "problem"),
     [
         (CLOSES_IT, [USER, THINKS], "closes the thinking block before message 1, which has reasoning"),
+        (SWITCHED_OFF, [USER, THINKS], r"turn thinking on \(student.chat_template_kwargs: {enable_thinking: true}\)"),
+        (WRITES_LITERAL_CALLS, [USER, {**CALL, "content": "Wait."}], "does not write the call of look_up in message 1"),
+        (ENDS_TEXT_BEFORE_CALLS, [USER, {**CALL, "content": "Wait."}], "ends assistant message 1 with <.end.> and"),
         (MOVES_THE_SYSTEM_PROMPT, [USER, CALL], "does not write the call of look_up in message 1"),
         ("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}", [USER, ANSWER],
          "closes assistant message 1 with no special end-of-turn token"),
@@ -139,3 +179,13 @@ def test_the_next_turn_follows_sampled_tokens_that_the_history_renders_otherwise
     ends = tokenizer.convert_tokens_to_ids(["<|tool|>" if template is ENDS_BY_THE_NEXT_ROLE else "<|end|>"])
     ids = next_turn_ids(tokenizer, ends, [USER, CALL], [RESULT], None)  # type: ignore[list-item]
     assert tokenizer.decode(ids) == expected
+
+
+def test_instructions_behind_the_last_turn_are_not_learnt(speaks: Any) -> None:
+    tokenizer = speaks(INSTRUCTS_AT_THE_END)
+    tool: Any = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+    (first, second) = render_samples(tokenizer, [USER, CALL, RESULT, ANSWER], [tool])  # type: ignore[list-item]
+    learnt = [
+        tokenizer.decode([i for i, trained in zip(*sample, strict=True) if trained]) for sample in (first, second)
+    ]
+    assert learnt == [f"{WRITTEN_CALL}<|end|>", "A plant.<|end|>"]

@@ -1,0 +1,118 @@
+"""Thinking blocks: how templates open and close them, and which of their variables turns thinking on."""
+
+import re
+from copy import copy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import render_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CLOSING: Final = {"<think>": "</think>", "<|channel>thought": "<channel|>", "<|START_THINKING|>": "<|END_THINKING|>"}
+"""Tags of thinking blocks by the tag that opens them (most families; Gemma 4; Command R7B)."""
+_OPEN: Final = rf"(?P<open>{'|'.join(map(re.escape, CLOSING))})(?P<space>\s*)"
+_CLOSE: Final = rf"(?P<close>{'|'.join(map(re.escape, CLOSING.values()))})"
+BLOCK: Final = re.compile(rf"{_OPEN}{_CLOSE}?\s*")
+"""A block without reasoning, closed or not."""
+_EMPTY_BLOCK: Final = re.compile(rf"{_OPEN}{_CLOSE}(?P<after>\s*)")
+_EMPTY_BLOCK_AT_END: Final = re.compile(rf"{_EMPTY_BLOCK.pattern}\Z")
+_OPENED_AT_END: Final = re.compile(rf"{_OPEN}\Z")
+_CODE: Final = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
+_SETTINGS: Final = re.compile(r"(?:\{%-?\s*set [^%]*%\})*")
+_STRING: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+class _Switch(NamedTuple):
+    """A variable of templates that turns thinking on, with the values as Jinja writes them."""
+
+    name: str
+    on: str
+    off: str
+
+
+_SWITCHES: Final = (
+    _Switch("thinking", "true", "false"),
+    _Switch("enable_thinking", "true", "false"),
+    _Switch("reasoning_effort", '"high"', '"no_think"'),
+)
+
+
+def closing_after(block: re.Match[str]) -> str:
+    """What closes an opened block, as DeepSeek-R1 writes it: with an empty line where the opening tag ends its line."""
+    closing = CLOSING[block["open"]]
+    return f"\n{closing}\n\n" if "\n" in block["space"] else closing
+
+
+def is_closed(prompt: str) -> bool:
+    """Whether a generation prompt ends with an empty thinking block."""
+    return _EMPTY_BLOCK_AT_END.search(prompt) is not None
+
+
+def with_left_out_reasoning(tokenizer: "PreTrainedTokenizerBase", reasoning: str, before: str, text: str) -> str:
+    """A turn with the reasoning that the template leaves out of it, where the prompt has thinking on.
+
+    Args:
+        tokenizer: its template.
+        reasoning: that of the message, or nothing.
+        before: the generation prompt with all that precedes it.
+        text: what the template writes after it.
+
+    Returns:
+        The turn with its reasoning in the block that the prompt opens (DeepSeek-V3.1), in the empty one that the
+        template writes (Kimi K2), or in the one that it writes into the prompt once thinking is off (Gemma 4).
+    """
+    if opened := _OPENED_AT_END.search(before):
+        closing = CLOSING[opened["open"]]
+        if closing not in text:
+            return reasoning + closing_after(opened) + text
+        return reasoning + text if reasoning.strip() not in text and text.lstrip().startswith(closing) else text
+    if not reasoning or reasoning.strip() in text:
+        return text
+    if block := _EMPTY_BLOCK.match(text):
+        return _filled(block, reasoning) + text[block.end() :]
+    left_out = _left_out_block(tokenizer, str(tokenizer.get_chat_template()))
+    return _filled(left_out, reasoning) + text if left_out is not None else text
+
+
+def closed_block_error(tokenizer: "PreTrainedTokenizerBase", index: int) -> TemplateError:
+    """The error of a message with reasoning after a generation prompt that has closed its thinking block."""
+    switch = _switch_of(str(tokenizer.get_chat_template()))
+    remedy = f" (student.chat_template_kwargs: {{{switch.name}: {switch.on}}})" if switch is not None else ""
+    return TemplateError(
+        f"the generation prompt closes the thinking block before message {index}, which has reasoning: "
+        f"turn thinking on{remedy}, or drop the reasoning"
+    )
+
+
+def _filled(block: re.Match[str], reasoning: str) -> str:
+    line_break = "\n" if "\n" in block["space"] else ""
+    return f"{block['open']}{line_break}{reasoning}{line_break}{block['close']}{block['after']}"
+
+
+@lru_cache(maxsize=64)
+def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.Match[str] | None:
+    """The empty block that ends the prompt of `template`, that of `tokenizer`, only when thinking is turned off."""
+    switch = _switch_of(template)
+    if switch is None:
+        return None
+    switched = copy(tokenizer)
+    # After the values that a config gives its variables.
+    settings = _SETTINGS.match(template)[0]
+    switched.chat_template = f"{settings}{{%- set {switch.name} = {switch.off} -%}}{template[len(settings) :]}"
+    try:
+        prompts = [
+            render_text(variant, [{"role": "user", "content": "a"}], None, add_generation_prompt=True)
+            for variant in (tokenizer, switched)
+        ]
+    except TemplateError:
+        return None
+    return None if is_closed(prompts[0]) else _EMPTY_BLOCK_AT_END.search(prompts[1])
+
+
+def _switch_of(template: str) -> _Switch | None:
+    """The first of the variables that the template reads."""
+    names = set(re.findall(r"(?<![\w.])\w+", _STRING.sub("", " ".join(_CODE.findall(template)))))
+    return next((switch for switch in _SWITCHES if switch.name in names), None)
