@@ -14,6 +14,8 @@ from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
+from stillhouse.chat.thinking import CLOSING
+from stillhouse.chat.turn import said_in
 from stillhouse.types import Message, ToolCall, ToolSchema
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ class RoundTrip:
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
+            held = next((end for end in self._end_tokens if end in said_in(message) and text.count(end) > 1), None)
+            if problem is None and held is not None:
+                problem = f"it holds {held}, which ends a turn"
             if problem is not None:
                 return f"message {index} is rendered as something else: {problem}"
         return None
@@ -89,6 +94,9 @@ def _missing(message: Message, text: str) -> str | None:
     content = _content(message)
     if content not in text:
         return f"the content {_cut(content)!r} is not in it"
+    reasoning = str(message.get("reasoning_content") or "").strip()
+    if tag := next((tag for tag in CLOSING.values() if tag in reasoning and reasoning in text), None):
+        return f"its reasoning holds {tag}, which ends reasoning"
     for name, arguments in _calls(message):
         parts = [arguments] if name == MALFORMED_CALL else [name, *_parts(json.loads(arguments))]
         for part in parts:
