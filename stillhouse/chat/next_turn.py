@@ -33,8 +33,14 @@ def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
 
     They differ for some base models, whose end token is the end of a document, and for Llama 3.1, GLM and gpt-oss,
     which end a turn of calls in another way.
+
+    Raises:
+        TemplateError: the template ends no turn with a special token.
     """
-    ends = {tokenizer.eos_token_id, end_token_id(tokenizer)}
+    try:
+        ends = {tokenizer.eos_token_id, end_token_id(tokenizer)}
+    except TemplateError:  # It may need tools (Hermes 3's for tools).
+        ends = {tokenizer.eos_token_id, end_token_id(tokenizer, tools=CALL_PROBE_TOOLS)}
     with suppress(TemplateError):  # It may know no tools.
         ends.add(end_token_id(tokenizer, CALL_PROBE, CALL_PROBE_TOOLS))
     return frozenset(ends)
@@ -71,14 +77,15 @@ def next_turn_ids(
     end_text = tokenizer.convert_ids_to_tokens(end_id)
     # The last end of a turn before the new messages begin is that of the assistant's turn.
     end = following.rfind(end_text, 0, first_difference(following, altered))
-    # A thinking block that the prompt opens may be left out of the history.
     start = len(prompt) if following.startswith(prompt) else first_difference(prompt, after)
+    if following[:start] != after[:start]:
+        # A thinking block that the prompt opens may be left out of the history.
+        history = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=False)
+        start = first_difference(prompt, following)
+        if start < first_difference(prompt, history):
+            raise not_prefix_preserving(last)
     said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
-    if (
-        end < start
-        or following[:start] != after[:start]
-        or any(text.strip() in after and text.strip() not in following[start:end] for text in said)
-    ):
+    if end < start or any(text.strip() in after and text.strip() not in following[start:end] for text in said):
         raise not_prefix_preserving(last)
     suffix = encode(tokenizer, following[end + len(end_text) :])
     is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}

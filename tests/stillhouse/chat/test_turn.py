@@ -36,6 +36,13 @@ ASSISTANTS = TURNS + "{% if m.role == 'assistant' %}BLOCK{% endif %}{{ m.content
 WRITES_EMPTY_THOUGHTS = ASSISTANTS.replace("BLOCK", "<think></think>") + PROMPT + "{% endif %}"
 OPENS_AND_CLOSES_IN_HISTORY = ASSISTANTS.replace("BLOCK", "<think></think>") + PROMPT + "<think>{% endif %}"
 OPENS_IN_HISTORY = ASSISTANTS.replace("BLOCK", "<think>\n") + OPENED
+OPENS_IN_THE_LAST_TURN = (
+    ASSISTANTS.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and loop.last %}").replace(
+        "BLOCK", "<think>\n\n</think>\n\n"
+    )
+    + OPENED
+)
+NEEDS_TOOLS = "{% for t in tools %}{% endfor %}" + NEVER_SHOWS_IT
 SWITCHED_OFF = (
     TURNS
     + "{{ m.content }}"
@@ -156,7 +163,12 @@ def test_what_a_template_cannot_express_is_refused_by_its_reason(
 
 
 @pytest.mark.parametrize(
-    ("template", "ends"), [(SHOWS_REASONING, {"<|end|>"}), (ENDS_BY_THE_NEXT_ROLE, {"<|eos|>", "<|user|>", "<|tool|>"})]
+    ("template", "ends"),
+    [
+        (SHOWS_REASONING, {"<|end|>"}),
+        (NEEDS_TOOLS, {"<|end|>"}),
+        (ENDS_BY_THE_NEXT_ROLE, {"<|eos|>", "<|user|>", "<|tool|>"}),
+    ],
 )
 def test_generation_stops_at_every_token_that_ends_a_turn(speaks: Any, template: str, ends: set[str]) -> None:
     tokenizer = speaks(template)
@@ -169,6 +181,7 @@ def test_generation_stops_at_every_token_that_ends_a_turn(speaks: Any, template:
         (SHOWS_REASONING, "<|tool|>green<|end|><|assistant|><think>\n"),
         (NEVER_SHOWS_IT, "<|tool|>green<|end|><|assistant|><think>\n"),
         (CLOSES_IT, "<|tool|>green<|end|><|assistant|><think>\n\n</think>\n\n"),
+        (OPENS_IN_THE_LAST_TURN, "<|tool|>green<|end|><|assistant|><think>\n"),
         (ENDS_BY_THE_NEXT_ROLE, "green<|assistant|>"),
     ],
 )
