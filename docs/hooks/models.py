@@ -1,6 +1,6 @@
 """Tables of the page on models: what was measured with each family and each chat template."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,16 @@ from stillhouse.types import JsonObject
 
 FAMILIES: Final = Path(__file__).with_name("models_families.yaml")
 TEMPLATES: Final = Path(__file__).with_name("models_templates.yaml")
-_SHOWN: Final = {"learnt": "yes", "not taken": ""}
+_COLUMNS: Final = {
+    "text": ("plain", "two turns", "system", "white space"),
+    "tools": ("tool", "two rounds of tools", "tool, then a question"),
+    "several calls": ("two calls",),
+    "text beside calls": ("text and tool",),
+    "reasoning": ("reasoning", "reasoning in two turns"),
+}
+"""Kinds of conversations by the column that tells what becomes of them."""
+_LEFT_OUT: Final = "without its reasoning"
+_NOT_TAKEN: Final = "not taken"
 
 
 def tables() -> dict[str, str]:
@@ -39,10 +48,30 @@ def _family(entry: JsonObject) -> dict[str, str]:
 
 
 def _template(entry: JsonObject) -> dict[str, str]:
-    kinds = entry["conversations"]
-    columns = {kind: _SHOWN.get(outcome, "no") for kind, outcome in kinds.items()}
-    return {"template": entry["template"], **columns, "refused because": "; ".join(_reasons(kinds))}
+    cells = {column: _cell(entry, kinds) for column, kinds in _COLUMNS.items()}
+    kinds = [kind for column in _COLUMNS.values() for kind in column]
+    outcomes = dict.fromkeys(entry["conversations"].get(kind) for kind in kinds)
+    reasons = [outcome for outcome in outcomes if outcome not in (None, _LEFT_OUT, _NOT_TAKEN)]
+    return {"template": entry["template"].replace("_", "\\_"), **cells, "refused because": "; ".join(reasons)}
 
 
-def _reasons(kinds: dict[str, str]) -> Iterator[str]:
-    return (reason for reason in dict.fromkeys(kinds.values()) if reason not in _SHOWN)
+def _cell(entry: JsonObject, kinds: Sequence[str]) -> str:
+    """What becomes of conversations of these kinds; those that the template itself refuses count only alone."""
+    usual, thinking = (
+        _worst([outcomes.get(kind, "learnt") for kind in kinds])
+        for outcomes in (entry["conversations"], _with_thinking(entry))
+    )
+    return f"with `{entry['thinking']}`" if thinking == "yes" != usual else usual
+
+
+def _with_thinking(entry: JsonObject) -> JsonObject:
+    return entry["conversations"] | entry.get("with_thinking", {})
+
+
+def _worst(outcomes: Sequence[str]) -> str:
+    taken = [outcome for outcome in outcomes if outcome != _NOT_TAKEN]
+    if not taken:
+        return "not taken"
+    if set(taken) == {"learnt"}:
+        return "yes"
+    return "left out" if set(taken) <= {"learnt", _LEFT_OUT} else "no"

@@ -94,6 +94,8 @@ def _missing(message: Message, text: str) -> str | None:
     content = _content(message)
     if content not in text:
         return f"the content {_cut(content)!r} is not in it"
+    if content and any(text.rfind(name) < text.find(content) for name, _ in _calls(message) if name in text):
+        return f"the content {_cut(content)!r} stands behind its calls"
     reasoning = str(message.get("reasoning_content") or "").strip()
     if tag := next((tag for tag in CLOSING.values() if tag in reasoning and reasoning in text), None):
         return f"its reasoning holds {tag}, which ends reasoning"

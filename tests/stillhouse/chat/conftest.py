@@ -53,10 +53,12 @@ def family() -> Callable[[str], PreTrainedTokenizerBase]:
 
 @pytest.fixture(scope="session")
 def byte_level() -> Callable[..., PreTrainedTokenizerBase]:
-    """Makes a small tokenizer of bytes with special tokens, of which one is the end token."""
+    """Makes a small tokenizer of bytes with special tokens, of which one is the end token, and others for markup."""
 
-    def make(special: Sequence[str], eos_token: str, **named: str) -> PreTrainedTokenizerBase:
-        return PreTrainedTokenizerFast(tokenizer_object=_byte_level(special), eos_token=eos_token, **named)
+    def make(
+        special: Sequence[str], eos_token: str, markup: Sequence[str] = (), **named: str
+    ) -> PreTrainedTokenizerBase:
+        return PreTrainedTokenizerFast(tokenizer_object=_byte_level(special, markup), eos_token=eos_token, **named)
 
     return make
 

@@ -1,42 +1,71 @@
 """The chat templates of some seventy models, as llama.cpp's Python bindings carry them in their source distribution."""
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.samples import render_samples
+from stillhouse.chat.round_trip import RoundTrip
+from stillhouse.chat.samples import render_samples, render_spans
 from stillhouse.chat.template import render, render_text
+from stillhouse.serving.chat_request import ChatRequest
 
 pytestmark = pytest.mark.slow
 
 PACKAGE = "llama-cpp-python==0.3.36"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "hooks" / "models_templates.yaml"
+"""What the page of models says of each template."""
 SPECIAL = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|<\uff5c[^\uff5c<>]{1,40}\uff5c>|<\|?[a-z_]{2,20}\|?>|<\|[a-z_]+>|<[a-z_]+\|>|<seed:[a-z_]+>"
     r"|</(?:s|think|tool_call|tool_calls|tool_response|assistant)>|<s>|\[/?[A-Z_]{3,30}\]|\]~[a-z!]+\[|\[e~\["
     r"|<SPECIAL_\d+>"
 )
+MARKUP = re.compile(r"</?(?!start_of|end_of|begin_of|sep>|s>|user>|assistant>|system>)[a-z_]+>|<\uff5ctool.*")
+"""Tokens that are not special in the tokenizers of the models that have them."""
 DEEPSEEK_END = "<\uff5cend\u2581of\u2581sentence\uff5c>"
 END_TOKENS = {
     "Apriel": "<|end|>", "ByteDance": "<seed:eos>", "Cohere": "<|END_OF_TURN_TOKEN|>", "DeepSeek": DEEPSEEK_END,
-    "Devstral": "</s>", "GLM": "<|endoftext|>", "GigaChat": "<|message_sep|>", "Kimi-K3": "<|end_of_msg|>",
+    "Devstral": "</s>", "GLM": "<|endoftext|>", "GigaChat": "</s>", "Kimi-K3": "<|end_of_msg|>",
     "Laguna": "</assistant>", "MiniMax-M1": "<end_of_sentence>", "MiniMax": "[e~[", "Ministral": "</s>",
-    "Mistral": "</s>", "Nemotron-Nano-v2": "<SPECIAL_12>", "Phi": "<|endoftext|>", "Reka": "<sep>", "Solar": "<|end|>",
-    "Spark": DEEPSEEK_END, "deepseek": DEEPSEEK_END, "gemma-2": "<end_of_turn>", "gemma-4": "<turn|>",
+    "Mistral": "</s>", "Nemotron-Nano-v2": "<SPECIAL_12>", "Phi": "<|endoftext|>", "Reka": "<sep>",
+    "Solar": "<|endoftext|>", "Spark": DEEPSEEK_END, "deepseek": DEEPSEEK_END,
+    "gemma-2": "<end_of_turn>", "gemma-4": "<turn|>",
     "gpt-oss": "<|return|>", "granite": "<|end_of_text|>", "ling": "<|role_end|>", "muse": "<|eot|>",
     "tencent": "<\uff5chy_eos:opensource\uff5c>",
 }  # fmt: skip
 """The tokenizer's end token by part of the file's name; `<|im_end|>` or `<|eot_id|>` for the others."""
 
-CALL = {
-    "id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "moss"}'}
-}  # fmt: skip
+THINKING = ("thinking: true", "enable_thinking: true", "reasoning_effort: high")
+"""What turns thinking on, where a template reads the variable."""
+REASONS = {
+    "does not write the call": "not every call is written",
+    "is not in it": "text beside calls is dropped",
+    "stands behind its calls": "text beside calls is written behind them",
+    "writes more of it behind": "text beside calls ends the turn before them",
+    "no special end-of-turn token": "no special token ends the turn",
+    "closes the thinking block": "thinking is off",
+    "not prefix preserving": "the history is rendered differently",
+}
+"""Reasons of refusals as the page has them, by a part of the error."""
+LABELS = ("is not in it", "stands behind its calls")
+"""Those of labels; the others are of the rendering."""
+FIRST_KINDS = ("plain", "two turns", "system", "tool", "text and tool", "reasoning")
+MARKUP_WORDS = re.compile(
+    r"\W|\b(?:[012]|Action|BEGIN|DSML|FINAL|RESPONSE|TOOLCALL|all|analysis|arg_key|arg_value|arguments?|assistant|atem"
+    r"|call|call0000[01]|channel|commentary|final|function|function_calls|functions|id|index|invoke|json|key|look_up"
+    r"|message|minimax|mm|name|opensource|param|parameters?|response|seed|self|string|think|thought|to|tool|tool_call"
+    r"|tool_call_id|tool_calls|tool_name|tool_sep|tools|true|type|user|word)\b"
+)
+"""All that may be learnt beside what a message says and special tokens."""
 TOOL = {
     "type": "function",
     "function": {
@@ -45,39 +74,28 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}},
     },
 }
-QUESTION = {"role": "user", "content": "What is moss?"}
-ANSWER = {"role": "assistant", "content": "A small plant."}
-RESULT = {"role": "tool", "tool_call_id": "call00000", "name": "look_up", "content": "green plant"}
-CONVERSATIONS: dict[str, list[Any]] = {
-    "plain": [QUESTION, ANSWER],
-    "two turns": [QUESTION, ANSWER, {"role": "user", "content": "And fern?"}, {**ANSWER, "content": "A larger plant."}],
-    "system": [{"role": "system", "content": "Be brief."}, QUESTION, ANSWER],
-    "tool": [QUESTION, {"role": "assistant", "tool_calls": [CALL]}, RESULT, ANSWER],
-    "text and tool": [QUESTION, {**ANSWER, "content": "Let me see.", "tool_calls": [CALL]}, RESULT, ANSWER],
-    "reasoning": [QUESTION, {**ANSWER, "reasoning_content": "Think of forests."}],
-}
-REFUSED = {
-    "does not write the call": {
-        (name, kind)
-        for name in (
-            "HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "LFM2.5-Instruct", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
-            "ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct",
-        )
-        for kind in ("tool", "text and tool")
-    },
-    "no special end-of-turn token": {
-        ("llama-cpp-rwkv-world", kind) for kind in ("plain", "two turns", "system", "reasoning")
-    },
-    "closes the thinking block": {
-        (name, "reasoning")
-        for name in (
-            "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "Qwen-QwQ-32B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
-            "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it-interleaved", "google-gemma-4-31B-it",
-            "poolside-Laguna-XS-2.1", "poolside-Laguna-XS.2", "tencent-Hy3",
-        )
-    },
-}  # fmt: skip
-"""Template and conversation by the reason of the refusal."""
+
+
+def conversations() -> Iterator[tuple[str, list[Any], list[Any] | None]]:
+    """Kind, messages and tools of each conversation of the file, with the parts of calls that it leaves out."""
+    for kind, turns in yaml.safe_load(Path(__file__).with_name("conversations.yaml").read_text()).items():
+        num_calls = num_results = 0
+        messages = []
+        for turn in turns:
+            message = {key: value for key, value in turn.items() if key != "calls"}
+            for word in turn.get("calls", ()):
+                function = {"name": "look_up", "arguments": json.dumps({"word": word})}
+                call = {"id": f"call{num_calls:05}", "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
+                num_calls += 1
+            if turn["role"] == "tool":
+                message |= {"tool_call_id": f"call{num_results:05}", "name": "look_up"}
+                num_results += 1
+            messages.append(message)
+        yield kind, messages, [TOOL] if num_calls else None
+
+
+CONVERSATIONS = list(conversations())
 
 
 @pytest.fixture(scope="module")
@@ -97,60 +115,155 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer_of(templates: dict[str, str], byte_level: Callable[..., Any]) -> Callable[[str], Any]:
-    """A small tokenizer with the special tokens that a template writes."""
+def tokenizers(templates: dict[str, str], byte_level: Callable[..., Any]) -> list[tuple[str, str, Any]]:
+    """Name of each template, what turns thinking on or nothing, and a small tokenizer with its tokens."""
 
-    def make(name: str) -> Any:
+    def make(name: str, setting: str) -> Any:
         source = templates[name]
         default = "<|im_end|>" if "<|im_end|>" in source else "<|eot_id|>"
         eos = next((token for part, token in END_TOKENS.items() if part in name), default)
-        tokenizer = byte_level(sorted({*SPECIAL.findall(source), eos, "<|bos|>"}), eos, bos_token="<|bos|>")
-        tokenizer.chat_template = source
+        tokens = {*SPECIAL.findall(source), "<|bos|>"} - {eos}
+        markup = {token for token in tokens if MARKUP.fullmatch(token)}
+        tokenizer = byte_level(sorted({*tokens - markup, eos}), eos, sorted(markup), bos_token="<|bos|>")
+        key, _, value = setting.partition(": ")
+        set_variable = f"{{%- set {key} = {value if value == 'true' else repr(value)} -%}}" if setting else ""
+        tokenizer.chat_template = set_variable + source
         return tokenizer
 
-    return make
+    settings = {name: ["", *thinking_of(source)] for name, source in sorted(templates.items())}
+    return [(name, setting, make(name, setting)) for name in settings for setting in settings[name]]
+
+
+def thinking_of(source: str) -> list[str]:
+    """The first of `THINKING` whose variable the template reads."""
+    code = re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(re.findall(r"\{[{%].*?[%}]\}", source, re.S)))
+    return [each for each in THINKING if re.search(rf"(?<![\w.]){each.split(':')[0]}\b", code)][:1]
 
 
 def test_every_conversation_is_learnt_exactly_or_refused_by_its_reason(
-    templates: dict[str, str], tokenizer_of: Callable[[str], Any]
+    tokenizers: list[tuple[str, str, Any]], tmp_path: Path
 ) -> None:
-    refused: dict[str, set[tuple[str, str]]] = {reason: set() for reason in REFUSED}
-    num_taken = 0
-    for name in sorted(templates):
-        tokenizer = tokenizer_of(name)
-        for kind, messages in CONVERSATIONS.items():
-            tools: Any = [TOOL] if "tool" in kind else None
-            try:
-                render_text(tokenizer, messages, tools, add_generation_prompt=False)
-            except TemplateError:
-                continue  # The template itself takes no such conversation.
-            num_taken += 1
+    measured: dict[tuple[str, str], dict[str, str]] = {}
+    for name, setting, tokenizer in tokenizers:
+        outcomes = {kind: outcome(tokenizer, messages, tools, f"{name}, {setting}, {kind}")
+                    for kind, messages, tools in CONVERSATIONS}  # fmt: skip
+        measured[name, setting] = outcomes
+    page = tmp_path / PAGE.name
+    page.write_text(yaml.safe_dump(list(entries_of(measured)), sort_keys=False))
+    usual = {name: outcomes for (name, setting), outcomes in measured.items() if not setting}
+    thinking = usual | {name: outcomes for (name, setting), outcomes in measured.items() if setting}
+    assert sum(usual[name][kind] != "not taken" for name in usual for kind in FIRST_KINDS) > 380
+    errors = {reason for part, reason in REASONS.items() if part not in LABELS}
+    assert sum({usual[name][kind], thinking[name][kind]} <= errors for name in usual for kind in FIRST_KINDS) <= 20
+    assert PAGE.read_text() == page.read_text(), f"the page says otherwise; cp {page} {PAGE}"
+
+
+def entries_of(measured: dict[tuple[str, str], dict[str, str]]) -> Iterator[dict[str, Any]]:
+    """The page's entry of each template: the conversations that are not simply learnt, and what thinking changes."""
+    for (name, _), outcomes in ((key, value) for key, value in measured.items() if not key[1]):
+        entry: dict[str, Any] = {"template": name}
+        entry["conversations"] = {kind: outcome for kind, outcome in outcomes.items() if outcome != "learnt"}
+        for setting, others in ((key[1], value) for key, value in measured.items() if key[0] == name and key[1]):
+            changed = {kind: outcome for kind, outcome in others.items() if outcome != outcomes[kind]}
+            entry |= {"thinking": setting, "with_thinking": changed} if changed else {}
+        yield entry
+
+
+def outcome(tokenizer: Any, messages: list[Any], tools: Any, case: str) -> str:
+    """`learnt`, `without its reasoning`, why it is refused, or that the template itself takes no such conversation."""
+    try:
+        render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    except TemplateError:
+        return "not taken"
+    try:
+        samples = render_samples(tokenizer, messages, tools)
+    except TemplateError as error:
+        return reason_of(str(error))
+    problem = RoundTrip(tokenizer).problem(messages, tools, render_spans(tokenizer, messages, tools))
+    if problem is not None:
+        return reason_of(problem)
+    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    runs = [run for sample in samples for run in supervised_runs(sample)]
+    assert len(runs) == len(turns), case
+    is_left_out = False
+    for index, (ids, start, end) in zip(turns, runs, strict=True):
+        prompt = render_text(tokenizer, messages[:index], tools, add_generation_prompt=True)
+        assert tokenizer.decode(ids[:start]) == prompt, case
+        is_left_out |= check_turn(tokenizer, messages[index], tokenizer.decode(ids[start:end]), case)
+    return "without its reasoning" if is_left_out else "learnt"
+
+
+def reason_of(problem: str) -> str:
+    (reason,) = (reason for part, reason in REASONS.items() if part in problem)
+    return reason
+
+
+def check_turn(tokenizer: Any, message: Any, text: str, case: str) -> bool:
+    """Checks that a learnt turn says each part of the message once, in order, and nothing else.
+
+    Returns:
+        Whether the reasoning is left out.
+    """
+    reasoning = message.get("reasoning_content", "")
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    words = [json.loads(call["arguments"])["word"] for call in calls]
+    parts = [reasoning if reasoning in text else "", (message.get("content") or "").strip(), *words]
+    places = [text.find(part) for part in parts if part]
+    assert -1 not in places, case
+    assert places == sorted(places), case
+    for part in filter(None, parts):
+        assert text.count(part) == 1, case
+        text = text.replace(part, " ")
+    assert text.count("look_up") >= len(calls), case
+    special = sorted(map(str, tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+    assert text.rstrip().endswith(tuple(special)), case
+    for token in special:
+        text = text.replace(token, " ")
+    assert not MARKUP_WORDS.sub("", text), case
+    return reasoning not in parts
+
+
+def test_every_prompt_is_the_beginning_of_what_is_learnt(tokenizers: list[tuple[str, str, Any]]) -> None:
+    for name, setting, tokenizer in tokenizers:
+        for kind, messages, tools in CONVERSATIONS:
             try:
                 samples = render_samples(tokenizer, messages, tools)
-            except TemplateError as error:
-                (reason,) = (reason for reason in REFUSED if reason in str(error))
-                refused[reason].add((name, kind))
+            except TemplateError:
                 continue
-            check(tokenizer, messages, tools, samples, f"{name}, {kind}")
-    assert num_taken > 380
-    assert refused == REFUSED
+            first = next(index for index, message in enumerate(messages) if message["role"] == "assistant")
+            body = ChatRequest(model="student", messages=messages[:first], tools=tools or [])
+            served = render(tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True)
+            sampled = render(tokenizer, messages[:first], tools or [], add_generation_prompt=True)
+            ((ids, start, _), *_) = supervised_runs(samples[0])
+            assert ids[:start] == served == sampled, f"{name}, {setting}, {kind}"
 
 
-def check(tokenizer: Any, messages: list[Any], tools: Any, samples: list[Any], case: str) -> None:
-    """Every assistant message is supervised once, says what it says, and follows the tokens of its prompt."""
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    runs = [run for sample in samples for run in supervised_runs(sample)]
-    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    assert len(runs) == len(turns), case
-    text = "".join(tokenizer.decode(ids[start:end]) for ids, start, end in runs)
-    for message in (messages[index] for index in turns):
-        # Text beside calls, which some templates drop, is checked by `RoundTrip`.
-        parts = [call["function"]["name"] for call in message.get("tool_calls", ())] or [message["content"]]
-        assert all(part in text for part in parts), case
-    assert all(ids[end - 1] in special for ids, _, end in runs), case
-    assert not any(part in text for part in ("What is moss?", "green plant", "Be brief.")), case
-    ids, start, _ = runs[0]
-    assert ids[:start] == render(tokenizer, messages[: turns[0]], tools, add_generation_prompt=True), case
+def test_the_next_turn_after_sampled_tokens_is_that_of_the_conversation(tokenizers: list[tuple[str, str, Any]]) -> None:
+    num_turns = num_refused = 0
+    for name, setting, tokenizer in tokenizers:
+        for kind, messages, tools in CONVERSATIONS:
+            try:
+                samples = render_samples(tokenizer, messages, tools)
+            except TemplateError:
+                continue
+            turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+            runs = [run for sample in samples for run in supervised_runs(sample)]
+            for number, (ids, start, end) in enumerate(runs[:-1]):
+                index, following = turns[number : number + 2]
+                replies = messages[index + 1 : following]
+                num_turns += 1
+                try:
+                    added = next_turn_ids(tokenizer, ids[start:end], messages[: index + 1], replies, tools)
+                except TemplateError:  # The history leaves out what the turn said, or what precedes it.
+                    num_refused += 1
+                    continue
+                next_ids, next_start, _ = runs[number + 1]
+                text, prompt = tokenizer.decode(added), tokenizer.decode(next_ids[:next_start])
+                assert prompt.endswith(text), f"{name}, {setting}, {kind}"
+                assert all(reply["content"] in text for reply in replies), f"{name}, {setting}, {kind}"
+                assert ids[end - 1] in stop_token_ids(tokenizer)
+    assert num_turns > 800
+    assert num_refused < 40
 
 
 def supervised_runs(sample: Any) -> list[tuple[list[int], int, int]]:
