@@ -52,6 +52,7 @@ def _template(entry: JsonObject) -> dict[str, str]:
     kinds = [kind for column in _COLUMNS.values() for kind in column]
     outcomes = dict.fromkeys(entry["conversations"].get(kind) for kind in kinds)
     reasons = [outcome for outcome in outcomes if outcome not in (None, _LEFT_OUT, _NOT_TAKEN)]
+    cells["calls read"] = {True: "yes", False: "no", None: ""}[entry.get("reads_calls")]
     return {"template": entry["template"].replace("_", "\\_"), **cells, "refused because": "; ".join(reasons)}
 
 

@@ -47,8 +47,10 @@ class RoundTrip:
             samples = render_spans(tokenizer, _PROBE, [_TOOL])
         except TemplateError:
             return  # It refuses a plain call; each conversation shows what else it refuses.
+        # Values between tags may have lost their types, which is no fault of the conversation.
         self._is_parsed = all(
-            self._difference(_PROBE[index], text, True) is None for index, text in _completions(samples)
+            _CALL["function"]["arguments"] in text and self._difference(_PROBE[index], text, True) is None
+            for index, text in _completions(samples)
         )
 
     def problem(

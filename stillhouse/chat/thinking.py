@@ -21,7 +21,7 @@ _EMPTY_BLOCK: Final = re.compile(rf"{_OPEN}{_CLOSE}(?P<after>\s*)")
 _EMPTY_BLOCK_AT_END: Final = re.compile(rf"{_EMPTY_BLOCK.pattern}\Z")
 _OPENED_AT_END: Final = re.compile(rf"{_OPEN}\Z")
 _CODE: Final = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
-_SETTINGS: Final = re.compile(r"(?:\{%-?\s*set [^%]*%\})*")
+_SETTING: Final = re.compile(r"\{%-?\s*set [^%]*%\}")
 _STRING: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
@@ -100,8 +100,10 @@ def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.M
         return None
     switched = copy(tokenizer)
     # After the values that a config gives its variables.
-    settings = _SETTINGS.match(template)[0]
-    switched.chat_template = f"{settings}{{%- set {switch.name} = {switch.off} -%}}{template[len(settings) :]}"
+    end = 0
+    while setting := _SETTING.match(template, end):
+        end = setting.end()
+    switched.chat_template = f"{template[:end]}{{%- set {switch.name} = {switch.off} -%}}{template[end:]}"
     try:
         prompts = [
             render_text(variant, [{"role": "user", "content": "a"}], None, add_generation_prompt=True)

@@ -51,7 +51,8 @@ def chat_choice(
     As in vLLM, `token_ids` and `logprobs` include the end-of-turn token and a stop string, the message does not.
     """
     generation, text, ranked = completion
-    message = parse_completion(text, first_call_index(body), with_calls=bool(body.offered_tools()))
+    tools = body.offered_tools()
+    message = parse_completion(text, first_call_index(body), tools, with_calls=bool(tools))
     is_call = generation.finish_reason == "stop" and "tool_calls" in message
     choice: JsonObject = {
         "index": index,

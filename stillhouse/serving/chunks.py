@@ -40,8 +40,7 @@ class ChatChunks:
         self._body = body
         self._tokenizer = tokenizer
         self._unsent = Generation([], [], "length")
-        with_calls = bool(body.offered_tools())
-        self._deltas = MessageDeltas(first_call_index(body), with_calls=with_calls, in_thought=in_thought)
+        self._deltas = MessageDeltas(first_call_index(body), body.offered_tools(), in_thought=in_thought)
 
     def begin(self) -> Iterator[JsonObject]:
         """See `ChoiceChunks`."""

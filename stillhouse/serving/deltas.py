@@ -4,12 +4,12 @@ Two things are not known before a completion has ended, and stay where they were
 that neither the completion nor its prompt began is content; what follows a prompt that began it is reasoning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from stillhouse.chat.parse import CALL, END_CALL, END_THINK, THINK, parse_call
 from stillhouse.serving.text import beginning_of
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, ToolSchema
 
 
 class MessageDeltas:
@@ -17,13 +17,13 @@ class MessageDeltas:
 
     Args:
         first_call_index: number in the id of the first call.
-        with_calls: whether blocks are calls; they are content where no tools were offered.
+        tools: those offered; without any, blocks of calls are content.
         in_thought: whether the prompt has opened the reasoning.
     """
 
-    def __init__(self, first_call_index: int, *, with_calls: bool, in_thought: bool) -> None:
+    def __init__(self, first_call_index: int, tools: Sequence[ToolSchema], *, in_thought: bool) -> None:
         self._first_call_index = first_call_index
-        self._with_calls = with_calls
+        self._tools = tools
         self._part: Literal["start", "thought", "gap", "answer", "call"] = "thought" if in_thought else "start"
         self._held = ""
         self._blank = ""
@@ -74,11 +74,11 @@ class MessageDeltas:
         yield from ()
 
     def _answer(self, is_end: bool) -> Iterator[JsonObject]:
-        content, tag, rest = self._held.partition(CALL) if self._with_calls else (self._held, "", "")
+        content, tag, rest = self._held.partition(CALL) if self._tools else (self._held, "", "")
         if tag:
             content = content.removesuffix("\n")
             self._held, self._part = rest, "call"
-        elif self._with_calls and not is_end:
+        elif self._tools and not is_end:
             self._held = beginning_of([CALL, "\n" + CALL], content)
             content = content.removesuffix(self._held)
         else:
@@ -95,7 +95,7 @@ class MessageDeltas:
         block, tag, rest = self._held.partition(END_CALL)
         if not tag and not is_end:
             return
-        call = parse_call(CALL + block + tag, f"call_{self._first_call_index + self.num_calls}")
+        call = parse_call(CALL + block + tag, f"call_{self._first_call_index + self.num_calls}", self._tools)
         yield {"tool_calls": [{"index": self.num_calls, **call}]}
         self.num_calls += 1
         self._held, self._part = rest, "answer"

@@ -29,7 +29,7 @@ def test_every_template_has_a_row_and_every_refusal_a_reason(models: Any) -> Non
     assert len(names) == 70
     for row in rows:
         assert {"yes", "no", "left out", "not taken"} >= {cell for cell in row[1:6] if not re.match("with `", cell)}
-        assert len(row) == 7 or "no" not in row[1:6]
+        assert len(row) == 8 or "no" not in row[1:6]
 
 
 def test_thinking_is_named_where_it_makes_a_template_learn_reasoning(models: Any) -> None:

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,32 @@ def test_arguments_are_those_of_the_call(body: str, arguments: str) -> None:
     assert call["function"] == {"name": "f", "arguments": arguments}
 
 
+PROPERTIES = {"word": {"type": "string"}, "n": {"type": ["integer", "null"]}, "text": {"type": ["string", "null"]}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"properties": PROPERTIES}}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "tools", "arguments"),
+    [
+        ("\n<function=f>\n<parameter=word>\n10\n</parameter>\n<parameter=n>\n10\n</parameter>\n</function>\n",
+         TOOLS, {"word": "10", "n": 10}),
+        ("f\n<arg_key>word</arg_key>\n<arg_value>a\n b</arg_value>\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n",
+         TOOLS, {"word": "a\n b", "n": 1}),
+        ("f<arg_key>text</arg_key><arg_value>true</arg_value>", TOOLS, {"text": "true"}),
+        ("f<arg_key>text</arg_key><arg_value>null</arg_value>", TOOLS, {"text": None}),
+        ("<function=f><parameter=list>[1, 2]</parameter><parameter=is_on>True</parameter></function>", None,
+         {"list": [1, 2], "is_on": True}),
+        ("<function=f></function>", None, {}),
+    ],
+    ids=["Qwen3-Coder", "GLM 4.6", "GLM 4.7", "a null", "without schemas", "without arguments"],
+)  # fmt: skip
+def test_calls_between_tags_are_read_with_the_types_of_their_schema(
+    body: str, tools: Any, arguments: dict[str, Any]
+) -> None:
+    (call,) = parse_completion(f"<tool_call>{body}</tool_call>", tools=tools)["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("f", arguments)
+
+
 @pytest.mark.parametrize(
     "block",
     [
@@ -55,6 +82,8 @@ def test_arguments_are_those_of_the_call(body: str, arguments: str) -> None:
         '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f"}</tool_call>',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        "<tool_call><function=f><parameter=x>1</function></tool_call>",
+        "<tool_call>f<arg_key>x</arg_key></tool_call>",
     ],
 )
 def test_a_block_that_is_no_call_becomes_a_malformed_call_holding_the_block(block: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
+from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import render_samples, render_spans
@@ -149,7 +150,8 @@ def test_every_conversation_is_learnt_exactly_or_refused_by_its_reason(
                     for kind, messages, tools in CONVERSATIONS}  # fmt: skip
         measured[name, setting] = outcomes
     page = tmp_path / PAGE.name
-    page.write_text(yaml.safe_dump(list(entries_of(measured)), sort_keys=False))
+    reading = {name for name, _, tokenizer in tokenizers if reads_calls(tokenizer)}
+    page.write_text(yaml.safe_dump(list(entries_of(measured, reading)), sort_keys=False))
     usual = {name: outcomes for (name, setting), outcomes in measured.items() if not setting}
     thinking = usual | {name: outcomes for (name, setting), outcomes in measured.items() if setting}
     assert sum(usual[name][kind] != "not taken" for name in usual for kind in FIRST_KINDS) > 380
@@ -158,11 +160,27 @@ def test_every_conversation_is_learnt_exactly_or_refused_by_its_reason(
     assert PAGE.read_text() == page.read_text(), f"the page says otherwise; cp {page} {PAGE}"
 
 
-def entries_of(measured: dict[tuple[str, str], dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """The page's entry of each template: the conversations that are not simply learnt, and what thinking changes."""
+def reads_calls(tokenizer: Any) -> bool:
+    """Whether calls are read in the form in which the template writes them."""
+    ((_, messages, tools),) = (conversation for conversation in CONVERSATIONS if conversation[0] == "tool")
+    try:
+        ((ids, start, end), *_) = supervised_runs(render_samples(tokenizer, messages, tools)[0])
+    except TemplateError:
+        return False
+    parsed = parse_completion(tokenizer.decode(ids[start : end - 1]), tools=tools)
+    functions = [call["function"] for call in parsed.get("tool_calls", ())]
+    return functions == [{"name": "look_up", "arguments": '{"word": "moss"}'}] and parsed["content"] is None
+
+
+def entries_of(measured: dict[tuple[str, str], dict[str, str]], reading: set[str]) -> Iterator[dict[str, Any]]:
+    """The page's entry of each template: the conversations that are not simply learnt, and what thinking changes.
+
+    `reading` are the templates whose calls are read.
+    """
     for (name, _), outcomes in ((key, value) for key, value in measured.items() if not key[1]):
         entry: dict[str, Any] = {"template": name}
         entry["conversations"] = {kind: outcome for kind, outcome in outcomes.items() if outcome != "learnt"}
+        entry |= {"reads_calls": name in reading} if outcomes["tool"] == "learnt" else {}
         for setting, others in ((key[1], value) for key, value in measured.items() if key[0] == name and key[1]):
             changed = {kind: outcome for kind, outcome in others.items() if outcome != outcomes[kind]}
             entry |= {"thinking": setting, "with_thinking": changed} if changed else {}

@@ -7,10 +7,13 @@ from stillhouse.serving.deltas import MessageDeltas
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}]
+
 
 def joined(pieces: list[str], *, with_calls: bool = True, in_thought: bool = False) -> dict[str, Any]:
     """The message that a client makes of the deltas."""
-    deltas = MessageDeltas(3, with_calls=with_calls, in_thought=in_thought)
+    deltas = MessageDeltas(3, TOOLS if with_calls else [], in_thought=in_thought)
     message: dict[str, Any] = {"role": "assistant", "content": None}
     sent = [delta for piece in pieces for delta in deltas.feed(piece)]
     for delta in [*sent, *deltas.feed("", is_end=True)]:
@@ -33,6 +36,7 @@ def joined(pieces: list[str], *, with_calls: bool = True, in_thought: bool = Fal
         "The answer is < 3 and <tool",
         CALL,
         f"{CALL}\n{CALL}",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
         f"\n\n{CALL}\n",
         f"Let me see.\n{CALL}",
         f"Let me see.\n\n{CALL}\nThen more.{CALL}\n",
@@ -50,7 +54,7 @@ def joined(pieces: list[str], *, with_calls: bool = True, in_thought: bool = Fal
 )
 @pytest.mark.parametrize("with_calls", [True, False])
 def test_deltas_of_any_pieces_make_the_message_that_is_parsed_whole(text: str, with_calls: bool) -> None:
-    message: dict[str, Any] = {**parse_completion(text, 3, with_calls=with_calls)}
+    message: dict[str, Any] = {**parse_completion(text, 3, TOOLS, with_calls=with_calls)}
     message["content"] = message["content"] or None
     for size in (1, 2, 3, 7, 1000):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
@@ -63,14 +67,14 @@ def test_reasoning_that_the_prompt_began_is_sent_as_such_from_the_start() -> Non
 
 
 def test_text_is_sent_as_soon_as_it_cannot_be_a_tag() -> None:
-    deltas = MessageDeltas(0, with_calls=True, in_thought=False)
+    deltas = MessageDeltas(0, TOOLS, in_thought=False)
     assert [list(deltas.feed(piece)) for piece in ("Go", "\n<tool", "s>")] == [
         [{"content": "Go"}], [], [{"content": "\n<tools>"}],
     ]  # fmt: skip
 
 
 def test_a_call_is_one_delta_with_its_id() -> None:
-    deltas = MessageDeltas(5, with_calls=True, in_thought=False)
+    deltas = MessageDeltas(5, TOOLS, in_thought=False)
     [delta] = [delta for character in CALL for delta in deltas.feed(character)]
     function = {"name": "f", "arguments": '{"a": 1}'}
     assert delta == {"tool_calls": [{"index": 0, "id": "call_5", "type": "function", "function": function}]}

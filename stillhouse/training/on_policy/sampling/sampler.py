@@ -208,7 +208,7 @@ class Sampler:
         calling: list[tuple[StudentRollout, list[RequestedCall]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
             rollout.num_drifted_turns += is_drifted
-            message = self._parse(generation, rollout.num_requested_calls)
+            message = self._parse(generation, rollout)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
             match action:
@@ -229,10 +229,10 @@ class Sampler:
         encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
         return [ids != sampled_ids for ids, sampled_ids in zip(encoded, sampled, strict=True)]
 
-    def _parse(self, generation: Generation, first_call_index: int) -> Message:
+    def _parse(self, generation: Generation, rollout: StudentRollout) -> Message:
         is_ended = generation.finish_reason == "stop"
         text = self.tokenizer.decode(generation.completion_ids[:-1] if is_ended else generation.completion_ids)
-        return parse_completion(text, first_call_index)
+        return parse_completion(text, rollout.num_requested_calls, rollout.schemas)
 
     def _open_turn(self, rollout: StudentRollout, replies: Sequence[Message]) -> None:
         """Adds the messages that answer a completion and the next turn's opening.
