@@ -78,10 +78,12 @@ def _typed(
     name: str, matches: Iterator[re.Match[str]], tools: Sequence[ToolSchema] | None
 ) -> Iterator[tuple[str, Any]]:
     functions: dict[str, JsonObject] = {tool["function"]["name"]: {**tool["function"]} for tool in tools or ()}
-    properties = functions.get(name, {}).get("parameters", {}).get("properties", {})
+    properties = (functions.get(name, {}).get("parameters") or {}).get("properties") or {}
     for match in matches:
         key, text = match["key"], match["value"]
-        kinds = properties.get(key, {}).get("type", ())
+        # A schema may also be true or false.
+        schema = properties.get(key)
+        kinds = schema.get("type", ()) if isinstance(schema, dict) else ()
         is_text = kinds == "string" or ("string" in kinds and text not in ("null", "None"))
         yield key, text if is_text else _value(text)
 

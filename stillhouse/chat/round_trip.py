@@ -87,6 +87,15 @@ class RoundTrip:
         return None
 
 
+def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Whether `parse_completion` reads calls in the form in which the template writes them."""
+    try:
+        ((_, text),) = _completions(render_spans(tokenizer, _PROBE, [_TOOL]))
+    except TemplateError:
+        return False
+    return _calls(parse_completion(text, tools=[_TOOL])) == _calls(_PROBE[-1])
+
+
 def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:
     return ((span.message, span.text) for spans in samples for span in spans if span.message is not None)
 

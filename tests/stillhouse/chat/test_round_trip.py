@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.round_trip import RoundTrip
+from stillhouse.chat.round_trip import RoundTrip, reads_calls
 from stillhouse.chat.samples import render_spans
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
@@ -118,3 +118,28 @@ def test_text_that_reads_as_a_call_nobody_made_is_always_a_problem(
     (spans,) = render_spans(tokenizer, messages, TOOLS)
     if "tool_calls" in parse_completion(spans[1].text.removesuffix(END + "\n")):
         assert "0 tool calls were made" in str(RoundTrip(tokenizer).problem(messages, TOOLS, [spans]))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"), [("qwen3", True), ("llama3", False), ("mistral", False), ("gemma", False)]
+)
+def test_it_is_known_whether_calls_are_read_as_the_template_writes_them(family: Any, name: str, is_read: bool) -> None:
+    assert reads_calls(family(name)) == is_read
+
+
+def test_calls_between_tags_are_read(speaking: Any) -> None:
+    assert reads_calls(speaking(CODER))
+    assert not reads_calls(speaking(LLAMA))
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"role": "assistant", "content": f"a{END}b"}, "it holds <|im_end|>, which ends a turn"),
+        ({"role": "assistant", "content": "b", "reasoning_content": "a</think>"}, "reads as"),
+    ],
+)
+def test_what_would_be_learnt_to_end_early_is_reported(tokenizer: Any, message: Any, problem: str) -> None:
+    messages = [{"role": "user", "content": "q"}, message]
+    found = RoundTrip(tokenizer).problem(messages, None, render_spans(tokenizer, messages, None))
+    assert problem in str(found)

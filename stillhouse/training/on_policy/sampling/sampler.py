@@ -19,6 +19,7 @@ from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.round_trip import reads_calls
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import decode_all, encode_all
 from stillhouse.config import OnPolicyConfig
@@ -52,7 +53,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples trajectories; warns once where it does not sample from the student's own distribution.
+    """Samples trajectories; warns once of a distribution that is not the student's own, and of calls that are not read.
 
     Args:
         tokenizer: the student's.
@@ -75,6 +76,11 @@ class Sampler:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
+        if self.toolbox.schemas() and not reads_calls(self.tokenizer):
+            logger.warning(
+                "the student's chat template does not write calls of tools in a form that is read here (Qwen, Hermes, "
+                "Qwen3-Coder, GLM): a call that the student makes is taken for its answer, and no tool runs"
+            )
         if self.config.top_p < 1.0 or self.config.temperature not in (0.0, 1.0):
             logger.warning(
                 "samples are drawn with temperature %g and top_p %g: what is learnt from them is about that "
