@@ -23,7 +23,8 @@ class StudentConfig(Section):
     lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout before the adapter's first matrix."""
     lora_targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
-    """Suffixes of the names of adapted layers, such as `q_proj`; `all-linear` takes all but the output layer."""
+    """Suffixes of the names of adapted layers, such as `q_proj`; `all-linear` takes all of the text model but routers
+    and the output layer, `experts` those that are one tensor."""
     neftune_alpha: float | None = Field(default=None, gt=0.0)
     """Size of the uniform noise added to the embeddings of SFT (NEFTune); None adds none."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

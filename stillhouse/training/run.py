@@ -18,6 +18,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.trainer import Measurement
+from stillhouse.training.model.adapters import adapter_summary
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
@@ -59,6 +60,10 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         is_sharded = ranks.size > 1 and job.student.parameters != "qlora"
         device = torch.device("cpu") if is_sharded else ranks.device
         student = load_student(job.student_ref, job.student, device, job.trainer.seed)
+        if ranks.is_first and student.model is not student.causal_lm:
+            summary = adapter_summary(student.model)
+            logger.info("%s", summary)
+            tracked.set_tags({"adapter": summary})
         # The same seed until here, so that all ranks hold the same student; dropout and noise differ by rank.
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None

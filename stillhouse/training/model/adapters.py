@@ -7,31 +7,41 @@ Adapters are float32 whatever the type of the weights.
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from stillhouse.chat.refs import require_safetensors
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
-
-ALL_LINEAR: Final = "all-linear"
+from stillhouse.training.model.adapter_targets import (
+    ALL_LINEAR,
+    EXPERTS,
+    AdapterTargets,
+    adapter_targets,
+    exact_suffixes,
+    fused_experts,
+    labels,
+)
 
 
 def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) -> Any:
     """Returns peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`."""
     from peft import LoraConfig, get_peft_model
 
-    layers = target_layers(causal_lm, config.lora_targets)
+    targets = adapter_targets(causal_lm, config.lora_targets)
+    _require_supported(causal_lm, targets, config)
+    suffixes = labels(targets.modules) if ALL_LINEAR in config.lora_targets else config.lora_targets
     torch.manual_seed(seed)
     settings = LoraConfig(
         task_type="CAUSAL_LM",
-        target_modules=_ends(layers) if config.lora_targets == (ALL_LINEAR,) else list(config.lora_targets),
+        target_modules=exact_suffixes(causal_lm, targets.modules, suffixes),
+        target_parameters=list(targets.parameters) or None,
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
@@ -39,7 +49,7 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
         use_dora=config.lora_variant == "dora",
     )
     with _quiet():
-        return _checked(get_peft_model(causal_lm, settings), layers, "the new adapter")
+        return _checked(get_peft_model(causal_lm, settings), targets, "the new adapter")
 
 
 def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentConfig) -> Any:
@@ -51,48 +61,17 @@ def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentC
     from peft import LoraConfig
 
     _require_same_shape(folder, config)
-    layers = target_layers(causal_lm, config.lora_targets)
+    targets = adapter_targets(causal_lm, config.lora_targets)
+    _require_supported(causal_lm, targets, config)
     settings = LoraConfig.from_pretrained(folder)
     settings.lora_dropout = config.lora_dropout
     adapted = _attached(causal_lm, folder, config=settings, is_trainable=True)
-    return _checked(adapted, layers, f"the adapter in {folder}")
+    return _checked(adapted, targets, f"the adapter in {folder}")
 
 
 def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """`causal_lm` with the adapter of `folder` added to its weights, in the type that they have."""
     return _attached(causal_lm, folder).merge_and_unload()
-
-
-def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[str]:
-    """Names of the linear layers that `targets` names, in full or by their last parts.
-
-    Raises:
-        ConfigError: a target means no linear layer, or the output or embedding layer.
-    """
-    output = causal_lm.get_output_embeddings()
-    linear = [
-        name
-        for name, module in causal_lm.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not output
-    ]
-    if targets == (ALL_LINEAR,):
-        return linear
-    unsupported = [n for n, m in causal_lm.named_modules() if m is output or m is causal_lm.get_input_embeddings()]
-    expected = f"some of {_ends(linear)}, or `{ALL_LINEAR}`"
-    for target in targets:
-        if any(_matches(target, name) for name in unsupported):
-            raise ConfigError(
-                f"student.lora_targets names {target!r}: the loss reads the weight of the output layer itself, which "
-                f"small models share with the embedding, so that an adapter there would be left out of it. Expected "
-                f"{expected}"
-            )
-        if not any(_matches(target, name) for name in linear):
-            alone = f"; `{ALL_LINEAR}` stands alone" if target == ALL_LINEAR else ""
-            raise ConfigError(
-                f"student.lora_targets names {target!r}, which no linear layer of {type(causal_lm).__name__} is "
-                f"called; expected {expected}{alone}"
-            )
-    return [name for name in linear if any(_matches(target, name) for target in targets)]
 
 
 def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
@@ -114,14 +93,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         yield
-
-
-def _matches(target: str, name: str) -> bool:
-    return name == target or name.endswith(f".{target}")
-
-
-def _ends(names: set[str] | list[str]) -> list[str]:
-    return sorted({name.rpartition(".")[2] for name in names})
 
 
 def _require_same_shape(folder: Path, config: StudentConfig) -> None:
@@ -147,25 +118,74 @@ def _require_same_shape(folder: Path, config: StudentConfig) -> None:
             )
 
 
-def _checked(adapted: Any, targets: list[str], source: str) -> Any:
-    """Checks that exactly the float32 matrices and magnitudes of the target layers are trained."""
+def _require_supported(causal_lm: PreTrainedModel, targets: AdapterTargets, config: StudentConfig) -> None:
+    """Refuses what peft cannot do where an adapter is on a parameter."""
+    if not targets.parameters:
+        return
+    refused = ["lora_variant = dora"] if config.lora_variant == "dora" else []
+    if config.lora_dropout:
+        refused.append(f"lora_dropout = {config.lora_dropout}")
+    if not all(causal_lm.get_parameter(name).is_floating_point() for name in targets.parameters):
+        refused.append("parameters = qlora")
+    if refused:
+        remedy = labels(targets.modules or adapter_targets(causal_lm, (ALL_LINEAR,)).modules)
+        raise ConfigError(
+            f"student.{refused[0]}: peft cannot do that for {labels(targets.parameters)} of "
+            f"{type(causal_lm).__name__}. Set student.lora_targets to {remedy}, which leaves them "
+            "frozen"
+        )
+
+
+def _checked(adapted: Any, targets: AdapterTargets, source: str) -> Any:
+    """Checks that exactly the float32 matrices and magnitudes of the targets are trained."""
     settings = adapted.peft_config["default"]
-    # A set in peft, whose order in the saved file would differ from process to process.
+    # Sets in peft, whose order in the saved file would differ from process to process.
     settings.target_modules = sorted(settings.target_modules)
-    layers = set()
+    if settings.target_parameters is not None:
+        settings.target_parameters = sorted(settings.target_parameters)
     for name, parameter in adapted.named_parameters():
         if parameter.requires_grad:
-            layer, part, _ = name.removeprefix("base_model.model.").partition(".lora_")
-            if not part:
+            if ".lora_" not in name:
                 raise ConfigError(
                     f"{source} trains {name!r} beside its matrices, which a merge would leave out. Set "
                     "student.parameters to `full` to merge it into the weights"
                 )
             assert parameter.dtype is torch.float32, f"{source}: {name} is {parameter.dtype}, expected torch.float32"
-            layers.add(layer)
-    if layers != set(targets):
+    adapted_names, expected = _adapted_weights(adapted), {*targets.modules, *targets.parameters}
+    if adapted_names != expected:
         raise ConfigError(
-            f"student.lora_targets means {_ends(targets)} ({len(targets)} layers), but {source} is on {_ends(layers)} "
-            f"({len(layers)}); an adapter keeps its layers. Use {_ends(layers)}"
+            f"student.lora_targets means {labels(expected)} ({len(expected)} layers), but {source} is on "
+            f"{labels(adapted_names)} ({len(adapted_names)}); an adapter keeps its layers. Use {labels(adapted_names)}"
         )
     return adapted
+
+
+def _adapted_weights(adapted: Any) -> set[str]:
+    """Names of layers and parameters with matrices, as the model below the adapter calls them."""
+    from peft.tuners.lora import LoraLayer
+
+    names = set()
+    for name, module in adapted.named_modules():
+        if isinstance(module, LoraLayer):
+            # Adapters on several parameters of a module are nested.
+            layer = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            parameter = getattr(module, "parameter_name", None)
+            names.add(layer if parameter is None else f"{layer}.{parameter}")
+    return names
+
+
+def adapter_summary(adapted: Any) -> str:
+    """One sentence on what peft's wrapper trains, how many parameters that is, and which experts stay frozen."""
+    weights = _adapted_weights(adapted)
+    counts = Counter(label for name in weights for label in labels([name]))
+    layers = ", ".join(f"{label} ({count})" for label, count in sorted(counts.items()))
+    num_trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    num_frozen = sum(p.numel() for p in adapted.parameters() if not p.requires_grad)
+    frozen = [name for name in fused_experts(adapted.get_base_model()) if name not in weights]
+    experts = ""
+    if frozen:
+        experts = (
+            f", among them the experts ({', '.join(labels(frozen))}); add `{EXPERTS}` to student.lora_targets to train "
+            "them"
+        )
+    return f"the adapter trains {num_trained:,} parameters on {layers}; {num_frozen:,} stay frozen{experts}"

@@ -63,9 +63,9 @@ def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether to compile the student's blocks and the loss; `auto` leaves out DoRA, whose layers compile in pieces."""
-    is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
-    if config.compile == "auto" and is_dora:
+    """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces."""
+    settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
+    if config.compile == "auto" and settings is not None and (settings.use_dora or settings.target_parameters):
         return False
     return pays_to_compile(config, num_steps, student.device)
 

@@ -23,7 +23,9 @@ class Adapter:
     rank: int
     alpha: float
     targets: tuple[str, ...]
-    """Last parts of the names of its layers, sorted."""
+    """Last parts of the names of its layers, of fused experts the last two, sorted."""
+    is_on_parameters: bool
+    """Whether it is also on weights that are not those of a linear layer to peft, such as fused experts."""
     num_parameters: int
 
 
@@ -34,7 +36,8 @@ def read_adapter(folder: Path) -> Adapter | None:
     try:
         config = json.loads(path.read_bytes())
         # A pattern is a single string.
-        targets = [config["target_modules"]] if isinstance(config["target_modules"], str) else config["target_modules"]
+        modules = [config["target_modules"]] if isinstance(config["target_modules"], str) else config["target_modules"]
+        parameters = config.get("target_parameters") or []
         with safe_open(folder / _WEIGHTS_FILE, "numpy") as file:
             num_parameters = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         return Adapter(
@@ -42,10 +45,17 @@ def read_adapter(folder: Path) -> Adapter | None:
             variant="DoRA" if config.get("use_dora") else "rsLoRA" if config.get("use_rslora") else "LoRA",
             rank=config["r"],
             alpha=config["lora_alpha"],
-            targets=tuple(sorted({name.rpartition(".")[2] for name in targets})),
+            targets=tuple(sorted({*(name.rpartition(".")[2] for name in modules), *map(_weight, parameters)})),
+            is_on_parameters=bool(parameters),
             num_parameters=num_parameters,
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(
             f"{folder}: cannot be read as a LoRA adapter of peft: {type(error).__name__}: {error}"
         ) from error
+
+
+def _weight(name: str) -> str:
+    """`experts.down_proj` of fused experts, `down_proj` of the weight of a layer."""
+    *_, layer, parameter = name.split(".")
+    return layer if parameter == "weight" else f"{layer}.{parameter}"

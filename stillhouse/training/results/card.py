@@ -158,8 +158,10 @@ def _vllm(adapter: Adapter | None, has_merged: bool) -> Iterator[str]:
         yield fenced("shell", "vllm serve .\n")
         return
     rank = next((rank for rank in _VLLM_RANKS if rank >= adapter.rank), None)
-    if adapter.variant == "DoRA" or rank is None:
-        unsupported = "DoRA adapters" if adapter.variant == "DoRA" else f"adapters of a rank above {_VLLM_RANKS[-1]}"
+    if adapter.variant == "DoRA" or adapter.is_on_parameters or rank is None:
+        unsupported = f"adapters of a rank above {_VLLM_RANKS[-1]}"
+        if adapter.variant == "DoRA" or adapter.is_on_parameters:
+            unsupported = "DoRA adapters" if adapter.variant == "DoRA" else "adapters on fused experts"
         yield f"vLLM does not load {unsupported}; it serves the weights that this one is merged into:\n"
         merging = "" if has_merged else f"stillhouse publish . --merge -o {MERGED_FOLDER}\n"
         yield fenced("shell", f"{merging}vllm serve {MERGED_FOLDER}\n")

@@ -9,6 +9,7 @@ rows of 48 tokens (hidden size 512, eight layers, one thread): merging an adapte
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,12 +62,14 @@ def sampling_weights(student: Student) -> Iterator[None]:
     rounding would swallow small updates. Weights that autocast converts are converted once, to the same bits.
     """
     linears = [module for module in student.causal_lm.modules() if isinstance(module, nn.Linear)]
-    originals = [(module, module.weight) for module in linears]
     adapted = _mergeable(student)
+    originals: list[tuple[nn.Module, str, torch.Tensor]]
+    originals = [(module, "weight", module.weight) for module in linears]
+    originals += [(layer.get_base_layer(), *_adapted_weight(layer)) for layer in adapted]
     try:
         for layer in adapted:
-            base = layer.get_base_layer()
-            base.weight = nn.Parameter(base.weight.detach().clone(), requires_grad=False)
+            name, weight = _adapted_weight(layer)
+            setattr(layer.get_base_layer(), name, nn.Parameter(weight.detach().clone(), requires_grad=False))
             layer.merge()
         if student.dtype is not torch.float32:
             for module in linears:
@@ -76,8 +79,8 @@ def sampling_weights(student: Student) -> Iterator[None]:
     finally:
         for layer in adapted:
             layer.merged_adapters.clear()
-        for module, weight in originals:
-            module.weight = weight
+        for holder, part, original in originals:
+            setattr(holder, part, original)
 
 
 def _mergeable(student: Student) -> list:
@@ -87,4 +90,10 @@ def _mergeable(student: Student) -> list:
     from peft.tuners.lora import LoraLayer
 
     layers = [module for module in student.causal_lm.modules() if isinstance(module, LoraLayer)]
-    return layers if all(layer.get_base_layer().weight.dtype is torch.float32 for layer in layers) else []
+    return layers if all(_adapted_weight(layer)[1].dtype is torch.float32 for layer in layers) else []
+
+
+def _adapted_weight(layer: Any) -> tuple[str, nn.Parameter]:
+    """Name and value of the weight that a layer of an adapter adds to; fused experts have no `weight`."""
+    name = getattr(layer, "parameter_name", "weight")
+    return name, getattr(layer.get_base_layer(), name)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
@@ -18,6 +18,7 @@ from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_folder
+from stillhouse.training.model.adapter_targets import labels
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
@@ -51,10 +52,8 @@ class VllmEngines:
         self._folder = folder.absolute()
         self._prefix = f"stillhouse-{digest([str(self._folder)])[:8]}-v"
         self._is_adapter = student.model is not student.causal_lm
-        if self._is_adapter and student.model.peft_config["default"].use_dora:
-            raise ConfigError(
-                "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
-            )
+        if self._is_adapter:
+            _require_loadable(student.model.peft_config["default"])
         self._server = VllmServer(config.engine_url, config.engine_api_key_env)
         served = self._server.models()
         base = next((model for model in served if not model.is_adapter), served[0])
@@ -158,3 +157,17 @@ class VllmEngines:
             scores = score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)
         model.train(was_training)
         return scores[0]
+
+
+def _require_loadable(settings: Any) -> None:
+    if settings.use_dora:
+        raise ConfigError(
+            "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
+        )
+    if settings.target_parameters:
+        loadable = labels(settings.target_modules)
+        remedy = f"student.lora_targets to {loadable}, or " if loadable else ""
+        raise ConfigError(
+            f"on_policy.engine is `vllm`, which loads no adapters on {labels(settings.target_parameters)}; set "
+            f"{remedy}on_policy.engine to `transformers`"
+        )
