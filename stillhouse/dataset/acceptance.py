@@ -18,8 +18,8 @@ class Acceptance(BaseModel):
 
     labelling: Labelling
     dataset: DatasetConfig
-    max_tokens: int
-    """Maximum student tokens of a row."""
+    max_tokens: int | None
+    """Maximum student tokens of a row; None if rows are not rendered."""
 
 
 class TrajectoryFilter:
