@@ -6,12 +6,16 @@ wins.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from textwrap import shorten
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from stillhouse.config import DatasetConfig
+from stillhouse.dataset.read import read_file
 from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.candidates import Candidates, read_candidates, score_names
 from stillhouse.dataset.select.choices import (
@@ -31,6 +35,10 @@ from stillhouse.dataset.select.diversity import not_diverse
 from stillhouse.dataset.select.filters import configured_scores, explanation
 from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
 from stillhouse.errors import ConfigError, NothingKept
+
+_NUM_ANSWERS: Final = 2
+"""Answers shown where no row is kept."""
+_ANSWER_CHARACTERS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +89,8 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
         raise NothingKept(
             f"no trajectory of {len(rows)} is kept; expected at least one. Left after each step:\n"
             f"  {len(rows):>8}  rollouts\n  {np.count_nonzero(~is_repeated):>8}  distinct\n"
-            f"{explanation(reasons[~is_repeated])}Loosen the section `dataset`, or look at the rollouts"
+            f"{explanation(reasons[~is_repeated])}{_answers(shards)}Read them all: stillhouse view. Then name another "
+            "teacher, or loosen the section `dataset`"
         )
     is_validation = in_validation(rows, kept, config.validation_fraction)
     if (kept == is_validation).all():
@@ -143,3 +152,16 @@ def _check_names(candidates: Candidates, shards: Sequence[CandidateShard], confi
             f"{', '.join(map(repr, score_names(shards))) or 'none'}. Correct dataset.selection.score, "
             "dataset.filters.min_scores or dataset.filters.max_scores, or have it measured"
         )
+
+
+def _answers(shards: Sequence[CandidateShard]) -> str:
+    """Lines of text: the first answers beside what was expected, and who gave them."""
+    columns = ["teacher", "messages", "expected_answer"]
+    rows = chain.from_iterable(read_file(shard.candidates, columns) for shard in shards)
+    lines = []
+    for row in islice(rows, _NUM_ANSWERS):
+        last = row["messages"][-1] if row["messages"] else {}
+        answer = shorten(str(last.get("content") or "nothing"), _ANSWER_CHARACTERS)
+        expected = "nothing to compare with" if row["expected_answer"] is None else f"{row['expected_answer']!r}"
+        lines.append(f"  teacher {row['teacher']!r} answered {answer!r}; expected {expected}\n")
+    return "".join(lines)
