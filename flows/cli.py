@@ -18,10 +18,10 @@ from flows.verbs import Overrides
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
-from flows.verbs.run_config import config_from, row_numbers, shown_progress
+from flows.verbs.run_config import config_from, config_in, row_numbers, shown_progress
 from flows.verbs.students import publish
 from flows.verbs.trial import try_config
-from stillhouse.config import DistillConfig, load_config
+from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
 from stillhouse.processes.gc_tuning import rarely_collected
@@ -79,25 +79,25 @@ def _options(
 @app.command()
 def distill(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run the whole DAG: prompts, rollouts, dataset, training, evaluation."""
-    _run("flows.distill:distill", load_config(config, overrides or ()))
+    _run("flows.distill:distill", config_in(config, overrides or ()))
 
 
 @app.command()
 def sft(config: ConfigPath, overrides: Overrides = None) -> None:
     """Fine-tune the student on the teacher's trajectories, sampling those that are not cached."""
-    _run("flows.train_sft:train_sft", load_config(config, overrides or ()))
+    _run("flows.train_sft:train_sft", config_in(config, overrides or ()))
 
 
 @app.command("on-policy")
 def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
     """Distil on what the student itself samples, starting from student.model."""
-    _run("flows.train_on_policy:train_on_policy", load_config(config, overrides or ()))
+    _run("flows.train_on_policy:train_on_policy", config_in(config, overrides or ()))
 
 
 @app.command()
 def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
     """Compare student.model, champion, candidates and teacher on the held-out prompts."""
-    _run("flows.evaluate_models:evaluate_models", load_config(config, overrides or ()))
+    _run("flows.evaluate_models:evaluate_models", config_in(config, overrides or ()))
 
 
 @app.command()

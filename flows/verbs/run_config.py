@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.config.suggest import PROMPT_SUFFIXES
+from stillhouse.embedded import unknown_embedded_model
 from stillhouse.errors import ConfigError, StillhouseError
 
 if TYPE_CHECKING:
@@ -22,17 +24,51 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         overrides: `section.key=value`, which win over the options.
 
     Raises:
-        ConfigError: a key or value is wrong.
+        ConfigError: a key or value is wrong, there is no such file, or prompts of the user's have no teacher.
     """
     settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     if source.suffix in {".yaml", ".yml"}:
-        return load_config(source, [*settings, *overrides])
+        return config_in(source, [*settings, *overrides])
+    is_path = not str(source).startswith(("embedded:", "hf:"))
+    if is_path and not source.is_file():
+        problem = "it is a folder" if source.is_dir() else "there is no such file"
+        raise ConfigError(
+            f"INPUT {source}: {problem}; expected a config (.yaml), or prompts ({', '.join(PROMPT_SUFFIXES)})"
+        )
     # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
     body = {
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
-    return parse_config(body, origin=str(source), overrides=[*settings, *overrides])
+    config = parse_config(body, origin=str(source), overrides=[*settings, *overrides])
+    asks_nobody = config.rollouts.trajectories_file is not None
+    if "model" not in config.teacher.model_fields_set and not asks_nobody and not str(source).startswith("embedded:"):
+        raise ConfigError(
+            f"no teacher is named for {source}. Add -m MODEL and, for an endpoint, --base-url URL, for instance: "
+            "-m openai/gpt-4o-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY"
+        )
+    _require_embedded_models(config)
+    return config
+
+
+def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
+    """The config in a file, as `load_config` reads it, whose embedded models exist.
+
+    Raises:
+        ConfigError: a key or value is wrong.
+    """
+    config = load_config(path, overrides)
+    _require_embedded_models(config)
+    return config
+
+
+def _require_embedded_models(config: DistillConfig) -> None:
+    refs = {"student.model": config.student.model, "on_policy.teacher": config.on_policy.teacher or ""}
+    if config.teacher.base_url is None:
+        refs["teacher.model"] = config.teacher.model
+    for key, ref in refs.items():
+        if (problem := unknown_embedded_model(ref)) is not None:
+            raise ConfigError(f"{key}: {problem}")
 
 
 def row_numbers(text: str) -> list[int]:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from stillhouse.embedded import embedded_path
+from stillhouse.embedded import embedded_path, unknown_embedded_model
 from stillhouse.errors import ConfigError
 from stillhouse.store.fingerprint import digest, file_sha256
 
@@ -32,6 +32,8 @@ def resolve_model(ref: str) -> str:
         ConfigError: `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
     """
     if ref.startswith(_EMBEDDED):
+        if (problem := unknown_embedded_model(ref)) is not None:
+            raise ConfigError(f"model {problem}")
         return str(embedded_path(ref.removeprefix(_EMBEDDED)))
     if ref.startswith(_LOCAL_STARTS):
         folder = Path(ref).expanduser()

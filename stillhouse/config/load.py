@@ -1,15 +1,15 @@
 """Reads a config from YAML, applies `section.key=value` overrides, and explains errors."""
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
+from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
 from stillhouse.errors import ConfigError
 
 
@@ -20,6 +20,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
         ConfigError: the file cannot be read, is not YAML, or holds a wrong key or value; the message names file, key,
             value seen and value expected, one line for each mistake.
     """
+    if (problem := not_a_config(path)) is not None:
+        raise ConfigError(problem)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -51,22 +53,25 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    """Problem and position, with the surrounding lines unless they may contain a key."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None or (may_be_repeated(str(error)) and not looks_secret(str(error))):
-        return str(error)
-    return f"{getattr(error, 'problem', None) or 'it cannot be read'} in line {mark.line + 1}, column {mark.column + 1}"
+    """Problem and position in a line, without the text around it, which may contain a key."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return "it has a character that YAML does not allow"
+    remedy = ". Put a text with `: `, `#`, quotes or brackets in quotes, and indent by spaces, never by tabs"
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}{remedy}"
 
 
 def _apply_override(body: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
-        raise ConfigError(f"--set {override!r}: expected section.key=value, for instance sft.num_epochs=2")
+        meant = [f"{found}={text}" for found in keys_named(key.strip(), DistillConfig)] if equals else []
+        hint = f"did you mean {' or '.join(meant)}?" if meant else "for instance sft.num_epochs=2"
+        raise ConfigError(f"--set {override!r}: expected section.key=value; {hint}")
     try:
         value = _read_value(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override!r}: the value is not valid YAML: {error}") from error
+        raise ConfigError(f"--set {override!r}: the value is not valid YAML: {_yaml_problem(error)}") from None
     section = body
     for part in parts[:-1]:
         child = section.get(part)
@@ -93,9 +98,7 @@ def _explain(origin: str, item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        known = _sibling_keys(item["loc"])
-        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
+        hint = _meant(item["loc"])
         seen = "" if looks_secret(key) or not may_be_repeated(item["input"]) else f" = {item['input']!r}"
         return f"{origin}: {key}{seen}: unknown key; {hint}"
     if not key:
@@ -109,14 +112,14 @@ def _explain(origin: str, item: Any) -> str:
     return f"{origin}: {key}{seen}: {message[:1].lower()}{message[1:]}"
 
 
-def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = DistillConfig
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return []
-        model = field.annotation
-    return list(model.model_fields)
+def _meant(location: tuple[int | str, ...]) -> str:
+    """What an unknown key may have been meant to be."""
+    name, known = str(location[-1]), section_keys(DistillConfig, [str(part) for part in location[:-1]])
+    if close := nearest(name, known):
+        return f"did you mean {close!r}?"
+    if elsewhere := [key for key in keys_named(name, DistillConfig) if key.endswith(f".{name}")]:
+        return f"did you mean {' or '.join(map(repr, elsewhere))}?"
+    return f"known keys here: {', '.join(known)}" if known else "leave it out"
 
 
 def _kind(value: object) -> str:

@@ -173,9 +173,9 @@ def test_what_cannot_be_reached_or_read_is_named(
     (tmp_path / "empty.jsonl").write_text("\n")
     nobody = generate(prompts.name, "-n", "2", "--set", "runtime.max_attempts=1", url=unused_url)
     no_key = generate(prompts.name, "-n", "2", key="NO_KEY")
-    no_prompts = [generate(source) for source in ("empty.jsonl", "absent.jsonl")]
-    named = (unused_url, "NO_KEY is not set", "empty.jsonl", "absent.jsonl")
-    for (code, output), name in zip((nobody, no_key, *no_prompts), named, strict=True):
+    no_prompts = generate("empty.jsonl")
+    named = (unused_url, "NO_KEY is not set", "empty.jsonl")
+    for (code, output), name in zip((nobody, no_key, no_prompts), named, strict=True):
         assert code == 1
         assert "error: " in output
         assert name in output
@@ -203,8 +203,17 @@ def test_where_no_row_is_kept_the_message_says_where_they_went(
     assert code == 1
     assert "error: " in output
     assert "wrong" in output
-    assert "8" in output
+    assert output.count("teacher 'simulated' answered 'I do not know'; expected '") == 2
+    assert "stillhouse view" in output
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_number_of_rows_is_sampled_for_without_a_student(
+    generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+) -> None:
+    code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "dataset.selection.target_rows=3")
+    assert code == 0, output
+    assert len(rows_of(tmp_path / "out.jsonl")) == 3
 
 
 def test_a_malformed_row_is_left_out_and_said_so(generate, tmp_path: Path, prompts: Path) -> None:

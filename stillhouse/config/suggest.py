@@ -1,0 +1,64 @@
+"""What a wrong key or file was probably meant to be."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel
+
+PROMPT_SUFFIXES: Final = (".txt", ".jsonl", ".csv", ".parquet")
+"""Endings of files of prompts."""
+_MAX_NAMED: Final = 3
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The most similar of the known names; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def keys_named(name: str, model: type[BaseModel]) -> list[str]:
+    """Dotted keys below `model` whose last part is `name`; where none is, those with the most similar last part."""
+    keys = list(_keys(model))
+    last = nearest(name, [name] if any(_last(key) == name for key in keys) else sorted({_last(key) for key in keys}))
+    return [key for key in keys if _last(key) == last][:_MAX_NAMED]
+
+
+def section_keys(model: type[BaseModel], section: Sequence[str]) -> list[str]:
+    """The keys of a section of `model`; empty if there is no such section, or if it lies in a list."""
+    for part in section:
+        field = model.model_fields.get(part)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
+def not_a_config(path: Path) -> str | None:
+    """Why `path` cannot be a config, with what to type instead; None for a file that may be one."""
+    if path.is_dir():
+        configs = sorted(item for item in path.iterdir() if item.suffix in (".yaml", ".yml"))
+        named = ", ".join(map(str, configs[:_MAX_NAMED])) or "none"
+        return f"{path}: cannot be read: it is a folder. Expected a YAML file; those in it: {named}"
+    if path.suffix in PROMPT_SUFFIXES:
+        return (
+            f"{path}: expected a config (.yaml), saw a file of prompts. To sample answers to them, type: stillhouse "
+            f"generate {path} -m MODEL -o rows.jsonl. For anything else name it in a config, as prompts.source"
+        )
+    if not path.exists():
+        close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")])
+        hint = f"Did you mean {path.parent / close}?" if close else "Expected a YAML file such as configs/demo.yaml"
+        return f"{path}: cannot be read: there is no such file. {hint}"
+    return None
+
+
+def _keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
