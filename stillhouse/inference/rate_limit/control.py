@@ -35,6 +35,10 @@ from stillhouse.inference.rate_limit.values import (
 from stillhouse.inference.rate_limit.window import Window
 
 _START_S: Final = 0.1  # the first requests are spread over this time, so that a low limit refuses only a few of them
+_START: Final = 20
+"""Requests sent in that time at most: a start that the user set is approached at this pace, and by answers."""
+_PER_ANSWER: Final = 4
+"""Requests that each answer allows sooner, its own successor among them; as fast as the window grows by itself."""
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
@@ -78,6 +82,7 @@ class RateControl:
         self._attribution = Attribution()
         self._first_send = -math.inf
         self._num_sent = 0
+        self._num_answered = 0
         self._tokens_sent = 0.0
         self._latency_s = 1.0  # of a usual answer
         self._before_cut = 1  # the window before it was cut on a guess, restored if the guess was wrong
@@ -114,7 +119,7 @@ class RateControl:
         if self._tokens.wait_s(now) > 0.0:
             self._blocker = _TOKENS
             return None
-        if self._num_sent < self._initial and now < self._first_send + self._num_sent * _START_S / self._initial:
+        if now < self._start_at():
             return None
         ahead = window.in_flight
         tokens = self._sizes.estimate(size.prompt_characters, size.max_tokens, surely=self._tokens.cap != math.inf)
@@ -147,9 +152,14 @@ class RateControl:
         if self._window.in_flight >= self._window.limit:
             return None
         wait = max(self._requests.wait_s(now), self._tokens.wait_s(now))
-        if self._num_sent < self._initial:
-            wait = max(wait, self._first_send + self._num_sent * _START_S / self._initial - now)
-        return max(wait, 0.0)
+        return max(wait, self._start_at() - now, 0.0)
+
+    def _start_at(self) -> float:
+        """When the next of the first requests may be sent; long ago once they are."""
+        if self._num_sent >= self._initial:
+            return -math.inf
+        num_due = self._num_sent - _PER_ANSWER * self._num_answered
+        return self._first_send + num_due * _START_S / min(self._initial, _START)
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
         """Records how a request ended; None for one that was cancelled.
@@ -179,6 +189,7 @@ class RateControl:
             self._answered(ticket, outcome, now)
 
     def _answered(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        self._num_answered += 1
         self._latency_s += 0.05 * (now - ticket.sent_at - self._latency_s)
         self._window.succeed(ticket.sent_at)
         self._attribution.accept(ticket.ahead, ticket.epoch)

@@ -26,6 +26,17 @@ def test_a_hidden_limit_is_used_and_few_are_refused(limits: Limits, telling: dic
     assert trace.refused_share <= 0.012
 
 
+@pytest.mark.parametrize("telling", [{}, {"reasons": False}])
+def test_a_start_far_above_a_hidden_limit_costs_few_refusals(
+    monkeypatch: pytest.MonkeyPatch, telling: dict[str, Any]
+) -> None:
+    # A refusal that is slow to come back: until then all of a sudden start would have been sent.
+    monkeypatch.setattr("benchmarks.limits._REFUSAL_S", 0.1)
+    trace = simulate(Case("", Limits(concurrency=32), latency_s=2.0, num_prompts=500, initial=256, **telling))
+    assert len(trace.refused) < 0.1 * 500
+    assert trace.finished_s < 1.25 * 500 * 2.0 / 32
+
+
 @pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hidden_limit_of_tokens_is_used_and_few_are_refused(telling: dict[str, Any], seed: int) -> None:
