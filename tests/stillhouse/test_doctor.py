@@ -17,12 +17,15 @@ KEY = "DOCTOR_TEST_KEY"
 class _Guarded(http.server.BaseHTTPRequestHandler):
     """Answers GET /v1/models to whoever has the key, and any other GET to whoever logs in."""
 
+    models = b""
+
     def do_GET(self) -> None:
         login = f"Basic {b64encode(b'admin:right').decode()}"
         known = "Bearer right" if self.path == "/v1/models" else login
         self.send_response(200 if self.headers.get("Authorization") == known else 401)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(len(self.models)))
         self.end_headers()
+        self.wfile.write(self.models)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -74,6 +77,21 @@ def test_an_endpoint_is_asked_with_the_key(
     assert (findings["API key"].ok, findings["teacher"].ok) == (key_ok, endpoint_ok)
     assert endpoint in findings["teacher"].detail
     assert not [finding for finding in findings.values() if key in finding.detail]
+
+
+@pytest.mark.parametrize(
+    ("model", "ok", "detail"),
+    [
+        ("qwen3-8b", True, "serves qwen3-8b"),
+        ("Qwen3-8", False, "does not serve 'Qwen3-8'; it serves, nearest first: qwen3-8b, llama-70b"),
+    ],
+)
+def test_a_model_that_its_endpoint_does_not_serve_is_a_failure(
+    examined: Examined, monkeypatch: pytest.MonkeyPatch, endpoint: str, model: str, ok: bool, detail: str
+) -> None:
+    monkeypatch.setattr(_Guarded, "models", b'{"data": [{"id": "llama-70b"}, {"id": "qwen3-8b"}]}')
+    finding = examined(f"teacher.base_url={endpoint}", f"teacher.model={model}", **{KEY: "right"})["teacher"]
+    assert (finding.ok, detail in finding.detail) == (ok, True), finding
 
 
 def test_a_key_that_is_needed_and_absent_is_a_failure(examined: Examined, endpoint: str) -> None:
