@@ -115,14 +115,14 @@ def generate(
     tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions, or none. [none]")] = None,
     model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher model.")] = None,
     system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.")] = None,
-    num: Annotated[int | None, typer.Option("-n", "--num", help="Most prompts to use. [all]")] = None,
+    num: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Most prompts to use. [all]")] = None,
     entries: Annotated[str | None, typer.Option("-e", "--entries", help="Rows to use, such as 0,2,5. [all]")] = None,
     concurrency: Annotated[
-        int | None, typer.Option("-c", "--concurrency", help="Requests in flight at first. [20]")
+        int | None, typer.Option("-c", "--concurrency", min=1, help="Requests in flight at first. [20]")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of one completion. [2048]")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Most completions of one rollout. [10]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature. [0.7]")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one completion. [2048]")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Most completions of one rollout. [10]")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature. [0.7]")] = None,
     base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
     overrides: Overrides = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from stillhouse.config import SamePrompt
-from stillhouse.errors import ConfigError, InputError
+from stillhouse.errors import ConfigError
 
 Store = Annotated[str, typer.Option(help="Folder that holds what runs left behind, or a URL of object storage.")]
 Push = Annotated[
@@ -125,5 +125,5 @@ def _dataset_folder(name: str, store: str) -> Path:
     root = fetch_run(store, name, lambda stage: stage == "dataset")
     folder, _ = find_folder(name, root, "dataset", ["dataset"])
     if not (folder / _DATASET_FILE).is_file():
-        raise InputError(f"{folder}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
+        raise ConfigError(f"{folder}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
     return folder

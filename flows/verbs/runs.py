@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.artifacts import require_whole
-from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record
+from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 
 def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
@@ -18,11 +18,14 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
         stages: of a run, whose artifacts are taken; the first that is there.
 
     Raises:
-        InputError: there is no such run, it made nothing of the kind, or what it made is gone.
+        ConfigError: there is no such run, or the folder holds runs.
+        InputError: the run made nothing of the kind, or what it made is gone.
         StoreError: what it made is damaged.
     """
     path = Path(name)
     if path.is_dir() and not (path / RUN_FILE).is_file():
+        if below := runs_below(path):
+            raise ConfigError(f"{path}: expected the folder of a {what} or of a run's report{below}")
         require_whole(path)
         return path, None
     record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.artifacts import ArtifactStore
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
@@ -16,6 +16,7 @@ from stillhouse.store.remote import RemoteFolder
 RUN_FILE = "run.json"
 _MIN_PREFIX = 6
 _MAX_NAMED = 8
+_MAX_BELOW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     a report, or the start of one of these that tells the run from all others.
 
     Raises:
-        InputError: no run, or more than one, is called so; the message names those there are.
+        ConfigError: no run, or more than one, is called so; the message names those there are.
     """
     # Folders are named by the time at which their run began.
     folders = sorted((path.parent for path in store_root.glob(f"reports/*/{RUN_FILE}")), reverse=True)
@@ -77,11 +78,18 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     if len(matches) == 1:
         return matches[0]
     problem = "several runs whose names start so" if matches else "no run of that name"
-    raise InputError(
+    raise ConfigError(
         f"{name!r}: no file or folder, and {problem} in {store_root}/reports. Expected a dataset or rollouts folder, a "
         f".jsonl or .parquet file of trajectories, an MLflow run id, a Prefect flow run's id or name, or `latest`. "
         f"{_known(records)}"
     )
+
+
+def runs_below(folder: Path) -> str:
+    """Names the newest runs below a folder that is none itself, for a message; empty if there are none."""
+    records = {path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{RUN_FILE}")}
+    newest = sorted(records, key=lambda path: path.name, reverse=True)[:_MAX_BELOW]
+    return f". Runs below it, the newest first: {', '.join(map(str, newest))}" if newest else ""
 
 
 def _known(records: dict[str, RunRecord]) -> str:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from stillhouse.errors import InputError
-from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 _DATASET_FILES = ("train.parquet", "validation.parquet", "rejected.parquet")
@@ -37,7 +37,8 @@ def find_source(name: str, store_root: Path) -> ViewSource:
     """Finds an existing path of this name, else a run in the store.
 
     Raises:
-        InputError: neither, or nothing there holds trajectories.
+        ConfigError: neither, or a file or folder of another kind.
+        InputError: the run left no trajectories.
     """
     path = Path(name)
     record_file = path if path.name == RUN_FILE else path / RUN_FILE
@@ -45,14 +46,14 @@ def find_source(name: str, store_root: Path) -> ViewSource:
         return _of_run(read_run_record(record_file), path)
     if path.is_file():
         if path.suffix not in {".jsonl", ".parquet"}:
-            raise InputError(f"{path}: expected a file of trajectories that ends in .jsonl or .parquet")
+            raise ConfigError(f"{path}: expected a file of trajectories that ends in .jsonl or .parquet")
         return ViewSource(path.stem, str(path), (TrajectoryFile("", path),))
     if path.is_dir():
         files = _files(path, TRAJECTORIES_FILE) or _files(path, *_DATASET_FILES)
         if not files:
-            raise InputError(
+            raise ConfigError(
                 f"{path}: no trajectories in this folder; expected {TRAJECTORIES_FILE} of a rollouts artifact, "
-                f"{', '.join(_DATASET_FILES)} of a dataset, or a report's {RUN_FILE}"
+                f"{', '.join(_DATASET_FILES)} of a dataset, or a report's {RUN_FILE}{runs_below(path)}"
             )
         return ViewSource(path.resolve().name, str(path), tuple(TrajectoryFile("", file) for file in files))
     return _of_run(find_run(store_root, name), store_root)

@@ -43,9 +43,9 @@ def test_the_verbs_offer_every_form_that_can_be_read_and_written() -> None:
 def test_export_explains_what_is_no_dataset(shell, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, output = shell("export", "empty", "-o", "out.jsonl")
-    assert (code, "expected the folder of a dataset, with train.parquet" in output) == (1, True)
+    assert (code, "expected the folder of a dataset, with train.parquet" in output) == (2, True)
     code, output = shell("export", "-o", "out.jsonl")
-    assert (code, "No run has begun in this store" in output) == (1, True)
+    assert (code, "No run has begun in this store" in output) == (2, True)
     record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "quiet-still", {"rollouts": []})
     write_run_record(tmp_path / "runs/reports/20260101-000000", record)
     code, output = shell("export", "quiet-still", "-o", "out.jsonl")

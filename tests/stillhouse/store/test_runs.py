@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.store import ArtifactStore
 from stillhouse.store.records import write_jsonl
 from stillhouse.store.remote import artifact_prefix
@@ -61,13 +61,13 @@ NONE = r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"
 )
 @pytest.mark.usefixtures("runs")
 def test_an_unknown_or_ambiguous_name_is_refused_with_those_known(name: str, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=problem):
+    with pytest.raises(ConfigError, match=problem):
         find_run(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["latest", "calm-otter"])
 def test_a_store_without_runs_says_so(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No run has begun in this store"):
+    with pytest.raises(ConfigError, match="No run has begun in this store"):
         find_run(tmp_path, name)
 
 

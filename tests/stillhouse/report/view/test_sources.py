@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.report.view.sources import find_source
 from stillhouse.store.runs import RunRecord, write_run_record
 
@@ -51,10 +51,10 @@ def test_a_run_stands_for_the_trajectories_of_all_its_stages(tmp_path: Path) -> 
 
 def test_what_holds_no_trajectories_is_refused_with_what_would(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"no trajectories in this folder; expected trajectories\.jsonl"):
+    with pytest.raises(ConfigError, match=r"no trajectories in this folder; expected trajectories\.jsonl"):
         find_source(str(tmp_path / "empty"), tmp_path)
     _write(tmp_path, "out.csv")
-    with pytest.raises(InputError, match=r"expected a file of trajectories that ends in \.jsonl or \.parquet"):
+    with pytest.raises(ConfigError, match=r"expected a file of trajectories that ends in \.jsonl or \.parquet"):
         find_source(str(tmp_path / "out.csv"), tmp_path)
     write_run_record(tmp_path / "reports" / "r", _record({"prompts": [], "rollouts": [str(tmp_path / "gone")]}))
     with pytest.raises(InputError, match=r"left no trajectories; stages: prompts, rollouts; gone: .*gone"):
