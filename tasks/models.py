@@ -64,7 +64,7 @@ async def endpoint_of(
     with ExitStack() as stack:
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
         price = None if teacher is None else stated_price(teacher)
-        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role)
+        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, is_local=True)
 
 
 def _api_key(base_url: str, variable: str, role: ModelRole) -> str:

@@ -147,7 +147,7 @@ def _write_report(
             created_at=datetime.now(UTC),
             failure=failure,
             config=run.config.model_dump(mode="json"),
-            stages=[_stage_summary(outcome) for outcome in run.stages],
+            stages=[_stage_summary(outcome, run.config) for outcome in run.stages],
             evaluations=[{"name": name, **facts} for name, facts in _evaluations(run).items()],
             comparison=_comparison_rows(run),
             reference=results[COMPARISON.name].facts["reference"] if COMPARISON.name in results else None,
@@ -186,9 +186,11 @@ def _keep_record(run: Run) -> None:
     write_run_record(_folder(run), record)
 
 
-def _stage_summary(outcome: StageOutcome) -> StageSummary:
+def _stage_summary(outcome: StageOutcome, config: DistillConfig) -> StageSummary:
     facts = outcome.result.facts
     first = next(artifacts_in(outcome.result))
+    is_student = outcome.name.startswith(EVALUATION_OF) and outcome.name != f"{EVALUATION_OF}teacher"
+    is_teacher = outcome.name in ("rollouts", f"{EVALUATION_OF}teacher")
     return StageSummary(
         name=outcome.name,
         uri=first.uri,
@@ -198,6 +200,7 @@ def _stage_summary(outcome: StageOutcome) -> StageSummary:
         prompt_tokens=facts.get("prompt_tokens"),
         completion_tokens=facts.get("completion_tokens", facts.get("sampled_tokens")),
         cost_usd=facts.get("cost_usd"),
+        is_local=not facts.get("cost_usd") and (is_student or (is_teacher and config.teacher.base_url is None)),
     )
 
 

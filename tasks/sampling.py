@@ -71,7 +71,8 @@ async def sample(
         BudgetReached: the run's budget is spent.
     """
     # Created first, since a model that has to be loaded takes a while.
-    watcher = PartProgress(stage, part, len(prompts) * config.num_samples)
+    is_local = teacher is None or teacher.base_url is None
+    watcher = PartProgress(stage, part, len(prompts) * config.num_samples, is_local=is_local)
     async with AsyncExitStack() as opened:
         endpoint = await opened.enter_async_context(endpoint_of(model, teacher, context.runtime, role))
         started = time.monotonic()

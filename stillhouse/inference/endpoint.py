@@ -65,6 +65,8 @@ class Endpoint:
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
+    is_local: bool = False
+    """Whether a server of ours on this machine answers: nothing is charged, and refusals only pace its clients."""
 
     def with_cost(self, turn: Turn) -> Turn:
         """The turn with its cost by the price, if known, where the endpoint did not report one."""

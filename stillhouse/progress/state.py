@@ -58,6 +58,8 @@ class RolloutProgress:
     """Money spent; None if the price is unknown."""
     usd_projected: UsdRange | None = None
     """Projected cost of all `total` rollouts; None while unknown."""
+    is_local: bool = False
+    """Whether the model is served by this machine: it costs no money, and refusals only pace its clients."""
 
     @property
     def eta_s(self) -> float | None:

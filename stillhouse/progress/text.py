@@ -85,15 +85,23 @@ def _limit(state: RolloutProgress) -> Iterator[str]:
 def _trouble(state: RolloutProgress) -> Iterator[str]:
     if state.failed:
         yield f"{state.failed:,} failed"
-    if state.num_rate_limited:
+    if state.num_rate_limited and not state.is_local:
         yield f"{state.num_rate_limited:,} refused with 429"
-    if retries := [f"{count:,} {kind}" for kind, count in sorted(state.retries.items()) if count]:
+    # Of a small model's answers many are empty, which counts as transient: they are asked for again.
+    pacing = {"transient"} if state.is_local else set()
+    if retries := [
+        f"{count:,} {kind}" for kind, count in sorted(state.retries.items()) if count and kind not in pacing
+    ]:
         yield f"retried {', '.join(retries)}"
 
 
 def _cost(state: RolloutProgress) -> str:
+    if state.is_local and not state.usd:
+        return "local"
     if state.usd is None:
         return "price unknown"
+    if not state.usd and state.num_replayed and state.num_replayed == state.done:
+        return "all was at hand"
     if state.usd_projected is None or state.done == state.total:
         return f"{dollars(state.usd)} spent"
     low, mean, high = map(dollars, state.usd_projected)

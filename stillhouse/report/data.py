@@ -24,6 +24,8 @@ class StageSummary:
     completion_tokens: int | None = None
     cost_usd: float | None = None
     """None if the price is unknown."""
+    is_local: bool = False
+    """Whether a model of this machine was sampled, for which nobody is paid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import yaml
 
 from stillhouse.report.data import ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
-from stillhouse.report.format import decimal, percent
+from stillhouse.report.format import decimal, dollars, percent
 from stillhouse.report.plots import (
     accuracy_plot,
     funnel_plot,
@@ -103,6 +103,9 @@ def _totals(stages: Sequence[StageSummary]) -> JsonObject:
     for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
         known = [value for stage in stages if not stage.cached and (value := getattr(stage, name)) is not None]
         totals[name] = sum(known) if known else None
+    sampled = [stage for stage in stages if stage.completion_tokens is not None and not stage.cached]
+    is_local = totals["cost_usd"] is None and any(stage.is_local for stage in sampled)
+    totals["cost"] = "local" if is_local else dollars(totals["cost_usd"])
     return totals
 
 

@@ -79,7 +79,9 @@ class RolloutCollector:
         self._effects = effects
         self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
         controller = controller or controller_of(endpoint, runtime)
-        self._reporter = Reporter(progress, self.stats, controller, total=plan.total, clock=effects.clock)
+        self._reporter = Reporter(
+            progress, self.stats, controller, total=plan.total, is_local=endpoint.is_local, clock=effects.clock
+        )
         self._scheduler = Scheduler(plan, toolbox, controller, self._finish)
         requester = Requester(
             endpoint,

@@ -19,12 +19,14 @@ class Reporter:
         controller: Controller,
         *,
         total: int | None,
+        is_local: bool,
         clock: Callable[[], float],
     ) -> None:
         self._watcher = watcher
         self._stats = stats
         self._controller = controller
         self._total = total
+        self._is_local = is_local
         self._clock = clock
         self._rows = RecentRate()
         self._tokens = RecentRate()
@@ -55,6 +57,7 @@ class Reporter:
                 retries={kind.value: count for kind, count in sorted(stats.retries.items())},
                 usd=stats.cost_usd,
                 usd_projected=self._projected(),
+                is_local=self._is_local,
             ),
         )
 

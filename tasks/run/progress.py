@@ -119,13 +119,21 @@ def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[
 class PartProgress:
     """One part, of `total` rollouts, of a stage; shown alone, or with the others inside `rollout_stage`."""
 
-    def __init__(self, stage: str, part: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stage: str,
+        part: str,
+        total: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_local: bool = False,
+    ) -> None:
         self._stage = _stages.get(stage) or _Stage(stage, total, [progress()])
         self._part = part
         self._total = total
         self._clock = clock
         # Shown from the start, since a model that has to be loaded first takes a while.
-        self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0))
+        self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0, is_local=is_local))
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""

@@ -35,10 +35,22 @@ def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:
 
 @pytest.mark.parametrize(
     ("state", "cost"),
-    [(RolloutProgress(done=1, total=2, usd=0.0), "$0.00 spent"), (replace(BUSY, done=2000), "$0.4200 spent")],
+    [
+        (RolloutProgress(done=1, total=2, usd=0.0), "$0.00 spent"),
+        (replace(BUSY, done=2000), "$0.4200 spent"),
+        (RolloutProgress(done=1, total=2, is_local=True), "local"),
+        (replace(BUSY, done=2000, is_local=True), "$0.4200 spent"),
+        (RolloutProgress(done=2, total=2, num_replayed=2, usd=0.0), "all was at hand"),
+    ],
 )
 def test_without_a_projection_or_at_the_end_the_cost_is_what_was_spent(state: RolloutProgress, cost: str) -> None:
     assert dict(lines_of(state))["cost"] == cost
+
+
+def test_a_server_of_this_machine_that_paces_its_clients_is_no_trouble() -> None:
+    local = RolloutProgress(done=1, total=2, num_rate_limited=51, retries={"transient": 6}, is_local=True)
+    assert dict(lines_of(local))["trouble"] == "none"
+    assert dict(lines_of(replace(local, failed=1, retries={"stall": 2})))["trouble"] == "1 failed, retried 2 stall"
 
 
 def test_an_unknown_total_is_a_question_mark() -> None:
