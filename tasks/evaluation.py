@@ -21,7 +21,8 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
-from tasks.run.summary import EVALUATION_OF
+from tasks.run.progress import progress
+from tasks.run.stages import EVALUATION_OF
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 EVALUATION = Stage("evaluation", version=3)
@@ -106,6 +107,7 @@ def evaluation_task(
     stage = f"evaluate {model.name}"
     sampled = run_until_done(sample(rows, model, config, tools, context, stage=stage, part=key, teacher=teacher))
     check_failures(sampled, evaluation.failure_budget)
+    progress().say("verifying answers")
     prompt_metadata = read_metadata(metadata_file(metadata))
     facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
     if tools.rewards_file is not None:
@@ -114,6 +116,7 @@ def evaluation_task(
         rewards.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
     facts["teacher_kl"] = None
     if scorer is not None:
+        progress().say(f"scoring with {scorer.ref}")
         temperature = evaluation.temperature
         facts["teacher_kl"] = teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=temperature)
     return context.store.write(

@@ -42,6 +42,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
     num_rows, num_labelled = sum(shard.num_rows for shard in rollouts.shards), 0
+    progress().update(LABELS.name, 0, num_rows, doing="starting")
 
     def show(shard: Artifact, cached: bool) -> None:
         nonlocal num_labelled
@@ -78,6 +79,7 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
     if num_processes == 1:
         yield run_in_process, 1
         return
+    progress().say(f"starting {num_processes} processes")
     with label_processes(num_processes):
         yield run_in_process, num_processes + 1
 

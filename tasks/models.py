@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, RuntimeConfig, StudentConfig, TeacherConfig
@@ -13,6 +14,7 @@ from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import served_model
 from stillhouse.types import Artifact, Model
+from tasks.run.progress import progress
 
 
 def base_student(config: StudentConfig) -> Model:
@@ -62,7 +64,9 @@ async def endpoint_of(
         yield replace(endpoint, price=await price_of(endpoint, teacher))
         return
     with ExitStack() as stack:
+        progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
+        progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
         yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, is_local=True)
 

@@ -30,7 +30,10 @@ from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
-from tasks.run.summary import EVALUATION_OF, summary_rows
+from tasks.run.progress import progress, shown_by
+from tasks.run.stages import EVALUATION_OF, planned_stages
+from tasks.run.summary import summary_rows
+from tasks.run.watch import RunWatch
 from tasks.sampling import TRAJECTORIES_FILE
 
 _TRAINING = ("sft", "on_policy")
@@ -66,9 +69,11 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
     run with it.
     """
     with private_umask():
+        progress().say("opening the store and MLflow")
         run = start_flow(config, name)
         run.on_stage = partial(_keep_record, run)
-        with run.record:
+        run.watch = RunWatch(planned_stages(name, run.config), progress(), {})
+        with shown_by(run.watch), run.record:
             run.on_stage()
             show_tracking(run)
             try:
@@ -90,6 +95,7 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
 
 def publish(run: Run) -> Published:
     """Writes the report and publishes the run's metrics in MLflow and Prefect."""
+    progress().say("writing the report")
     results = run.results
     evaluations = _evaluations(run)
     students = {name: results[name] for name in _TRAINING if name in results}
@@ -100,6 +106,7 @@ def publish(run: Run) -> Published:
         pages["model"] = run.pages["model"]
     trajectories = _sample_trajectories(run)
     report = _write_report(run, pages, trajectories)
+    progress().say("saving figures in MLflow")
     run.context.store.share_folder(report.parent)
     published = Published(
         report=str(report),

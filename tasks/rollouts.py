@@ -29,7 +29,7 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadat
 from tasks.remote.rollout_workers import rollout_workers
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
-from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.progress import PartProgress, progress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
@@ -226,6 +226,7 @@ async def rollouts_task(
         plan=plan,
     )
     check_failures(sampled, rollouts.failure_budget)
+    progress().say("saving trajectories")
     facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
     return context.store.write(
         "rollouts", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)

@@ -140,7 +140,7 @@ def _train(
     context: RunContext,
     runtime: RuntimeConfig,
 ) -> Artifact:
-    progress().update(stage.name, 0, None)
+    progress().update(stage.name, 0, None, doing="starting")
     folders = context.store.root / "training"
     job = TrainJob(
         **method, student_ref=start.ref, student=student, work_dir=folders, output_dir=folders, runtime=runtime

@@ -21,13 +21,17 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
-from stillhouse.progress.text import counted, facts_text, lines_of
+from stillhouse.progress.text import counted, facts_text, lines_of, run_text
 
 _LINE_EVERY_S = 5.0
+_QUIET_S = 15.0
+"""A log without a line for so long says where the run is."""
 _WARNINGS_OF_A_KIND = 3
 _STYLES = {"reason": "dim", "trouble": "yellow"}
 _CLOSING = {"trouble", "cost"}
@@ -35,10 +39,12 @@ _CLOSING = {"trouble", "cost"}
 
 
 class _Bars(Progress):
-    """Bars, and below them the details of the stages that have some."""
+    """Bars, below them the details of the stages that have some, and last a line about the run."""
 
     def __init__(self, *columns: ProgressColumn, console: Console, expand: bool) -> None:
         self.details: dict[str, RenderableType] = {}
+        self.run_line = ""
+        self._spinner = Spinner("dots")
         super().__init__(*columns, console=console, expand=expand)
 
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -46,6 +52,11 @@ class _Bars(Progress):
         # A copy, since rich renders in another thread while stages come and go.
         for details in list(self.details.values()):
             yield Padding(details, (0, 0, 0, 2))
+        if self.run_line:
+            text = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            line = Table.grid(Column(width=1), text, padding=(0, 1, 0, 0), expand=True)
+            line.add_row(self._spinner, Text(self.run_line))
+            yield line
 
 
 class TerminalProgress:
@@ -65,28 +76,31 @@ class TerminalProgress:
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._starting: TaskID | None = None
+        self._is_run_known = False
         self._written: dict[str, float] = {}
         self._closed: dict[str, int] = {}
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._bars.start()
             # Servers of Prefect and MLflow take seconds to start before the first stage reports.
-            self._starting = self._bars.add_task("starting", total=None, facts="")
+            self._bars.run_line = "starting"
+            self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
-            self._end_start()
+            self._bars.run_line = ""
             self._bars.stop()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `stillhouse.progress.state.Progress`."""
+        doing = str(facts.pop("doing", ""))
         text = facts_text(facts)
         details = Text(text, style="dim", no_wrap=True, overflow="ellipsis") if facts else None
         headline = facts_text(dict(list(facts.items())[:1]))
-        self._show(stage, done, total, f"{done}/{'?' if total is None else total}  {text}", details, headline)
+        line = f"{done}/{'?' if total is None else total}  {doing or text}"
+        self._show(stage, done, total, line, details, headline, doing)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.state.RolloutWatcher`."""
@@ -97,30 +111,52 @@ class TerminalProgress:
             details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
         line = f"{counted(state)}  {'; '.join(f'{name} {text}' for name, text in lines)}"
         closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
-        self._show(stage, state.done, state.total, line, details, closing)
+        # Before the first request there is nothing to say but the run's own line.
+        self._show(stage, state.done, state.total, line, details if state.limit or state.done else None, closing)
+
+    def update_run(self, state: RunState) -> None:
+        """Shows below the bars where the run is among its stages; a log gets a line after a while without any other."""
+        self._is_run_known = True
+        self._bars.run_line = run_text(state)
+        if not self._console.is_terminal and time.monotonic() - self._last_line >= _QUIET_S:
+            self._write_line(run_text(state))
+
+    def say(self, doing: str) -> None:
+        """Shows what happens before the run is known."""
+        self._bars.run_line = doing
 
     def _show(
-        self, stage: str, done: int, total: int | None, line: str, details: RenderableType | None, closing: str
+        self,
+        stage: str,
+        done: int,
+        total: int | None,
+        line: str,
+        details: RenderableType | None,
+        closing: str,
+        doing: str = "",
     ) -> None:
-        """Writes a line, or draws the bar with details below it; `closing` stands behind the bar once all is done."""
+        """Writes a line, or draws the bar with details below it; `closing` stands behind the bar once all is done.
+
+        `doing` stands behind the bar of a stage that is busy with something else than its items.
+        """
         if not self._console.is_terminal:
             if self._is_due(stage, done, total):
-                self._console.print(f"{stage:<18} {line}", highlight=False, markup=False, soft_wrap=True)
+                self._write_line(f"{stage:<18} {line}")
             return
+        if not self._is_run_known:
+            self._bars.run_line = ""
         if done == total:
             self._bars.details.pop(stage, None)
         elif details is not None:
             self._bars.details[stage] = details
-        self._end_start()
+        facts = doing or (closing if done == total else "")
         if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts="")
-        facts = closing if done == total else ""
+            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
         self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
 
-    def _end_start(self) -> None:
-        if self._starting is not None:
-            self._bars.remove_task(self._starting)
-            self._starting = None
+    def _write_line(self, line: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _is_due(self, stage: str, done: int, total: int | None) -> bool:
         """True every few seconds and once at each end; a stage in parts may reach several ends."""

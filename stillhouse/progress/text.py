@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 
 
@@ -19,6 +20,18 @@ def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
 def facts_text(facts: Mapping[str, Fact]) -> str:
     """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: the facts of `Progress.update`."""
     return ", ".join(_fact(name, value) for name, value in facts.items())
+
+
+def run_text(state: RunState) -> str:
+    """`stage 5 of 12: sft, saving, 2 min left, then 3 more stages`; those are of unknown length."""
+    if not state.present:
+        return state.doing
+    parts = [f"stage {state.number} of {len(state.stages)}: {state.present.replace('_', '-')}"]
+    parts += [state.doing] * bool(state.doing)
+    more = f"{state.num_unknown} more stage{'' if state.num_unknown == 1 else 's'}"
+    if state.eta_s is not None and state.eta_s >= 1.0:
+        parts.append(f"{duration(state.eta_s)} left" + (f", then {more}" if state.num_unknown else ""))
+    return ", ".join(parts)
 
 
 def counted(state: RolloutProgress) -> str:

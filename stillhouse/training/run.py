@@ -38,6 +38,9 @@ from stillhouse.types import JsonObject, Prompt
 
 logger = logging.getLogger(__name__)
 
+_PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
+"""What takes the time between the student and the first step, by method."""
+
 
 def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     """Trains, writes the student to `job.output_dir`, and returns the trainer's facts.
@@ -59,6 +62,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         # Weights that will be sharded are loaded on the CPU; 4-bit weights on their device.
         is_sharded = ranks.size > 1 and job.student.parameters != "qlora"
         device = torch.device("cpu") if is_sharded else ranks.device
+        progress.update(job.method, 0, None, doing=f"loading {job.student_ref}")
         student = load_student(job.student_ref, job.student, device, job.trainer.seed)
         if ranks.is_first and student.model is not student.causal_lm:
             summary = adapter_summary(student.model)
@@ -67,6 +71,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         # The same seed until here, so that all ranks hold the same student; dropout and noise differ by rank.
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
+
+        progress.update(job.method, 0, None, doing=_PREPARING[job.method])
 
         def averaged() -> AbstractContextManager[None]:
             """For methods that sample or score with the running mean of the weights, which the trainer below makes."""
@@ -87,6 +93,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
         facts = trainer.run()
+        trainer.watch.say(facts["steps"], "saving the student")
         with trainer.weights.averaged():
             job.output_dir.mkdir(parents=True, exist_ok=True)
             student.save(job.output_dir, ranks)
@@ -94,6 +101,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
                 write_results(job, student.base_ref, facts)
                 logger.info("wrote the student to %s", job.output_dir)
             ranks.barrier()
+        trainer.watch.show(facts["steps"])
         return facts
 
 

@@ -20,6 +20,7 @@ from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
 from tasks.run.prefect_api import has_ended
+from tasks.run.watch import RunWatch
 from tasks.server.temporary_server import has_lasting_server
 
 
@@ -102,6 +103,8 @@ class Run:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     on_stage: Callable[[], None] = lambda: None
     """Called after each stage."""
+    watch: RunWatch | None = None
+    """Told of each stage that ends; None in a run of one stage for another flow run."""
 
     @property
     def results(self) -> dict[str, Any]:
@@ -126,6 +129,8 @@ class Run:
                 )
                 run_id = record.run_id
         tag = "stillhouse." + name.replace(" ", "_")
+        if self.watch is not None:
+            self.watch.end_stage(name, cached=cached, seconds=outcome.seconds)
         self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
         self.on_stage()
 

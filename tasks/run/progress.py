@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from stillhouse.errors import StillhouseError
+from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
 from stillhouse.progress.text import counted, facts_text, lines_of
 
@@ -19,7 +20,13 @@ _logger = logging.getLogger("stillhouse.progress.state")
 
 
 class Listener(Progress, RolloutWatcher, Protocol):
-    """Shows any stage."""
+    """Shows any stage, and the run that it belongs to."""
+
+    def update_run(self, state: RunState) -> None:
+        """Shows where the run is among its stages."""
+
+    def say(self, doing: str) -> None:
+        """Shows what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
 
 
 class LogProgress:
@@ -39,6 +46,12 @@ class LogProgress:
             shown = "; ".join(f"{name} {text}" for name, text in lines_of(state))
             _logger.info("%s: %s; %s", stage, counted(state), shown)
 
+    def update_run(self, state: RunState) -> None:
+        """Writes nothing: Prefect's own lines say which task runs."""
+
+    def say(self, doing: str) -> None:
+        """Writes nothing, as `update_run`."""
+
     def _is_due(self, stage: str, *, finished: bool) -> bool:
         now = time.monotonic()
         if not finished and now - self._written.get(stage, float("-inf")) < _LOG_EVERY_S:
@@ -54,6 +67,17 @@ def show_progress_with(listener: Listener) -> None:
     """Sends the progress of every stage of this process to `listener`."""
     global _listener
     _listener = listener
+
+
+@contextmanager
+def shown_by(listener: Listener) -> Iterator[None]:
+    """Sends the progress of this process to `listener` inside the block."""
+    before = progress()
+    show_progress_with(listener)
+    try:
+        yield
+    finally:
+        show_progress_with(before)
 
 
 def progress() -> Listener:

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from stillhouse.types import JsonObject
 from tasks.run.context import StageOutcome
-
-EVALUATION_OF = "evaluation of "
-"""Prefix of the name under which a run lists the evaluation of a model."""
+from tasks.run.stages import EVALUATION_OF
 
 SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
 

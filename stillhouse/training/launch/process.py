@@ -31,6 +31,7 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
         messages = MessageWriter(stream, rank or 0, error_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
+            messages.update(job.method, 0, None, doing="importing")
             # Imported late: an import that fails is then reported like any other error.
             with rarely_collected():
                 from stillhouse.training.run import run_job

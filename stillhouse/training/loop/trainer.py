@@ -148,10 +148,12 @@ class Trainer:
         metrics: dict[str, float] = {}
         with self.weights.averaged():
             if validate and self.method.validation:
+                self.watch.say(self._step, "validating")
                 figures = self.passes.measure(self.method.validation, self.method)
                 metrics |= {f"validation_{name}": value for name, value in figures.items()}
             for measurement in self.measurements:
                 if self._is_due(measurement.every_steps):
+                    self.watch.say(self._step, "sampling answers")
                     metrics |= measurement.measure(self._step)
         return metrics
 
@@ -185,6 +187,7 @@ class Trainer:
         if self.watch.divergence.is_suspicious:
             logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
             return
+        self.watch.say(self._step, "saving")
         totals, watch = self._totals, self.watch.state()
         checkpoint = Checkpoint(
             step=self._step,

@@ -77,6 +77,11 @@ class Watch:
             shown["eta_s"] = self.throughput.eta_s
         self._progress.update(self._method.name, step, num_steps, **shown)
 
+    def say(self, step: int, doing: str) -> None:
+        """Shows after `step` steps what keeps the training from the next one."""
+        num_steps = step if self.best.is_exhausted else self._method.num_steps
+        self._progress.update(self._method.name, step, num_steps, doing=doing)
+
     def state(self) -> JsonObject:
         """The state for `restore`."""
         return {

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
+from stillhouse.progress.run_state import RunState, StageState
 from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.progress.terminal import TerminalProgress, show_warnings, table
 
@@ -139,6 +140,27 @@ def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
         "warning: rollout 2 failed (more of these are not shown)",
         "warning: the journal is [slow]",
     ]
+
+
+def test_what_a_stage_is_busy_with_apart_from_its_items_stands_behind_its_bar() -> None:
+    with _reports(terminal=True, width=80) as (progress, written):
+        progress.update("sft", 0, None, doing="importing")
+        progress.update("sft", 600, 600, **TRAINING)
+        progress.update("sft", 600, 600, doing="saving")
+    bars = [line.split()[-1] for line in _screen(written) if " sft " in line]
+    assert (bars[0], bars[-1]) == ("importing", "saving")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_last_line_says_where_the_run_is_and_turns_even_where_it_is_cut(width: int) -> None:
+    stages = (StageState("prompts", "cached", 0.0), StageState("rollouts", "running", 1.0))
+    with _reports(terminal=True, width=width) as (progress, written):
+        progress.update_run(RunState(stages, "loading a model whose name is longer than any line " + "x" * 90))
+        progress.update_rollouts("rollouts", BUSY)
+    line = next(line for line in _screen(written) if "stage 2 of 2: rollouts, loading" in line)
+    assert not line.startswith("stage")
+    assert line.rstrip().endswith("\u2026")
+    assert len(line) <= width
 
 
 def test_a_terminal_shows_from_the_first_moment_that_something_is_under_way_until_a_stage_is() -> None:

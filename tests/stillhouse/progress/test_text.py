@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from stillhouse.progress.run_state import RunState, StageState
 from stillhouse.progress.state import RolloutProgress, UsdRange
-from stillhouse.progress.text import counted, dollars, duration, facts_text, lines_of, short
+from stillhouse.progress.text import counted, dollars, duration, facts_text, lines_of, run_text, short
 
 BUSY = RolloutProgress(
     done=312, total=2000, failed=3, num_replayed=100, rows_per_s=4.1, tokens_per_s=12_345.0, in_flight=31, limit=32,
@@ -51,6 +52,22 @@ def test_a_server_of_this_machine_that_paces_its_clients_is_no_trouble() -> None
     local = RolloutProgress(done=1, total=2, num_rate_limited=51, retries={"transient": 6}, is_local=True)
     assert dict(lines_of(local))["trouble"] == "none"
     assert dict(lines_of(replace(local, failed=1, retries={"stall": 2})))["trouble"] == "1 failed, retried 2 stall"
+
+
+SFT_RUNS = (StageState("prompts", "done", 0.1), StageState("on_policy", "running", 3.0), StageState("x", "ahead"))
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (RunState(SFT_RUNS), "stage 2 of 3: on-policy"),
+        (RunState(SFT_RUNS, "saving", 125.0), "stage 2 of 3: on-policy, saving, 2 min left"),
+        (RunState(SFT_RUNS, "", 5.0, 1), "stage 2 of 3: on-policy, 5 s left, then 1 more stage"),
+        (RunState(SFT_RUNS[:1], "writing the report"), "writing the report"),
+    ],
+)
+def test_a_run_says_where_it_is_what_it_does_and_how_long_it_takes(state: RunState, text: str) -> None:
+    assert run_text(state) == text
 
 
 def test_an_unknown_total_is_a_question_mark() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from stillhouse.errors import QuotaError
+from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
 from tasks.run.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
 
@@ -17,6 +18,12 @@ class Seen:
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         self.states.append((stage, state))
+
+    def update_run(self, state: RunState) -> None:
+        raise AssertionError("there is no run")
+
+    def say(self, doing: str) -> None:
+        raise AssertionError("nothing else is done")
 
     @property
     def last(self) -> RolloutProgress:

@@ -1,0 +1,70 @@
+from stillhouse.progress.run_state import RunState
+from stillhouse.progress.state import Fact, RolloutProgress
+from tasks.run.watch import RunWatch
+
+
+class Shown:
+    def __init__(self) -> None:
+        self.runs: list[RunState] = []
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        pass
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        pass
+
+    def update_run(self, state: RunState) -> None:
+        self.runs.append(state)
+
+    def say(self, doing: str) -> None:
+        raise AssertionError("a run says it in its state")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _watch(*stages: str, **earlier: float) -> tuple[RunWatch, Shown, Clock]:
+    shown, clock = Shown(), Clock()
+    return RunWatch(stages, shown, earlier, clock), shown, clock
+
+
+def test_a_run_goes_from_stage_to_stage_and_forgets_what_the_last_one_did() -> None:
+    watch, shown, clock = _watch("prompts", "sft")
+    watch.say("reading")
+    clock.now = 2.0
+    watch.end_stage("prompts", cached=True, seconds=2.0)
+    assert [(run.present, run.number, run.doing) for run in shown.runs] == [("prompts", 1, "reading"), ("sft", 2, "")]
+    watch.end_stage("sft", cached=False, seconds=5.0)
+    assert [(stage.status, stage.seconds) for stage in watch.state.stages] == [("cached", 2.0), ("done", 5.0)]
+    assert watch.state.present == ""
+
+
+def test_a_stage_that_nobody_planned_counts_where_it_ran() -> None:
+    watch, _, _ = _watch("prompts", "sft")
+    watch.end_stage("prompts", cached=False, seconds=1.0)
+    watch.end_stage("evaluation of champion", cached=False, seconds=1.0)
+    assert [stage.name for stage in watch.state.stages] == ["prompts", "evaluation of champion", "sft"]
+    assert watch.state.present == "sft"
+
+
+def test_the_time_left_adds_the_stages_whose_length_is_known() -> None:
+    watch, _, _ = _watch("sft", "evaluation of base", "evaluation of sft", "comparison", comparison=3.0)
+    watch.update("sft", 1, 10, eta_s=20.0)
+    assert (watch.state.eta_s, watch.state.num_unknown) == (23.0, 2)
+    watch.end_stage("sft", cached=False, seconds=30.0)
+    assert watch.state.eta_s is None
+    watch.end_stage("evaluation of base", cached=False, seconds=8.0)
+    assert (watch.state.eta_s, watch.state.num_unknown) == (11.0, 0)
+
+
+def test_the_time_left_settles_although_its_estimates_jump() -> None:
+    watch, shown, clock = _watch("sft")
+    for second in range(100):
+        clock.now = float(second)
+        watch.update("sft", second, 200, eta_s=200.0 - second + (40.0 if second % 2 else -40.0))
+    left = [run.eta_s or 0.0 for run in shown.runs[50:]]
+    assert all(abs(eta_s - (150.0 - place)) < 10.0 for place, eta_s in enumerate(left))
