@@ -20,7 +20,7 @@ from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, shown_progress
 from flows.verbs.students import publish
-from flows.verbs.trial import try_config
+from flows.verbs.trial import show_preview, try_config
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
@@ -40,6 +40,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+Preview = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="ROWS", help="Show so many rows as the student will see them, and end."),
+]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A config such as configs/demo.yaml.")]
 
 
@@ -77,9 +81,12 @@ def _options(
 
 
 @app.command()
-def distill(config: ConfigPath, overrides: Overrides = None) -> None:
+def distill(config: ConfigPath, preview: Preview = None, overrides: Overrides = None) -> None:
     """Run the whole DAG: prompts, rollouts, dataset, training, evaluation."""
-    _run("flows.distill:distill", config_in(config, overrides or ()))
+    settings = config_in(config, overrides or ())
+    if preview is not None:
+        return show_preview(settings, preview)
+    _run("flows.distill:distill", settings)
 
 
 @app.command()
@@ -125,6 +132,7 @@ def generate(
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature. [0.7]")] = None,
     base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
+    preview: Preview = None,
     overrides: Overrides = None,
 ) -> None:
     """Sample the teacher and write a dataset, from a config or straight from a prompts file.
@@ -146,6 +154,8 @@ def generate(
     }
     config = config_from(source, options, overrides or [])
     form = _form_of(output, form)
+    if preview is not None:
+        return show_preview(config, preview)
     published = _run("flows.generate:generate", config)
     if output is not None and form is not None and published.dataset is not None:
         from stillhouse.interop.export import export_dataset

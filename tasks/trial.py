@@ -1,15 +1,20 @@
 """A trial: a few rollouts of a config, scored as they end. Their completions are in the journal for later runs."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DistillConfig, RolloutsConfig
+from stillhouse.dataset.build import max_row_tokens
+from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.inference.budget import forget_budgets
 from stillhouse.prompts import ParsedPrompts, parse_prompts
+from stillhouse.prompts.parse import split_prompts
 from stillhouse.tools import RewardSet
+from stillhouse.trial.preview import PreviewRow, RowMaker
 from stillhouse.trial.rollout import ScoredRollout
-from stillhouse.types import Trajectory
+from stillhouse.types import Prompt, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.run.interruption import run_until_done
@@ -31,6 +36,53 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
         EndpointError, AuthenticationError: the endpoint cannot be used.
         BudgetReached: the budget is spent.
     """
+    with _context_of(config) as context:
+        return run_until_done(_sample(parse_prompts(config.prompts), config, context, on_rollout))
+
+
+def run_preview(
+    config: DistillConfig, num_rows: int, on_row: Callable[[PreviewRow], None]
+) -> tuple[list[PreviewRow], int]:
+    """Takes one rollout of each of the first `num_rows` training prompts to a row of the dataset.
+
+    Args:
+        config: of a run, which will find these rollouts in its journal.
+        num_rows: prompts to sample.
+        on_row: called with each row once its rollout has ended.
+
+    Returns:
+        The rows, and the number of rollouts that the run will sample.
+
+    Raises:
+        StillhouseError: as `run_trial`, and as labels and the rendering name.
+    """
+    # Its imports take seconds, which sampling need not wait for.
+    from stillhouse.training.sft.render import Rendering
+
+    parsed = parse_prompts(config.prompts)
+    train, _ = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
+    num_prompts = min(len(train), config.rollouts.max_prompts or len(train))
+    maker = RowMaker(
+        Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
+        config.dataset,
+        max_row_tokens(config.dataset, config.student.max_length),
+        Rendering.of(config.sft, config.student.max_length).parts,
+    )
+    rows: list[PreviewRow] = []
+
+    def take(trajectory: Trajectory) -> None:
+        rows.append(maker.row(trajectory, parsed.metadata.get(trajectory.prompt_id)))
+        on_row(rows[-1])
+
+    with _context_of(config) as context:
+        rollouts = config.rollouts.model_copy(update={"num_samples": 1})
+        run_until_done(_sample_teacher(train[:num_rows], parsed, config, rollouts, context, take))
+    return rows, num_prompts * config.rollouts.num_samples
+
+
+@contextmanager
+def _context_of(config: DistillConfig) -> Iterator[RunContext]:
+    """A context without Prefect and MLflow, whose budgets end with the block."""
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,
@@ -40,7 +92,7 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
     )
     context.store.make()
     try:
-        return run_until_done(_sample(parse_prompts(config.prompts), config, context, on_rollout))
+        yield context
     finally:
         forget_budgets(context.run_id)
 
@@ -58,19 +110,37 @@ async def _sample(
             on_rollout(rollout)
 
         try:
-            await sample(
+            await _sample_teacher(
                 parsed.prompts,
-                teacher_model(config.teacher),
+                parsed,
+                config,
                 config.rollouts,
-                config.tools,
                 context,
-                stage="rollouts",
-                part="trial",
-                # A batch takes hours; its completions and those of single requests have the same keys.
-                teacher=config.teacher.model_copy(update={"batch": False}),
-                metadata={prompt: row.metadata for prompt, row in parsed.metadata.items()},
-                on_trajectory=lambda trajectory: scoring.append(asyncio.create_task(score(trajectory))),
+                lambda trajectory: scoring.append(asyncio.create_task(score(trajectory))),
             )
         finally:
             await asyncio.gather(*scoring)
     return scored
+
+
+async def _sample_teacher(
+    prompts: list[Prompt],
+    parsed: ParsedPrompts,
+    config: DistillConfig,
+    rollouts: RolloutsConfig,
+    context: RunContext,
+    on_trajectory: Callable[[Trajectory], object],
+) -> None:
+    await sample(
+        prompts,
+        teacher_model(config.teacher),
+        rollouts,
+        config.tools,
+        context,
+        stage="rollouts",
+        part="trial",
+        # A batch takes hours; its completions and those of single requests have the same keys.
+        teacher=config.teacher.model_copy(update={"batch": False}),
+        metadata={prompt: row.metadata for prompt, row in parsed.metadata.items()},
+        on_trajectory=on_trajectory,
+    )

@@ -8,6 +8,7 @@ import typer
 
 from flows.verbs import Overrides
 from flows.verbs.run_config import config_from, row_numbers, shown_progress
+from stillhouse.config import DistillConfig
 from stillhouse.errors import StillhouseError
 
 if TYPE_CHECKING:
@@ -70,3 +71,31 @@ def try_config(
         results.print(line)
     if failed := [rollout for rollout in rollouts if rollout.has_failed or rollout.scores.errors]:
         raise StillhouseError(f"{len(failed)} of {len(rollouts)} rollouts failed or have a reward that failed")
+
+
+def show_preview(config: DistillConfig, num_rows: int) -> None:
+    """Shows the first rows of a run's dataset as the student will see them; the run itself pays for none of them again.
+
+    Raises:
+        StillhouseError: as the stages up to the dataset, or all rollouts failed.
+    """
+    from rich.console import Console
+
+    from stillhouse.progress.terminal import error_console
+    from stillhouse.trial.preview import PreviewRow, preview_summary, preview_text
+    from tasks.trial import run_preview
+
+    console = error_console()
+    results = console if console.is_terminal and sys.stdout.isatty() else Console()
+    num_shown = 0
+
+    def show(row: PreviewRow) -> None:
+        nonlocal num_shown
+        num_shown += 1
+        results.print(preview_text(row, f"row {num_shown}"), highlight=False)
+
+    with shown_progress(console, config):
+        rows, num_rollouts = run_preview(config, num_rows, show)
+    results.print("What is [bold green]green[/] is learnt, the rest is context.", highlight=False)
+    results.print(preview_summary(rows, num_rollouts), highlight=False)
+    results.print("The same command without --preview goes on from here: these answers are not asked for again.")

@@ -88,3 +88,20 @@ def test_a_rollout_that_fails_is_shown_and_makes_the_command_fail(
 def test_a_key_that_is_missing_is_named(shell: Shell, config: Path) -> None:
     code, output = shell("test", "config.yaml", "--set", "runtime.api_key_env=NO_KEY")
     assert (code, "NO_KEY is not set" in output) == (1, True)
+
+
+def test_a_preview_shows_rows_as_the_student_sees_them_and_the_run_pays_for_none_of_them_again(
+    shell: Shell, config: Path, provider: SimulatedProvider
+) -> None:
+    rendered = ("--set", "dataset.labels.render=true")
+    code, output = shell("generate", "config.yaml", "--preview", "3", *rendered)
+    assert code == 0, output
+    assert "<|im_start|>assistant" in output
+    assert output.count(" tokens learnt") == 3
+    assert "3 of 3 rows pass the filters" in output
+    # Each second question takes a call of the calculator first.
+    assert len(provider.ledger) == 5
+    again = shell("generate", "config.yaml", "--preview", "3", *rendered)
+    assert (again[0], len(provider.ledger)) == (0, 5)
+    code, output = shell("generate", "config.yaml", *rendered)
+    assert (code, len(provider.ledger)) == (0, 12), output
