@@ -1,5 +1,6 @@
 """The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -17,7 +18,11 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
+from stillhouse.progress.snapshot import Snapshot, earlier_seconds
 from stillhouse.report import ReportData, SampleTrajectory, StageSummary, write_report
+from stillhouse.report.live import LiveData
+from stillhouse.report.page import FILE_NAME
+from stillhouse.store import digest
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
@@ -30,6 +35,7 @@ from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
+from tasks.run.live_page import LivePage
 from tasks.run.progress import progress, shown_by
 from tasks.run.stages import EVALUATION_OF, planned_stages
 from tasks.run.summary import summary_rows
@@ -72,8 +78,8 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
         progress().say("opening the store and MLflow")
         run = start_flow(config, name)
         run.on_stage = partial(_keep_record, run)
-        run.watch = RunWatch(planned_stages(name, run.config), progress(), {})
-        with shown_by(run.watch), run.record:
+        run.watch, run.live_page = _watch(run)
+        with run.live_page, shown_by(run.watch), run.record:
             run.on_stage()
             show_tracking(run)
             try:
@@ -91,6 +97,30 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
                 raise
             finally:
                 forget_budgets(run.context.run_id)
+
+
+def _watch(run: Run) -> tuple[RunWatch, LivePage]:
+    """What shows the run while it goes: on the terminal, and on a page in the folder of its report."""
+    folder, config = _folder(run), run.config
+    subject = digest([config.prompts.model_dump(mode="json"), config.teacher.model, config.student.model])
+    earlier = earlier_seconds(folder.parent, run.name, subject)
+    page = (folder / FILE_NAME).absolute().as_uri()
+    watch = RunWatch(planned_stages(run.name, config), progress(), earlier, page)
+
+    def data() -> LiveData:
+        snapshot = Snapshot(run.name, subject, "running", time.time(), watch.state, watch.bars)
+        trajectories = [
+            SampleTrajectory(
+                messages=trajectory.messages,
+                stop_reason=trajectory.stop_reason,
+                verified=None,
+                stage={"rollouts": "teacher"}.get(stage, stage.removeprefix("evaluate ")),
+            )
+            for stage, trajectory in watch.trajectories
+        ]
+        return LiveData(f"Stillhouse: {run.name}", snapshot, watch.curves, trajectories)
+
+    return watch, LivePage(folder, data, run.context.store)
 
 
 def publish(run: Run) -> Published:
@@ -145,6 +175,8 @@ def _evaluations(run: Run) -> dict[str, JsonObject]:
 def _write_report(
     run: Run, pages: dict[str, str], trajectories: Sequence[SampleTrajectory], failure: str | None = None
 ) -> Path:
+    if run.live_page is not None:
+        run.live_page.stop()
     results = run.results
     links = {**_dataset_page(run), **pages}
     return write_report(

@@ -21,7 +21,7 @@ from stillhouse.types import JsonObject, Model, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
-from tasks.run.progress import PartProgress
+from tasks.run.progress import PartProgress, progress
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 
@@ -106,6 +106,7 @@ async def sample(
             trajectories = []
             async for trajectory in collector:
                 trajectories.append(trajectory)
+                progress().show_trajectory(stage, trajectory)
                 if on_trajectory is not None:
                     on_trajectory(trajectory)
         seconds = time.monotonic() - started

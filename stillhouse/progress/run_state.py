@@ -31,6 +31,8 @@ class RunState:
     """Seconds left of the present stage and of all later ones whose length is known; None if unknown."""
     num_unknown: int = 0
     """Later stages that `eta_s` does not include."""
+    page: str = ""
+    """Address of the run's page; empty without one."""
 
     @property
     def number(self) -> int:

@@ -28,6 +28,7 @@ from rich.text import Text
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.progress.text import counted, facts_text, lines_of, run_text
+from stillhouse.types import Trajectory
 
 _LINE_EVERY_S = 5.0
 _QUIET_S = 15.0
@@ -116,14 +117,26 @@ class TerminalProgress:
 
     def update_run(self, state: RunState) -> None:
         """Shows below the bars where the run is among its stages; a log gets a line after a while without any other."""
+        if state.page and not self._is_run_known:
+            self._console.print(f"page     {state.page}", highlight=False, markup=False, soft_wrap=True)
         self._is_run_known = True
         self._bars.run_line = run_text(state)
         if not self._console.is_terminal and time.monotonic() - self._last_line >= _QUIET_S:
             self._write_line(run_text(state))
 
+    def set_seconds(self, stage: str, seconds: float) -> None:
+        """Corrects the time that a stage has taken, where it began before this display."""
+        task = next((task for task in self._bars.tasks if task.id == self._tasks.get(stage)), None)
+        if task is not None:
+            task.start_time = self._bars.get_time() - seconds
+            task.finished_time = seconds if task.finished else None
+
     def say(self, doing: str) -> None:
         """Shows what happens before the run is known."""
         self._bars.run_line = doing
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        """Shows nothing: bars leave no room."""
 
     def _show(
         self,

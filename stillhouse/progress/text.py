@@ -73,6 +73,8 @@ def _fact(name: str, value: Fact) -> str:
         return f"{duration(value)} left"
     if name == "learning_rate":
         return f"lr {value:.1e}"
+    if name == "mean_completion_tokens":
+        return f"length {value:.0f}"
     if name.endswith("_per_s"):
         return f"{short(value)} {name.removesuffix('_per_s').replace('_', ' ')}/s"
     return f"{name.replace('_', ' ')} {value if isinstance(value, int) else format(value, '.3g')}"

@@ -62,19 +62,35 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     Raises:
         ConfigError: no run, or more than one, is called so; the message names those there are.
     """
+    return _find(store_root, name)[1]
+
+
+def find_run_folder(store_root: Path, name: str) -> Path:
+    """The folder of the run's record and report, by the names that `find_run` takes; `latest` is the newest of all.
+
+    Raises:
+        InputError: as `find_run`.
+    """
+    if name == "latest" and (files := sorted(store_root.glob(f"reports/*/{RUN_FILE}"))):
+        return files[-1].parent
+    return _find(store_root, name)[0]
+
+
+def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:
     # Folders are named by the time at which their run began.
     folders = sorted((path.parent for path in store_root.glob(f"reports/*/{RUN_FILE}")), reverse=True)
-    records = {folder.name: read_run_record(folder / RUN_FILE) for folder in folders}
-    if name == "latest" and records:
-        return next((record for record in records.values() if record.artifacts), next(iter(records.values())))
+    found = [(folder, read_run_record(folder / RUN_FILE)) for folder in folders]
+    records = {folder.name: record for folder, record in found}
+    if name == "latest" and found:
+        return next((run for run in found if run[1].artifacts), found[0])
     matches = []
-    for folder, record in records.items():
+    for folder, record in found:
         ids = (record.mlflow_run_id, record.prefect_flow_run_id, record.prefect_flow_run_name)
-        names = [folder, *filter(None, ids)]
+        names = [folder.name, *filter(None, ids)]
         if name in names:
-            return record
+            return folder, record
         if len(name) >= _MIN_PREFIX and any(known.startswith(name) for known in names):
-            matches.append(record)
+            matches.append((folder, record))
     if len(matches) == 1:
         return matches[0]
     problem = "several runs whose names start so" if matches else "no run of that name"
@@ -114,15 +130,22 @@ def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
         return Path(location)
     if Path(name).exists():
         return store.root
-    for path in store.remote.sizes("reports"):
-        # Records of ended runs never change.
-        if path.endswith(f"/{RUN_FILE}") and not (store.root / "reports" / path).exists():
-            write_atomic(store.root / "reports" / path, store.remote.read(f"reports/{path}") or b"")
+    fetch_records(store)
     for stage, uris in find_run(store.root, name).artifacts.items():
         for uri in uris if wants(stage) else ():
             if not store.root.joinpath(*Path(uri).parts[-3:]).is_dir():
                 _fetch(store, store.remote, *Path(uri).parts[-2:])
     return store.root
+
+
+def fetch_records(store: ArtifactStore) -> None:
+    """Downloads the records of runs that are not here yet from the storage that machines share, if there is one."""
+    if store.remote is None:
+        return
+    for path in store.remote.sizes("reports"):
+        # Records of ended runs never change.
+        if path.endswith(f"/{RUN_FILE}") and not (store.root / "reports" / path).exists():
+            write_atomic(store.root / "reports" / path, store.remote.read(f"reports/{path}") or b"")
 
 
 def _fetch(store: ArtifactStore, remote: RemoteFolder, stage: str, key: str) -> None:

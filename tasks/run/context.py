@@ -19,6 +19,7 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
+from tasks.run.live_page import LivePage
 from tasks.run.prefect_api import has_ended
 from tasks.run.watch import RunWatch
 from tasks.server.temporary_server import has_lasting_server
@@ -105,6 +106,8 @@ class Run:
     """Called after each stage."""
     watch: RunWatch | None = None
     """Told of each stage that ends; None in a run of one stage for another flow run."""
+    live_page: LivePage | None = None
+    """Written while the run goes; None where `watch` is."""
 
     @property
     def results(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from stillhouse.errors import StillhouseError
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
 from stillhouse.progress.text import counted, facts_text, lines_of
+from stillhouse.types import Trajectory
 
 _LOG_EVERY_S = 15.0
 _STALE_S = 5.0
@@ -27,6 +28,9 @@ class Listener(Progress, RolloutWatcher, Protocol):
 
     def say(self, doing: str) -> None:
         """Shows what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        """Shows one that has just ended, if there is room for some."""
 
 
 class LogProgress:
@@ -51,6 +55,9 @@ class LogProgress:
 
     def say(self, doing: str) -> None:
         """Writes nothing, as `update_run`."""
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        """Writes nothing."""
 
     def _is_due(self, stage: str, *, finished: bool) -> bool:
         now = time.monotonic()

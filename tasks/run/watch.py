@@ -1,23 +1,35 @@
 """Watches a flow run: the progress of its stages, its place among them, and how long it still takes."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
+from typing import Final
 
 from stillhouse.progress.run_state import RunState, SettlingEta, StageState
+from stillhouse.progress.snapshot import Bar
 from stillhouse.progress.state import Fact, RolloutProgress
+from stillhouse.types import Trajectory
 from tasks.run.progress import Listener
 from tasks.run.stages import EVALUATION_OF
+
+_MAX_POINTS: Final = 400
+"""Of a curve; a longer one loses every second point."""
+_NUM_TRAJECTORIES: Final = 3
+_NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
 class RunWatch:
     """A `Listener` that passes everything on to the one that shows it, and tells it the state of the run.
 
+    It keeps the latest report of each stage, its curves and the last trajectories, for the run's page.
+
     Args:
         stages: names of those planned, in their order.
         shown: receives what this one receives, and the state of the run.
         earlier: seconds that stages took in an earlier run of this kind, by name.
+        page: address of the run's page; empty without one.
         clock: monotonic, in seconds.
     """
 
@@ -26,11 +38,17 @@ class RunWatch:
         stages: Sequence[str],
         shown: Listener,
         earlier: Mapping[str, float],
+        page: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shown = shown
         self._earlier = earlier
+        self._page = page
         self._clock = clock
+        self._bars: dict[str, Bar] = {}
+        self._first_reports: dict[str, float] = {}
+        self._curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+        self._trajectories: deque[tuple[str, Trajectory]] = deque(maxlen=_NUM_TRAJECTORIES)
         self._stages = [StageState(name, "ahead") for name in stages]
         self._lock = RLock()
         self._began = clock()
@@ -43,13 +61,25 @@ class RunWatch:
         self._shown.update(stage, done, total, **facts)
         eta_s = facts.get("eta_s")
         with self._lock:
+            self._bars[stage] = Bar(done, total, self._seconds(stage), dict(facts))
+            if done:
+                self._add_to_curves(stage, done, {name: facts[name] for name in facts if name not in _NO_CURVES})
             self._observe(eta_s if isinstance(eta_s, int | float) else None)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.state.RolloutWatcher`."""
         self._shown.update_rollouts(stage, state)
         with self._lock:
+            self._bars[stage] = Bar(state.done, state.total, self._seconds(stage), rollouts=state)
+            # Evaluations are too short to be read as curves.
+            if state.limit and not stage.startswith("evaluate "):
+                self._add_to_curves(stage, state.done, {"limit": state.limit, "tokens_per_s": state.tokens_per_s})
+                self._add_to_curves(stage, state.done, {"usd": state.usd} if state.usd else {})
             self._observe(state.eta_s)
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        """See `Listener`."""
+        self._trajectories.appendleft((stage, trajectory))
 
     def update_run(self, state: RunState) -> None:
         """See `Listener`."""
@@ -72,6 +102,25 @@ class RunWatch:
             self._shown.update_run(self.state)
 
     @property
+    def bars(self) -> dict[str, Bar]:
+        """The latest report of each stage, by the name under which it reports."""
+        with self._lock:
+            return dict(self._bars)
+
+    @property
+    def curves(self) -> dict[str, dict[str, list[tuple[int, float]]]]:
+        """Figures of each stage by items or steps done."""
+        with self._lock:
+            return {
+                stage: {name: list(points) for name, points in curves.items()} for stage, curves in self._curves.items()
+            }
+
+    @property
+    def trajectories(self) -> list[tuple[str, Trajectory]]:
+        """The last ones with their stages, newest first."""
+        return list(self._trajectories)
+
+    @property
     def state(self) -> RunState:
         """The state of the run now."""
         with self._lock:
@@ -87,7 +136,22 @@ class RunWatch:
             later = [self._expected(stage.name) for stage in stages if stage.status == "ahead"]
             known = [seconds for seconds in later if seconds is not None]
             total = None if eta_s is None else eta_s + sum(known)
-            return RunState(tuple(stages), self._doing, total, len(later) - len(known))
+            return RunState(tuple(stages), self._doing, total, len(later) - len(known), self._page)
+
+    def _seconds(self, stage: str) -> float:
+        now = self._clock()
+        return now - self._first_reports.setdefault(stage, now)
+
+    def _add_to_curves(self, stage: str, done: int, figures: Mapping[str, Fact | None]) -> None:
+        for name, value in figures.items():
+            if not isinstance(value, int | float):
+                continue
+            points = self._curves.setdefault(stage, {}).setdefault(name, [])
+            if points and points[-1][0] == done:
+                points.pop()
+            points.append((done, float(value)))
+            if len(points) > _MAX_POINTS:
+                del points[1:-1:2]
 
     def _observe(self, eta_s: float | None) -> None:
         if eta_s is not None:

@@ -44,7 +44,7 @@ class OnPolicy:
     """
 
     name = "on_policy"
-    headline = ("teacher_kl", "reward")
+    headline = ("teacher_kl", "reward", "mean_completion_tokens")
     guarded = None
     validation: tuple[Sample, ...] = ()
     """Empty: each batch is itself a measurement on fresh samples."""

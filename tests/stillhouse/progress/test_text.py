@@ -24,8 +24,16 @@ def test_everything_a_person_asks_for_is_said() -> None:
 
 
 def test_facts_carry_their_units() -> None:
-    facts = {"teacher_kl": 0.12345, "rows_per_s": 2.0, "learning_rate": 0.0, "eta_s": 59.6, "limit": 8, "note": "a b"}
-    assert facts_text(facts) == "teacher kl 0.123, 2 rows/s, lr 0.0e+00, 1 min left, limit 8, note a b"
+    facts = {
+        "teacher_kl": 0.12345,
+        "mean_completion_tokens": 31.4,
+        "rows_per_s": 2.0,
+        "learning_rate": 0.0,
+        "eta_s": 59.6,
+        "limit": 8,
+        "note": "a b",
+    }
+    assert facts_text(facts) == "teacher kl 0.123, length 31, 2 rows/s, lr 0.0e+00, 1 min left, limit 8, note a b"
 
 
 def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:

@@ -6,6 +6,7 @@ import pytest
 from stillhouse.errors import QuotaError
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
+from stillhouse.types import Trajectory
 from tasks.run.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
 
 
@@ -21,6 +22,9 @@ class Seen:
 
     def update_run(self, state: RunState) -> None:
         raise AssertionError("there is no run")
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        pass
 
     def say(self, doing: str) -> None:
         raise AssertionError("nothing else is done")

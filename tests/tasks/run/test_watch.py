@@ -1,5 +1,6 @@
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
+from stillhouse.types import Trajectory
 from tasks.run.watch import RunWatch
 
 
@@ -16,6 +17,9 @@ class Shown:
     def update_run(self, state: RunState) -> None:
         self.runs.append(state)
 
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        pass
+
     def say(self, doing: str) -> None:
         raise AssertionError("a run says it in its state")
 
@@ -29,7 +33,7 @@ class Clock:
 
 def _watch(*stages: str, **earlier: float) -> tuple[RunWatch, Shown, Clock]:
     shown, clock = Shown(), Clock()
-    return RunWatch(stages, shown, earlier, clock), shown, clock
+    return RunWatch(stages, shown, earlier, clock=clock), shown, clock
 
 
 def test_a_run_goes_from_stage_to_stage_and_forgets_what_the_last_one_did() -> None:

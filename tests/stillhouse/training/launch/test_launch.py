@@ -114,7 +114,9 @@ def test_launcher_relays_the_checkpoint_and_every_step_after_it(continued: Conti
     assert [done for _, done, _, _ in continued.updates] == list(range(first, last + 1))
     stage, _, total, facts = continued.updates[-1]
     assert (stage, total) == (continued.killed.method, last)
-    headline = {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward"}}[stage]
+    headline = {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward", "mean_completion_tokens"}}[
+        stage
+    ]
     assert set(facts) == headline | {"learning_rate", "tokens_per_s"}
     assert set(continued.updates[-2][3]) == {*facts, "eta_s"}
 

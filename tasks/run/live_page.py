@@ -1,0 +1,84 @@
+"""The page and the progress file of a running flow, written by a thread every few seconds."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from stillhouse.errors import StillhouseError, StoreError
+from stillhouse.progress.snapshot import PROGRESS_FILE, Snapshot, dump_snapshot
+from stillhouse.report.live import LiveData, write_live_page
+from stillhouse.store import ArtifactStore
+from stillhouse.store.atomic import write_atomic
+
+_EVERY_S: Final = 2.0
+_UPLOAD_EVERY_S: Final = 20.0
+"""To a storage that machines share."""
+_JOIN_TIMEOUT_S: Final = 10.0
+_logger = logging.getLogger("stillhouse.live_page")
+
+
+class LivePage:
+    """Writes `report.html` and `progress.json` of a run from its first second on; a full disk costs one warning.
+
+    Args:
+        folder: of the run's report.
+        data: what the page shows now.
+        store: shares the folder with other machines.
+    """
+
+    def __init__(
+        self, folder: Path, data: Callable[[], LiveData], store: ArtifactStore, *, every_s: float = _EVERY_S
+    ) -> None:
+        self._folder = folder
+        self._data = data
+        self._store = store
+        self._every_s = every_s
+        self._uploaded = time.monotonic()
+        self._warned = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write_all, name="live-page", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        failure = None if error is None else str(error) or type(error).__name__
+        last = replace(self._data().snapshot, status="done" if error is None else "failed", failure=failure)
+        with suppress(StoreError):
+            self._write_snapshot(last)
+
+    def stop(self) -> None:
+        """Leaves the page to the report that takes its place."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def _write_all(self) -> None:
+        while True:
+            try:
+                data = self._data()
+                write_live_page(self._folder, data)
+                self._write_snapshot(data.snapshot)
+            except StillhouseError as error:
+                if not self._warned:
+                    _logger.warning("the run's page cannot be written: %s. The run goes on", error)
+                self._warned = True
+            if self._ended.wait(self._every_s):
+                return
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        write_atomic(self._folder / PROGRESS_FILE, dump_snapshot(snapshot))
+        now = time.monotonic()
+        if now - self._uploaded >= _UPLOAD_EVERY_S or snapshot.status != "running":
+            self._uploaded = now
+            self._store.share_folder(self._folder)
