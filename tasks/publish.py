@@ -116,11 +116,11 @@ def _watch(run: Run) -> tuple[RunWatch, LivePage]:
                 verified=None,
                 stage={"rollouts": "teacher"}.get(stage, stage.removeprefix("evaluate ")),
             )
-            for stage, trajectory in watch.trajectories
+            for stage, trajectory in watch.last_trajectories
         ]
         return LiveData(f"Stillhouse: {run.name}", snapshot, watch.curves, trajectories)
 
-    return watch, LivePage(folder, data, run.context.store)
+    return watch, LivePage(folder, data, lambda: [row for _, row in watch.trajectories], run.context.store)
 
 
 def publish(run: Run) -> Published:
@@ -260,6 +260,7 @@ def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
             stop_reason=trajectory.stop_reason,
             verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
             stage=name.removeprefix(EVALUATION_OF),
+            prompt_id=f"{trajectory.prompt_id} {trajectory.sample_index}",
         )
         for name, evaluation in evaluations.items()
         for trajectory in islice(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE), num_each)

@@ -1,14 +1,22 @@
 """Verbs for data: view trajectories, convert files of other programs, export datasets."""
 
 import shutil
+import time
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from flows.verbs.runs import is_running
 from stillhouse.config import SamePrompt
 from stillhouse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stillhouse.report.view.page import WrittenPage
+
+_FOLLOW_S = 5
 
 Store = Annotated[str, typer.Option(help="Folder that holds what runs left behind, or a URL of object storage.")]
 Push = Annotated[
@@ -37,17 +45,30 @@ def view(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Write the page anew while the run goes on; it reloads itself.")
+    ] = False,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
     from stillhouse.report.view import view_run
     from stillhouse.store.runs import fetch_run
 
-    root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
-    page = view_run(run, root, output, max_rows)
+    def write(reload_s: int | None) -> "WrittenPage":
+        root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
+        return view_run(run, root, output, max_rows, reload_s=reload_s)
+
+    follows = follow and is_running(store, run)
+    page = write(_FOLLOW_S if follows else None)
     more = "" if page.is_complete else "; there are more, which --max-rows lets in"
     typer.echo(f"{page.path}: {page.num_rows} trajectories{more}")
     if open_page and not webbrowser.open(page.path.absolute().as_uri()):
         typer.echo("no browser was found here: open the file in one", err=True)
+    with suppress(KeyboardInterrupt):
+        while follows:
+            time.sleep(_FOLLOW_S)
+            follows = is_running(store, run)
+            # The last page does not reload itself any more.
+            write(_FOLLOW_S if follows else None)
 
 
 def convert(

@@ -2,23 +2,20 @@
 
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from flows.verbs.data import Store
-from stillhouse.errors import InputError, StillhouseError
+from flows.verbs.runs import SILENT_S, read_progress
+from stillhouse.errors import StillhouseError
 
 if TYPE_CHECKING:
     from stillhouse.progress.snapshot import Snapshot
     from stillhouse.progress.terminal import TerminalProgress
-    from stillhouse.store import ArtifactStore
 
 _EVERY_S: Final = 1.0
 _EVERY_REMOTE_S: Final = 10.0
-_SILENT_S: Final = 60.0
-"""A run writes every two seconds, and shares what it wrote every twenty."""
 
 
 def watch(
@@ -30,31 +27,18 @@ def watch(
     """Watch a run from another terminal or machine, until it ends."""
     from stillhouse.progress.terminal import TerminalProgress, error_console
     from stillhouse.store import ArtifactStore
-    from stillhouse.store.runs import fetch_records, find_run_folder
 
     place = ArtifactStore(store)
-    fetch_records(place)
-    folder = find_run_folder(place.root, run)
-    console = error_console()
-    with suppress(KeyboardInterrupt), TerminalProgress(console) as progress:
-        while (snapshot := _read(place, folder)).status == "running":
-            _show(snapshot, progress)
-            time.sleep(_EVERY_S if place.remote is None else _EVERY_REMOTE_S)
+    folder, snapshot = read_progress(place, run)
+    with suppress(KeyboardInterrupt), TerminalProgress(error_console()) as progress:
         _show(snapshot, progress)
+        while snapshot.status == "running":
+            time.sleep(_EVERY_S if place.remote is None else _EVERY_REMOTE_S)
+            _, snapshot = read_progress(place, folder.name)
+            _show(snapshot, progress)
     if snapshot.status == "failed":
         raise StillhouseError(f"the run has failed: {snapshot.failure}")
     typer.echo(f"{folder.name}: {snapshot.status}")
-
-
-def _read(store: "ArtifactStore", folder: Path) -> "Snapshot":
-    from stillhouse.progress.snapshot import PROGRESS_FILE, parse_snapshot
-
-    try:
-        if store.remote is None:
-            return parse_snapshot((folder / PROGRESS_FILE).read_bytes())
-        return parse_snapshot(store.remote.read(f"reports/{folder.name}/{PROGRESS_FILE}") or b"")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder / PROGRESS_FILE}: no progress of a run can be read there: {error}") from error
 
 
 def _show(snapshot: "Snapshot", progress: "TerminalProgress") -> None:
@@ -66,5 +50,5 @@ def _show(snapshot: "Snapshot", progress: "TerminalProgress") -> None:
         progress.set_seconds(stage, bar.seconds)
     silent_s = time.time() - snapshot.updated_at
     progress.update_run(snapshot.run)
-    if snapshot.status == "running" and silent_s > _SILENT_S:
+    if snapshot.status == "running" and silent_s > SILENT_S:
         progress.say(f"silent for {silent_s:.0f} s: it was killed, or its machine is away")

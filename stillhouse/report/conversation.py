@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 from stillhouse.types import Message
 
@@ -62,6 +62,8 @@ class SampleTrajectory:
     """Whether its answer is right; None if unverified."""
     stage: str
     """Model that sampled it: teacher, base, sft, on_policy."""
+    prompt_id: str = ""
+    """Answers to one prompt stand side by side; empty for one that stands alone."""
 
     @property
     def verdict(self) -> str:
@@ -77,6 +79,21 @@ class SampleTrajectory:
     def num_turns(self) -> int:
         """Number of the assistant's messages."""
         return sum(message["role"] == "assistant" for message in self.messages)
+
+    @property
+    def prompt(self) -> Self:
+        """The messages before the first answer, as a conversation of their own."""
+        return replace(self, messages=self.messages[: self._num_prompt])
+
+    @property
+    def answer(self) -> Self:
+        """The messages from the first answer on, as a conversation of their own."""
+        return replace(self, messages=self.messages[self._num_prompt :])
+
+    @property
+    def _num_prompt(self) -> int:
+        roles = [message["role"] for message in self.messages]
+        return roles.index("assistant") if "assistant" in roles else len(roles)
 
     @property
     def views(self) -> list[MessageView]:

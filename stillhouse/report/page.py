@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from stillhouse.report.conversation import SampleTrajectory
 from stillhouse.report.data import ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 from stillhouse.report.format import decimal, dollars, percent
@@ -71,9 +72,18 @@ def render(report: ReportData) -> str:
         dataset_facts=[(name, report.dataset[name]) for name in _DATASET_FACTS if report.dataset.get(name) is not None],
         drop_reasons=sorted((report.dataset.get("drop_reasons") or {}).items(), key=lambda item: (-item[1], item[0])),
         last_metrics={method: last for method, rows in report.training.items() if (last := _last_values(rows))},
+        groups=_by_prompt(report.trajectories),
         config=yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True) if report.config else "",
         plots={name: svg for name, svg in _plots(report) if svg is not None},
     )
+
+
+def _by_prompt(trajectories: Sequence[SampleTrajectory]) -> list[list[SampleTrajectory]]:
+    """Trajectories that answer one prompt together, in the order of the first of each."""
+    groups: dict[str, list[SampleTrajectory]] = {}
+    for number, trajectory in enumerate(trajectories):
+        groups.setdefault(trajectory.prompt_id or f"alone {number}", []).append(trajectory)
+    return list(groups.values())
 
 
 def _links(report: ReportData) -> list[tuple[str, str]]:

@@ -14,6 +14,8 @@ from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
 from stillhouse.store.remote import RemoteFolder
 
 RUN_FILE = "run.json"
+RECENT_FILE = "recent.jsonl"
+"""The last trajectories of the stage that is under way; gone when the run has ended."""
 _MIN_PREFIX = 6
 _MAX_NAMED = 8
 _MAX_BELOW = 3
@@ -66,14 +68,14 @@ def find_run(store_root: Path, name: str) -> RunRecord:
 
 
 def find_run_folder(store_root: Path, name: str) -> Path:
-    """The folder of the run's record and report, by the names that `find_run` takes; `latest` is the newest of all.
-
-    Raises:
-        InputError: as `find_run`.
-    """
-    if name == "latest" and (files := sorted(store_root.glob(f"reports/*/{RUN_FILE}"))):
-        return files[-1].parent
+    """The folder of the run's record and report, by the names that `find_run` takes; raises as that."""
     return _find(store_root, name)[0]
+
+
+def newest_run_folder(store_root: Path) -> Path:
+    """The folder of the run that began last, whatever it has made; raises InputError without one."""
+    files = sorted(store_root.glob(f"reports/*/{RUN_FILE}"))
+    return files[-1].parent if files else find_run_folder(store_root, "latest")
 
 
 def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:
@@ -82,7 +84,8 @@ def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:
     found = [(folder, read_run_record(folder / RUN_FILE)) for folder in folders]
     records = {folder.name: record for folder, record in found}
     if name == "latest" and found:
-        return next((run for run in found if run[1].artifacts), found[0])
+        made = (run for run in found if run[1].artifacts or (run[0] / RECENT_FILE).is_file())
+        return next(made, found[0])
     matches = []
     for folder, record in found:
         ids = (record.mlflow_run_id, record.prefect_flow_run_id, record.prefect_flow_run_name)

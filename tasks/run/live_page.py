@@ -1,9 +1,10 @@
 """The page and the progress file of a running flow, written by a thread every few seconds."""
 
 import logging
+import operator
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from stillhouse.errors import StillhouseError, StoreError
 from stillhouse.progress.snapshot import PROGRESS_FILE, Snapshot, dump_snapshot
 from stillhouse.report.live import LiveData, write_live_page
 from stillhouse.store import ArtifactStore
-from stillhouse.store.atomic import write_atomic
+from stillhouse.store.atomic import replaced_atomically, write_atomic
+from stillhouse.store.records import write_jsonl
+from stillhouse.store.runs import RECENT_FILE
+from stillhouse.types import Trajectory
 
 _EVERY_S: Final = 2.0
 _UPLOAD_EVERY_S: Final = 20.0
@@ -29,14 +33,23 @@ class LivePage:
     Args:
         folder: of the run's report.
         data: what the page shows now.
+        recent: the last trajectories of the stage under way, for `stillhouse view`.
         store: shares the folder with other machines.
     """
 
     def __init__(
-        self, folder: Path, data: Callable[[], LiveData], store: ArtifactStore, *, every_s: float = _EVERY_S
+        self,
+        folder: Path,
+        data: Callable[[], LiveData],
+        recent: Callable[[], Sequence[Trajectory]],
+        store: ArtifactStore,
+        *,
+        every_s: float = _EVERY_S,
     ) -> None:
         self._folder = folder
         self._data = data
+        self._recent = recent
+        self._written: Sequence[Trajectory] = []
         self._store = store
         self._every_s = every_s
         self._uploaded = time.monotonic()
@@ -56,6 +69,8 @@ class LivePage:
         last = replace(self._data().snapshot, status="done" if error is None else "failed", failure=failure)
         with suppress(StoreError):
             self._write_snapshot(last)
+        with suppress(OSError):
+            (self._folder / RECENT_FILE).unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Leaves the page to the report that takes its place."""
@@ -68,6 +83,7 @@ class LivePage:
             try:
                 data = self._data()
                 write_live_page(self._folder, data)
+                self._write_recent()
                 self._write_snapshot(data.snapshot)
             except StillhouseError as error:
                 if not self._warned:
@@ -75,6 +91,14 @@ class LivePage:
                 self._warned = True
             if self._ended.wait(self._every_s):
                 return
+
+    def _write_recent(self) -> None:
+        recent = self._recent()
+        if len(recent) == len(self._written) and all(map(operator.is_, recent, self._written)):
+            return
+        self._written = recent
+        with replaced_atomically(self._folder / RECENT_FILE) as file:
+            write_jsonl(file, recent)
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         write_atomic(self._folder / PROGRESS_FILE, dump_snapshot(snapshot))

@@ -16,7 +16,8 @@ from tasks.run.stages import EVALUATION_OF
 
 _MAX_POINTS: Final = 400
 """Of a curve; a longer one loses every second point."""
-_NUM_TRAJECTORIES: Final = 3
+_NUM_SHOWN: Final = 3
+_NUM_TRAJECTORIES: Final = 200
 _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
@@ -48,6 +49,7 @@ class RunWatch:
         self._bars: dict[str, Bar] = {}
         self._first_reports: dict[str, float] = {}
         self._curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+        self._ended_trajectories: list[tuple[str, Trajectory]] = []
         self._trajectories: deque[tuple[str, Trajectory]] = deque(maxlen=_NUM_TRAJECTORIES)
         self._stages = [StageState(name, "ahead") for name in stages]
         self._lock = RLock()
@@ -79,7 +81,8 @@ class RunWatch:
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
         """See `Listener`."""
-        self._trajectories.appendleft((stage, trajectory))
+        with self._lock:
+            self._trajectories.appendleft((stage, trajectory))
 
     def update_run(self, state: RunState) -> None:
         """See `Listener`."""
@@ -97,6 +100,9 @@ class RunWatch:
             ended = StageState(name, "cached" if cached else "done", seconds)
             if name not in [stage.name for stage in self._stages]:
                 self._stages.insert(self.state.number - 1, ended)
+            # They are in the stage's artifact now, but one still has to be looked at on the page.
+            self._ended_trajectories = self.trajectories[:_NUM_SHOWN] or self._ended_trajectories
+            self._trajectories.clear()
             self._stages = [ended if stage.name == name else stage for stage in self._stages]
             self._begin_next()
             self._shown.update_run(self.state)
@@ -117,8 +123,14 @@ class RunWatch:
 
     @property
     def trajectories(self) -> list[tuple[str, Trajectory]]:
-        """The last ones with their stages, newest first."""
-        return list(self._trajectories)
+        """The last ones of the stage under way, with the name that it is shown under, newest first."""
+        with self._lock:
+            return list(self._trajectories)
+
+    @property
+    def last_trajectories(self) -> list[tuple[str, Trajectory]]:
+        """A few of `trajectories`, or of those of the stage before."""
+        return self.trajectories[:_NUM_SHOWN] or self._ended_trajectories
 
     @property
     def state(self) -> RunState:

@@ -6,16 +6,20 @@ const list = document.getElementById("list");
 const reader = document.getElementById("reader");
 const help = document.getElementById("help");
 const SEARCH_AFTER_MS = 120;
+const WIDE = matchMedia("(min-width: 821px)");
+const MAX_COMPARED = 12;
 
 class Page {
   #matching = null;
   #progress = 1;
   #timer = 0;
   #open = null;
+  #wasRead = false;
 
   constructor(rows) {
     this.rows = rows;
     this.byId = new Map(rows.map((row) => [row.id, row]));
+    this.byPrompt = Map.groupBy(rows.filter((row) => row.prompt !== null), (row) => row.prompt);
     this.bodies = new Bodies();
     this.search = new Search(this.bodies, rows);
     this.list = new List(list, document.getElementById("rows"), (row) => this.open(row, { focus: true }));
@@ -35,7 +39,11 @@ class Page {
     this.#showControls();
     this.#find();
     const row = this.byId.get(address.get("t"));
+    const isFirst = !this.#wasRead;
+    this.#wasRead = true;
     if (row) this.open(row);
+    // There is room for both list and trajectory.
+    else if (isFirst && this.list.rows.length > 0 && !address.has("t") && WIDE.matches) this.open(this.list.rows[0]);
     else if (address.has("t")) this.#say(`No trajectory ${address.get("t")} on this page.`);
     else this.close();
   }
@@ -61,17 +69,39 @@ class Page {
     this.state.t = row.id;
     this.#writeAddress();
     this.list.mark(row);
-    const body = await this.bodies.get(row);
+    const alternatives = this.alternatives(row);
+    const compares = this.state.compare && alternatives.length > 1;
+    const shown = compares ? alternatives : [row];
+    const bodies = await Promise.all(shown.map((each) => this.bodies.get(each)));
+    const body = bodies[shown.indexOf(row)];
     // Somebody may have gone on meanwhile.
     if (this.#open !== row) return;
     app.classList.add("reading");
     const back = make("button", { type: "button", class: "back", text: "Back to the list", onclick: () => this.close({ focus: true }) });
     const copy = make("button", { type: "button", class: "quiet", text: "Copy as JSON", onclick: () => this.#copy(copy, body) });
     const fold = make("button", { type: "button", class: "quiet", text: "Fold all", onclick: () => this.fold() });
-    reader.replaceChildren(make("nav", { class: "bar", "aria-label": "Trajectory" }, back, fold, copy), trajectoryView(row, body));
+    const text = compares ? "One alone" : `Compare ${count(alternatives.length)} answers`;
+    const compare = alternatives.length > 1 ? make("button", { type: "button", class: "compare", text, onclick: () => this.compare() }) : null;
+    const view = compares ? comparisonView(row, shown, bodies, (each) => this.open(each)) : trajectoryView(row, body);
+    reader.replaceChildren(make("nav", { class: "bar", "aria-label": "Trajectory" }, back, compare, fold, copy), view);
     reader.scrollTop = 0;
     this.#highlight();
     if (focus) reader.focus({ preventScroll: true });
+  }
+
+  // The first answer of each model and stage to the prompt of a row, the row's own among them.
+  alternatives(row) {
+    const first = new Map();
+    for (const each of this.byPrompt.get(row.prompt) ?? []) {
+      const key = `${each.stage}\n${each.model}`;
+      if (!first.has(key) || each === row) first.set(key, each);
+    }
+    return [...first.values()].slice(0, MAX_COMPARED);
+  }
+
+  compare() {
+    this.state.compare = this.state.compare ? "" : "1";
+    this.open(this.#open);
   }
 
   close({ focus = false } = {}) {
@@ -198,9 +228,17 @@ function onKey(page, event) {
   else if (inList && event.key === "Enter") reader.focus();
   else if (event.key === "/") query.select();
   else if (event.key === "f") page.fold();
+  else if (event.key === "c") page.compare();
   else if (event.key === "?") help.showModal();
   else return;
   event.preventDefault();
+}
+
+// While a run goes on, the page is written anew every few seconds; what is open stays open by the address.
+function reloadRegularly() {
+  setInterval(() => {
+    if (reader.scrollTop < 40 && document.activeElement !== query && !help.open) location.reload();
+  }, 1000 * Number(app.dataset.reload));
 }
 
 async function start() {
@@ -210,6 +248,7 @@ async function start() {
   }
   const page = new Page(await readIndex(app.dataset.columns.split(" ")));
   document.addEventListener("keydown", (event) => onKey(page, event));
+  if (app.dataset.reload) reloadRegularly();
   document.getElementById("show-help").addEventListener("click", () => help.showModal());
   document.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
 }

@@ -32,12 +32,15 @@ _CHUNK_BYTES: Final = 256 << 10
 _BASE64_BYTES: Final = 3 << 14
 """Read at once; a multiple of 3, so that base64 pieces can be joined."""
 _QUESTION_CHARS: Final = 160
+_PROMPT_CHARS: Final = 16
+"""Of a prompt's id: enough to tell those of a page apart."""
 
 COLUMNS: Final = (
     "id", "stage", "question", "outcome", "kept", "stop_reason", "tools", "score", "turns", "tool_calls", "tool_errors",
-    "completion_tokens", "chars", "usd", "latency_s", "model", "tag", "chunk", "place",
+    "completion_tokens", "chars", "usd", "latency_s", "model", "tag", "prompt", "chunk",
+    "place",
 )  # fmt: skip
-"""Columns of the index; `chunk` and `place` locate the body."""
+"""Columns of the index; `prompt` is equal for rows of one prompt, `chunk` and `place` locate the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,12 @@ class WrittenPage:
     """Whether all rows of the source are on the page."""
 
 
-def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> WrittenPage:
+def write_page(
+    path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int, *, reload_s: int | None = None
+) -> WrittenPage:
     """Writes the page of the first `max_rows` rows atomically; it says if there are more.
+
+    With `reload_s` it reloads itself so often, unless somebody is reading further down or typing.
 
     Raises:
         StoreError: it cannot be written.
@@ -72,6 +79,7 @@ def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_
                     title=title,
                     place=place,
                     written=written,
+                    reload_s=reload_s,
                     columns=" ".join(COLUMNS),
                     style=style_sheet(CONVERSATION_CSS, _FOLDER / "view.css"),
                     script="\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS),
@@ -144,6 +152,7 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
         # As the model wrote them.
         "tools": list(dict.fromkeys(call.name or "(no name)" for message in messages for call in calls_of(message))),
         "score": row.score,
+        "prompt": (row.body.get("prompt_id") or "")[:_PROMPT_CHARS] or None,
         "chars": num_bytes,
         "chunk": chunk,
         "place": place,
@@ -151,7 +160,9 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
     return [values[column] for column in COLUMNS]
 
 
-def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) -> WrittenPage:
+def view_run(
+    name: str, store_root: Path, output: Path | None, max_rows: int, *, reload_s: int | None = None
+) -> WrittenPage:
     """Writes the page of a run, an artifact's folder or a file; without `output` as `views/TITLE.html` in the store.
 
     Raises:
@@ -163,4 +174,4 @@ def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) ->
         require_whole(folder)
     file_name = re.sub(r"[^\w.-]+", "-", source.title).strip("-.") or "trajectories"
     page = output or store_root / "views" / f"{file_name}.html"
-    return write_page(page, source.title, source.place, read_view_rows(source), max_rows)
+    return write_page(page, source.title, source.place, read_view_rows(source), max_rows, reload_s=reload_s)

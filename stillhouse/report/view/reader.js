@@ -151,6 +151,11 @@ function pill(text, kind = "") {
   return make("span", { class: `pill ${kind}`, text });
 }
 
+// A model that comes with Stillhouse, or lies in a folder.
+function isLocal(model) {
+  return /^(embedded:|[./~])/.test(model ?? "");
+}
+
 function factList(body) {
   const tokens = [body.prompt_tokens, body.completion_tokens].map(count).join(" \u2192 ");
   const thought = body.reasoning_tokens ? ` (${count(body.reasoning_tokens)} reasoning)` : "";
@@ -161,7 +166,7 @@ function factList(body) {
     ["Turns", count(body.turns?.length ?? body.num_turns)],
     ["Tool calls", `${count(body.tool_calls)}${errors}`],
     ["Tokens", `${tokens}${thought}`],
-    ["Cost", body.usd === null ? "unknown" : dollars(body.usd)],
+    ["Cost", body.usd !== null ? dollars(body.usd) : isLocal(body.model) ? "local" : "unknown"],
     ["Waited", seconds(body.latency_s)],
     ["Score", body.score === null ? null : String(body.score)],
     ["Model", body.model],
@@ -186,7 +191,7 @@ function extras(body) {
   return parts;
 }
 
-function trajectoryView(row, body) {
+function messagesView(body) {
   const callNames = new Map();
   for (const message of body.messages) {
     for (const call of Array.isArray(message.tool_calls) ? message.tool_calls : []) callNames.set(call?.id, asText(call?.function?.name));
@@ -194,10 +199,13 @@ function trajectoryView(row, body) {
   const turns = Array.isArray(body.turns) ? body.turns : [];
   // The prompt may hold answers itself: those sampled are the last ones.
   let number = turns.length - body.messages.filter((message) => message.role === "assistant").length;
-  const messages = body.messages.map((message) => {
+  return body.messages.map((message) => {
     const at = message.role === "assistant" ? number++ : -1;
     return messageBlock(message, callNames, turns[at], at + 1);
   });
+}
+
+function trajectoryView(row, body) {
   const reasons = (body.drop_reasons ?? []).map((reason) => pill(spaced(reason)));
   return make(
     "article",
@@ -217,6 +225,31 @@ function trajectoryView(row, body) {
       textBlock(asText(body.error.message), true)) : null,
     factList(body),
     ...extras(body),
-    make("div", { class: "messages" }, ...messages),
+    make("div", { class: "messages" }, ...messagesView(body)),
+  );
+}
+
+// Answers to one prompt in columns: what they share stands above them once.
+function comparisonView(row, rows, bodies, onOpen) {
+  const text = (message) => JSON.stringify([message?.role, message?.content]);
+  let shared = 0;
+  while (bodies.every((body) => body.messages[shared] && body.messages[shared].role !== "assistant"
+    && text(body.messages[shared]) === text(bodies[0].messages[shared]))) shared++;
+  const columns = rows.map((each, i) =>
+    make("section", { class: each === row ? "column chosen" : "column" },
+      make("header", {},
+        make("h3", {}, make("button", { type: "button", text: each.stage || each.model || "answer", onclick: () => onOpen(each) })),
+        make("div", { class: "pills" }, pill(each.outcome, each.outcome), pill(plural(each.turns, "turn")),
+          each.completion_tokens === null ? null : pill(`${count(each.completion_tokens)} tok`))),
+      make("div", { class: "messages" }, ...messagesView(bodies[i]).slice(shared))));
+  return make(
+    "article",
+    { class: "trajectory comparison" },
+    make("header", {},
+      make("h2", { text: row.question || "(no user message)", dir: "auto" }),
+      bodies[0].expected_answer === null || bodies[0].expected_answer === undefined ? null
+        : make("p", { class: "identity", text: `Expected answer: ${bodies[0].expected_answer}` })),
+    make("div", { class: "messages" }, ...messagesView(bodies[0]).slice(0, shared)),
+    make("div", { class: "columns" }, ...columns),
   );
 }

@@ -5,9 +5,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record, runs_below
+from stillhouse.store.runs import (
+    RECENT_FILE,
+    RUN_FILE,
+    RunRecord,
+    find_run,
+    find_run_folder,
+    read_run_record,
+    runs_below,
+)
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
+UNDER_WAY = "under way"
+"""Shown as the stage of trajectories whose stage has not ended."""
 _DATASET_FILES = ("train.parquet", "validation.parquet", "rejected.parquet")
 
 
@@ -43,7 +53,7 @@ def find_source(name: str, store_root: Path) -> ViewSource:
     path = Path(name)
     record_file = path if path.name == RUN_FILE else path / RUN_FILE
     if record_file.is_file():
-        return _of_run(read_run_record(record_file), path)
+        return _of_run(read_run_record(record_file), path, record_file.parent)
     if path.is_file():
         if path.suffix not in {".jsonl", ".parquet"}:
             raise ConfigError(f"{path}: expected a file of trajectories that ends in .jsonl or .parquet")
@@ -56,13 +66,14 @@ def find_source(name: str, store_root: Path) -> ViewSource:
                 f"{', '.join(_DATASET_FILES)} of a dataset, or a report's {RUN_FILE}{runs_below(path)}"
             )
         return ViewSource(path.resolve().name, str(path), tuple(TrajectoryFile("", file) for file in files))
-    return _of_run(find_run(store_root, name), store_root)
+    return _of_run(find_run(store_root, name), store_root, find_run_folder(store_root, name))
 
 
-def _of_run(record: RunRecord, place: Path) -> ViewSource:
-    """All trajectories of a run: the teacher's and those of each evaluation."""
+def _of_run(record: RunRecord, place: Path, folder: Path) -> ViewSource:
+    """All trajectories of a run: the teacher's, those of each evaluation, and the last ones of a stage under way."""
     folders = [(stage, Path(uri)) for stage, uris in record.artifacts.items() for uri in uris]
     parts = [TrajectoryFile(stage, file) for stage, folder in folders for file in _files(folder, TRAJECTORIES_FILE)]
+    parts += [TrajectoryFile(UNDER_WAY, file) for file in _files(folder, RECENT_FILE)]
     if not parts:
         gone = ", ".join(str(folder) for _, folder in folders if not folder.is_dir())
         raise InputError(

@@ -173,3 +173,14 @@ def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(fu
     same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "gain": 0.0}
     (line,) = overall_lines([same, {**same, "metric": "truncated_share"}])
     assert (line.group, line.difference, line.interval, line.sign) == ("Accuracy", "0.0", "0.0 to 0.0", "")
+
+
+def test_answers_to_one_prompt_stand_side_by_side_below_their_prompt(full: ReportData) -> None:
+    first = full.trajectories[0]
+    both = [replace(first, stage=name, prompt_id="p") for name in ("base", "teacher")]
+    html = render(replace(full, trajectories=[*both, replace(first, stage="sft")]))
+    assert html.count('class="trajectory group"') == 1
+    assert html.count('<div class="column">') == 2
+    assert html.count('<details class="trajectory">') == 1
+    group = html[html.index('class="trajectory group"') : html.index('<details class="trajectory">')]
+    assert group.count('<details class="message user"') == 1

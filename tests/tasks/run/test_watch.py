@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
@@ -72,3 +74,15 @@ def test_the_time_left_settles_although_its_estimates_jump() -> None:
         watch.update("sft", second, 200, eta_s=200.0 - second + (40.0 if second % 2 else -40.0))
     left = [run.eta_s or 0.0 for run in shown.runs[50:]]
     assert all(abs(eta_s - (150.0 - place)) < 10.0 for place, eta_s in enumerate(left))
+
+
+def test_the_trajectories_of_a_stage_that_has_ended_are_left_to_its_artifact(
+    make_answered: Callable[..., Trajectory],
+) -> None:
+    watch, _, _ = _watch("rollouts", "labels")
+    for number in range(5):
+        watch.show_trajectory("rollouts", make_answered(f"{number}?"))
+    assert [row.messages[0]["content"] for _, row in watch.last_trajectories] == ["4?", "3?", "2?"]
+    assert len(watch.trajectories) == 5
+    watch.end_stage("rollouts", cached=False, seconds=1.0)
+    assert (len(watch.trajectories), len(watch.last_trajectories)) == (0, 3)

@@ -260,9 +260,10 @@ BROKEN: list[dict[str, Any]] = [
 def test_odd_trajectories_are_shown_as_far_as_they_go(make_page: MakePage, visit: Visit) -> None:
     page = visit(make_page(BROKEN))
     for row in range(len(BROKEN)):
-        page.keyboard.press("j")
-        assert f"row-{row + 1}" in _open(page)
+        if row > 0:
+            page.keyboard.press("j")
         page.locator("#reader code", has_text=re.compile(f"^row-{row + 1}$")).wait_for()
+        assert f"row-{row + 1}" in _open(page)
     page.get_by_text("Show all 50,000 characters").click()
     assert "y" * 50_000 in _open(page)
 
@@ -300,6 +301,7 @@ def test_a_narrow_window_shows_the_list_or_the_trajectory(
 ) -> None:
     page = visit(make_page([make_trajectory(index) for index in range(3)]))
     page.set_viewport_size({"width": 400, "height": 800})
+    page.get_by_role("button", name="Back to the list").click()
     assert not page.locator("#reader").is_visible()
     page.get_by_text("What is question 1?").click()
     page.wait_for_selector("article")
@@ -307,3 +309,44 @@ def test_a_narrow_window_shows_the_list_or_the_trajectory(
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.get_by_role("button", name="Back to the list").click()
     assert page.locator("#list").is_visible()
+
+
+def test_the_page_opens_on_a_trajectory_where_there_is_room_for_it(
+    make_trajectory: Make, make_page: MakePage, visit: Visit
+) -> None:
+    page = visit(make_page([make_trajectory(0), make_trajectory(1)]))
+    assert "What is question 0?" in _open(page)
+    page.keyboard.press("Escape")
+    page.wait_for_selector("p.empty")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.evaluate("location.hash = ''")
+    page.reload()
+    page.wait_for_selector("[role=option]")
+    assert page.locator("#reader").is_hidden()
+
+
+def test_answers_of_several_models_to_one_prompt_stand_side_by_side(
+    make_trajectory: Make, make_page: MakePage, visit: Visit
+) -> None:
+    asked = {"prompt_id": "p", "question": "How many?"}
+    rows = [make_trajectory(0, answer="Seven.", model="small", **asked), make_trajectory(1)]
+    rows += [make_trajectory(2, answer="Eight.", model="large", **asked)]
+    rows += [make_trajectory(3, answer="Nine.", model="large", sample_index=1, **asked)]
+    page = visit(make_page(rows))
+    page.get_by_role("button", name="Compare 2 answers").click()
+    columns = page.locator(".column")
+    columns.nth(1).wait_for()
+    # Another sample of a model is compared when it is the one that is open.
+    texts = columns.all_inner_texts()
+    assert [("Seven." in text, "Eight." in text) for text in texts] == [(True, False), (False, True)]
+    # What they were asked stands above them once.
+    assert page.locator("article .system").count() == 1
+    page.reload()
+    columns.nth(1).wait_for()
+    columns.nth(1).get_by_role("button", name="large").click()
+    page.locator(".column.chosen").filter(has_text="Eight.").wait_for()
+    page.keyboard.press("c")
+    page.get_by_role("button", name="Compare 2 answers").wait_for()
+    page.keyboard.press("k")
+    assert "question 1" in _open(page)
+    assert page.get_by_role("button", name="Compare").count() == 0

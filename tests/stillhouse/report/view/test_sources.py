@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.report.view.sources import find_source
-from stillhouse.store.runs import RunRecord, write_run_record
+from stillhouse.store.runs import RECENT_FILE, RunRecord, write_run_record
 
 
 def _record(artifacts: dict[str, list[str]]) -> RunRecord:
@@ -47,6 +47,14 @@ def test_a_run_stands_for_the_trajectories_of_all_its_stages(tmp_path: Path) -> 
         assert [path.name for path in source.labels] == ["train.parquet", "rejected.parquet"]
         assert [path.parent.name for path in source.metadata] == ["m"]
         assert source.title == "distill, calm-otter"
+
+
+def test_a_run_under_way_has_the_last_trajectories_of_its_stage_as_well(tmp_path: Path) -> None:
+    report = tmp_path / "reports" / "20260301-100000-distill"
+    write_run_record(report, _record({}))
+    _write(report, RECENT_FILE)
+    source = find_source("latest", tmp_path)
+    assert [(part.stage, part.path) for part in source.parts] == [("under way", report / RECENT_FILE)]
 
 
 def test_what_holds_no_trajectories_is_refused_with_what_would(tmp_path: Path) -> None:
