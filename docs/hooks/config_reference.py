@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stillhouse.config import DistillConfig
+from stillhouse.config.section import ADVANCED
 from stillhouse.report.markdown import table
 
 FOLDER = "reference/config"
@@ -52,9 +53,11 @@ def _field(key: str, field: dict[str, Any]) -> str:
 
 
 def _facts(field: dict[str, Any]) -> str:
-    facts = [field["title"], _type(field)]
+    facts = [field["title"].removesuffix(ADVANCED), _type(field)]
     if "default" in field:
         facts.append(f"default `{_yaml(field['default'])}`")
+    elif field.get("nullable"):
+        facts.append("default `null`")
     else:
         facts.append("**required**")
     return "\n".join(['<div class="facts" markdown>', " · ".join(facts), "</div>"])
@@ -62,10 +65,14 @@ def _facts(field: dict[str, Any]) -> str:
 
 def _type(field: dict[str, Any]) -> str:
     """What may be written there, in words."""
+    if field.get("nullable"):
+        return f"{_type({name: value for name, value in field.items() if name != 'nullable'})} or `null`"
     if "anyOf" in field:
         return " or ".join(_type(one) for one in field["anyOf"])
     if "enum" in field or "const" in field:
-        return "one of " + ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+        return "one of " + ", ".join(
+            f"`{value}`" for value in field.get("enum", [field.get("const")]) if value is not None
+        )
     if "$ref" in field:
         return "section"
     match field["type"]:

@@ -218,6 +218,8 @@ _MEASURED_BY: Final = {
 class DatasetConfig(Section):
     """Which trajectories become training rows. Labels measure; `kept` follows from labels and this section."""
 
+    form_first = ("filters", "selection")
+
     labels: LabelsConfig = LabelsConfig()
     """What this machine measures of each trajectory."""
     judge: JudgeConfig = JudgeConfig()

@@ -40,6 +40,17 @@ class Divergence(Section):
 class OnPolicyConfig(TrainerConfig):
     """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
 
+    form_first = (
+        "enabled",
+        "teacher",
+        "num_steps",
+        "prompts_per_step",
+        "group_size",
+        "learning_rate",
+        "max_tokens",
+        "max_turns",
+    )
+
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
     teacher: str | None = None

@@ -44,6 +44,8 @@ class NamedSource(PromptSource):
 class PromptsConfig(PromptSource):
     """Where prompts come from and which of them are held out for evaluation."""
 
+    form_first = ("source", "max_prompts", "held_out_fraction", "verifier")
+
     sources: tuple[NamedSource, ...] = later_field(())
     """Several sources in place of `source`; a prompt that several of them have belongs to the first."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
@@ -105,6 +107,8 @@ class McpServerConfig(Section):
 class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
+    form_first = ("builtin", "file", "rewards_file")
+
     builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()
     """Tools that come with Stillhouse."""
     file: str | None = None
@@ -136,6 +140,8 @@ class ToolsConfig(Section):
 class TeacherConfig(Section):
     """The model imitated."""
 
+    form_first = ("model", "base_url")
+
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`."""
     base_url: str | None = None
@@ -161,6 +167,8 @@ class TeacherConfig(Section):
 
 class RolloutsConfig(Section):
     """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
+
+    form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them."""

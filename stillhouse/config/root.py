@@ -18,6 +18,8 @@ from stillhouse.config.training import SftConfig, StudentConfig
 class DistillConfig(Section):
     """A distillation from prompts to an evaluated student."""
 
+    form_first = ("prompts", "teacher", "rollouts", "budget", "student", "sft", "on_policy", "evaluation")
+
     prompts: PromptsConfig = PromptsConfig()
     teacher: TeacherConfig = TeacherConfig()
     rollouts: RolloutsConfig = RolloutsConfig()

@@ -28,6 +28,8 @@ StageName = Literal[
 class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
 
+    form_first = ("enabled", "max_prompts", "num_samples")
+
     enabled: bool = True
     """Run this stage."""
     max_prompts: int | None = Field(default=None, ge=1)
@@ -51,6 +53,8 @@ class EvaluationConfig(Section):
 class TrackingConfig(Section):
     """MLflow."""
 
+    form_first = ("enabled", "uri", "register_as")
+
     enabled: bool = True
     """Record the run in MLflow; the report page is written in any case."""
     uri: str | None = None
@@ -67,6 +71,8 @@ class TrackingConfig(Section):
 
 class RuntimeConfig(Section):
     """Facts of the machine and of this one run. Nothing here changes a result, so nothing here enters a cache key."""
+
+    form_first = ("store", "api_key_env", "concurrency", "device")
 
     store: str = "runs"
     """Folder of artifacts, journal, checkpoints and the MLflow database. For several machines a URL such as

@@ -1,10 +1,12 @@
 """Base of all config sections, and a field type that several share."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+ADVANCED: Final = " (advanced)"
+"""Behind the titles of fields that few people set."""
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
@@ -13,11 +15,31 @@ _SPELLINGS: Final = {
 """Spelling of words of field names in a form; `timeout_s` is a time in seconds."""
 
 
-def _as_form(schema: dict[str, Any]) -> None:
-    """Adds titles, and positions that keep the order of the source: Prefect's form sorts by name otherwise."""
-    for position, (name, field) in enumerate(schema.get("properties", {}).items()):
-        field["position"] = position
-        field["title"] = field_title(name)
+def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
+    """Adds titles, and positions: `form_first`, then the others in the order of the source, marked as advanced.
+
+    Prefect's form has no groups, and sorts by name where there are no positions.
+    """
+    fields = schema.get("properties", {})
+    order = [*section.form_first, *(name for name in fields if name not in section.form_first)]
+    for name, field in fields.items():
+        field["position"] = order.index(name)
+        is_advanced = bool(section.form_first) and name not in section.form_first
+        field["title"] = field_title(name) + (ADVANCED if is_advanced else "")
+        _without_tabs(field)
+
+
+def _without_tabs(field: dict[str, Any]) -> None:
+    """Replaces `value or null, by default null` by what Prefect's form shows as one field and not as tabs.
+
+    Prefect's server takes null for every field that has no default. `nullable` tells the docs.
+    """
+    alternatives = field.get("anyOf", [])
+    if field.get("default", ...) is None and len(alternatives) == 2 and alternatives[1] == {"type": "null"}:
+        del field["anyOf"], field["default"]
+        field |= {**alternatives[0], "nullable": True}
+        if "enum" in field:
+            field["enum"] = [*field["enum"], None]
 
 
 def field_title(name: str) -> str:
@@ -38,6 +60,9 @@ class Section(BaseModel):
         # Tracebacks end up on Prefect's pages, and a wrong value may be a key.
         hide_input_in_errors=True,
     )
+
+    form_first: ClassVar[tuple[str, ...]] = ()
+    """Fields that most people set, which come first in Prefect's form; without any, all are equal there."""
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

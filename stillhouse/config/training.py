@@ -10,6 +10,8 @@ from stillhouse.config.section import Section, later_field
 class StudentConfig(Section):
     """The model trained."""
 
+    form_first = ("model", "parameters", "max_length")
+
     model: str = "embedded:student"
     """Hugging Face id, a folder, or `embedded:NAME`."""
     parameters: Literal["full", "lora", "qlora"] = "lora"
@@ -131,6 +133,8 @@ class SftSource(Section):
 
 class SftConfig(TrainerConfig):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
+
+    form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows."""

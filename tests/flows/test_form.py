@@ -12,9 +12,10 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.distill import distill
 from stillhouse.config import DEMO, DistillConfig
-from stillhouse.config.section import Section, field_title
+from stillhouse.config.section import ADVANCED, Section, field_title
 from stillhouse.errors import ConfigError
 
+NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Divergence factor", "Tag level", "Seed"}
 LARGEST_REQUEST_BYTES = 512 * 1024
 """Of parameters; Prefect's server refuses larger ones."""
 
@@ -71,7 +72,16 @@ def test_a_wrong_value_is_refused_in_the_form(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), [("rollouts.max_prompts", None), ("prompts.entries", [0, 5]), ("approval.at_timeout", "approve")]
+    ("path", "value"),
+    [
+        ("rollouts.max_prompts", None),
+        ("rollouts.reasoning_effort", None),
+        ("rollouts.reasoning_effort", "low"),
+        ("teacher.base_url", None),
+        ("budget.max_usd", 2.5),
+        ("prompts.entries", [0, 5]),
+        ("approval.at_timeout", "approve"),
+    ],
 )
 def test_a_right_value_is_taken(path: str, value: Any) -> None:
     assert not _is_refused(path, value)
@@ -129,9 +139,27 @@ def test_every_section_and_every_field_has_its_place_and_explains_itself() -> No
     for title, section in sections.items():
         fields = section["properties"]
         assert section["additionalProperties"] is False
-        assert [field["position"] for field in fields.values()] == list(range(len(fields)))
-        assert [field["title"] for field in fields.values()] == [field_title(name) for name in fields]
+        assert sorted(field["position"] for field in fields.values()) == list(range(len(fields)))
+        titles = [field["title"].removesuffix(ADVANCED) for field in fields.values()]
+        assert titles == [field_title(name) for name in fields]
         assert title == "DistillConfig" or all(field.get("description") for field in fields.values()), title
+
+
+def test_what_most_people_set_comes_first_and_the_rest_is_advanced() -> None:
+    definitions = _schema()["definitions"]
+    for section in (section for section in _sections_in(DistillConfig) if section.form_first):
+        fields = definitions[section.__name__]["properties"]
+        by_position = sorted(fields, key=lambda name: fields[name]["position"])
+        assert tuple(by_position[: len(section.form_first)]) == section.form_first
+        advanced = [name for name in by_position if fields[name]["title"].endswith(ADVANCED)]
+        assert advanced == by_position[len(section.form_first) :]
+
+
+def test_no_field_is_shown_as_nothing_at_first() -> None:
+    """Prefect's form shows `value | null` as tabs, of which the one of a null says `Property is type None`."""
+    shown = [node for node in _nodes(_schema()) if "anyOf" in node]
+    assert all(node["default"] is not None for node in shown)
+    assert {node["title"].removesuffix(ADVANCED) for node in shown} == NULLABLE_WITH_A_VALUE
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
