@@ -122,9 +122,12 @@ POOL_TYPE ?= process
 pools: setup
 	$(DEFAULTS) python deployments/pools.py $(POOL_TYPE)
 
-## deploy     pools, every deployment of deployments/prefect.yaml and automations, on a server that runs
+## deploy     pools, automations and the deployments of CONFIGS, on a server that runs; CONFIGS="demo nightly", or all
+CONFIGS ?= demo
+# Those called gpu and cpu take the stages that other flow runs hand over.
+DEPLOYED = $(if $(filter all,$(CONFIGS)),--all,$(foreach name,gpu cpu $(CONFIGS),-n $(name)))
 deploy: pools
-	$(DEFAULTS) prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml
+	$(DEFAULTS) prefect --no-prompt deploy $(DEPLOYED) --prefect-file deployments/prefect.yaml
 	$(DEFAULTS) python deployments/automations.py
 
 ## automations  what the server does by itself; NOTIFY=slack-webhook/team has it tell a block of yours
