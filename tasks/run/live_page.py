@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from prefect.exceptions import Pause
+
 from stillhouse.errors import StillhouseError, StoreError
 from stillhouse.progress.snapshot import PROGRESS_FILE, Snapshot, dump_snapshot
 from stillhouse.report.live import LiveData, write_live_page
@@ -65,6 +67,9 @@ class LivePage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if isinstance(error, Pause):
+            # A run that waits for a person goes on later.
+            return
         failure = None if error is None else str(error) or type(error).__name__
         last = replace(self._data().snapshot, status="done" if error is None else "failed", failure=failure)
         with suppress(StoreError):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import Pause
 
 from stillhouse.progress.run_state import RunState, StageState
 from stillhouse.progress.snapshot import PROGRESS_FILE, Snapshot, parse_snapshot
@@ -54,6 +55,13 @@ def test_a_run_that_failed_says_so_to_those_who_watch(tmp_path: Path) -> None:
         raise RuntimeError("no money left")
     snapshot = parse_snapshot((tmp_path / "r" / PROGRESS_FILE).read_bytes())
     assert (snapshot.status, snapshot.failure) == ("failed", "no money left")
+
+
+def test_a_run_that_waits_for_a_person_has_not_failed(tmp_path: Path) -> None:
+    progress = tmp_path / "r" / PROGRESS_FILE
+    with pytest.raises(Pause), LivePage(tmp_path / "r", _data, list, ArtifactStore(str(tmp_path))):
+        raise Pause
+    assert parse_snapshot(progress.read_bytes()).status == "running"
 
 
 def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
