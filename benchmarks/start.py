@@ -144,9 +144,9 @@ def report(starts: Mapping[str, Sequence[Start]]) -> list[str]:
         lines.append(f"{side:<28} {' '.join(cells)}")
     for fresh in ("", ", fresh"):
         ours, bare = starts[f"stillhouse generate{fresh}"], starts[f"bare flow{fresh}"]
-        first = ratio([start.first_s or 0.0 for start in ours], [start.first_s or 0.0 for start in bare])
+        earlier = ratio([start.first_s or 0.0 for start in ours], [start.first_s or 0.0 for start in bare])
         done = ratio([start.done_s for start in ours], [start.done_s for start in bare])
-        lines.append(f"ours over the bare flow{fresh}: first request {first}, done {done}")
+        lines.append(f"ours over the bare flow{fresh}: first request {earlier}, done {done}")
     return lines
 
 

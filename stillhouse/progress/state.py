@@ -41,6 +41,8 @@ class RolloutProgress:
     num_replayed: int = 0
     """Rollouts of `done` that were complete in the journal and cost nothing."""
     rows_per_s: float = 0.0
+    num_tokens: int = 0
+    """Completion tokens of `done` and of those under way."""
     tokens_per_s: float = 0.0
     in_flight: int = 0
     """Requests in flight to the endpoint, including other collections of this process."""
@@ -103,15 +105,15 @@ class RecentRate:
         return (count - first) / (now - started) if now > started else 0.0
 
 
-_SUMMED: Final = ("done", "failed", "num_replayed", "rows_per_s", "tokens_per_s", "num_rate_limited")
+_SUMMED: Final = ("done", "failed", "num_replayed", "num_tokens", "num_rate_limited")
 
 
 def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newest: RolloutProgress) -> RolloutProgress:
     """Sum of concurrent collections at the same endpoint.
 
-    Counts, rates and money add up; money is unknown if it is unknown for one part. Limits and requests in flight belong
-    to the endpoint and are those of `newest`, the part updated last. Projections are scaled to all rollouts: `total`,
-    including parts that have not started.
+    Counts and money add up; money is unknown if it is unknown for one part. Limits and requests in flight belong to the
+    endpoint and are those of `newest`, the part updated last; speeds are its own. Projections are scaled to all
+    rollouts: `total`, including parts that have not started.
     """
     retries: Counter[str] = Counter()
     for part in parts:

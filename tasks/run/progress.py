@@ -10,13 +10,11 @@ from typing import Protocol
 
 from stillhouse.errors import StillhouseError
 from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
+from stillhouse.progress.state import Fact, Progress, RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
 from stillhouse.progress.text import counted, facts_text, lines_of
 from stillhouse.types import Trajectory
 
 _LOG_EVERY_S = 15.0
-_STALE_S = 5.0
-"""Parts report twice a second; one that has been silent for so long has ended, whatever its last rate was."""
 _logger = logging.getLogger("stillhouse.progress.state")
 
 
@@ -99,29 +97,32 @@ class _Stage:
         self._name = name
         self._total = total
         self._watchers = watchers
-        self._parts: dict[str, tuple[RolloutProgress, float]] = {}
+        self._parts: dict[str, RolloutProgress] = {}
+        self._rows, self._tokens = RecentRate(), RecentRate()
         self._newest: RolloutProgress | None = None
         self._lock = threading.Lock()
 
     def update(self, part: str, state: RolloutProgress, now: float) -> None:
         """Passes the new sum on, under the lock, so that no watcher gets an older sum after a newer one."""
         with self._lock:
-            self._parts[part] = (state, now)
+            self._parts[part] = state
             # A part without a request yet knows of no limit.
             if state.limit > 0 or self._newest is None:
                 self._newest = state
-            states = [
-                latest if now - updated < _STALE_S else replace(latest, rows_per_s=0.0, tokens_per_s=0.0)
-                for latest, updated in self._parts.values()
-            ]
-            total = add_up_rollouts(states, total=self._total, newest=self._newest)
+            total = add_up_rollouts(list(self._parts.values()), total=self._total, newest=self._newest)
+            # Parts begin and end within moments: their own speeds do not add up.
+            total = replace(
+                total,
+                rows_per_s=self._rows.per_second(total.done - total.num_replayed, now),
+                tokens_per_s=self._tokens.per_second(total.num_tokens, now),
+            )
             for watcher in self._watchers:
                 watcher.update_rollouts(self._name, total)
 
     def saved(self) -> str:
         """What all parts together have finished, in a sentence."""
         with self._lock:
-            finished = sum(state.done - state.failed for state, _ in self._parts.values())
+            finished = sum(state.done - state.failed for state in self._parts.values())
         return (
             f"Saved: {finished} of {self._total} finished, in all shards of the stage {self._name!r} together, and "
             "every answer that came in"

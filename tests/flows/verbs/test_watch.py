@@ -55,7 +55,7 @@ def test_a_run_that_has_ended_is_shown_as_it_ended(
 
 def test_without_a_run_there_is_nothing_to_watch(shell: Shell) -> None:
     code, output = shell("watch")
-    assert (code, "No run has begun in this store" in output) == (1, True), output
+    assert (code, "No run has begun in this store" in output) == (2, True), output
 
 
 def test_the_page_of_a_run_under_way_is_written_anew_until_it_ends(shell: Shell, tmp_path: Path) -> None:

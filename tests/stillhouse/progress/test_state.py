@@ -34,18 +34,18 @@ def test_two_calls_at_one_moment_give_no_rate() -> None:
 
 def test_counts_and_money_add_up_and_limits_do_not() -> None:
     first = RolloutProgress(
-        done=3, total=10, failed=1, rows_per_s=1.0, tokens_per_s=10.0, in_flight=7, limit=8, limit_reason="growing",
-        num_rate_limited=2, retries={"transient": 1}, usd=0.5, num_replayed=2,
+        done=3, total=10, failed=1, rows_per_s=1.0, num_tokens=100, tokens_per_s=10.0, in_flight=7, limit=8,
+        limit_reason="growing", num_rate_limited=2, retries={"transient": 1}, usd=0.5, num_replayed=2,
     )  # fmt: skip
     second = RolloutProgress(
-        done=4, total=10, rows_per_s=2.0, tokens_per_s=20.0, in_flight=6, limit=9, limit_reason="cut by a 429",
-        requests_per_minute=60.0, retries={"transient": 2, "stall": 1}, usd=0.25,
+        done=4, total=10, rows_per_s=2.0, num_tokens=50, tokens_per_s=20.0, in_flight=6, limit=9,
+        limit_reason="cut by a 429", requests_per_minute=60.0, retries={"transient": 2, "stall": 1}, usd=0.25,
     )  # fmt: skip
     both = add_up_rollouts([first, second], total=30, newest=second)
     assert both == RolloutProgress(
-        done=7, total=30, failed=1, num_replayed=2, rows_per_s=3.0, tokens_per_s=30.0, in_flight=6, limit=9,
-        limit_reason="cut by a 429", requests_per_minute=60.0, num_rate_limited=2, retries={"stall": 1, "transient": 3},
-        usd=0.75,
+        done=7, total=30, failed=1, num_replayed=2, rows_per_s=2.0, num_tokens=150, tokens_per_s=20.0, in_flight=6,
+        limit=9, limit_reason="cut by a 429", requests_per_minute=60.0, num_rate_limited=2,
+        retries={"stall": 1, "transient": 3}, usd=0.75,
     )  # fmt: skip
 
 
