@@ -20,6 +20,7 @@ import yarl
 from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
 from stillhouse.inference.completion import Completion, Sampling, read_completion, request_body
+from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
@@ -33,8 +34,6 @@ _NEVER_SENT: Final = (
     aiohttp.NonHttpUrlClientError,
 )
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
-# aiohttp's pool would stop at 100 connections; how many requests may be in flight is decided before they come here.
-_UNLIMITED: Final = 0
 
 
 class HttpAnswer(NamedTuple):
@@ -81,8 +80,10 @@ class HttpClient:
         connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
         self._long_timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=timeout_s)
         key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+        connector, is_own = connector_of_client()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_UNLIMITED),
+            connector=connector,
+            connector_owner=is_own,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_s),
             headers={**key, "Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING},

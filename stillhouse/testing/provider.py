@@ -60,6 +60,7 @@ class SimulatedProvider:
         self.ledger: list[Entry] = []
         self.in_flight = 0
         self.peak_in_flight = 0
+        self.num_connections = 0
         self.num_rejected = 0
         self._limiter = Limiter(service.steps)
         self._bodies: list[bytes] = []
@@ -101,11 +102,15 @@ class SimulatedProvider:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(lambda: Connection(self._handle, self._peers.all), sock=self._socket)
+        server = await self._loop.create_server(self._accept, sock=self._socket)
         await self._stop.wait()
         server.close()
         self._peers.drop()
         await server.wait_closed()
+
+    def _accept(self) -> Connection:
+        self.num_connections += 1
+        return Connection(self._handle, self._peers.all)
 
     def _handle(self, connection: Connection, request: Request) -> None:
         if request.method == b"GET":

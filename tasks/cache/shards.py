@@ -9,6 +9,7 @@ from prefect import Task
 from prefect.context import AsyncClientContext
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.inference.connections import shared_connections
 from stillhouse.rollouts.summary import add_up
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.stage import RunTask, Stage, find_cached, load_or_run_async, run_in_process
@@ -68,7 +69,7 @@ async def map_shards(
         return artifact, cached
 
     # Without a client in the context each task would make one of its own, which takes a twentieth of a second.
-    async with AsyncClientContext.get_or_create():
+    async with AsyncClientContext.get_or_create(), shared_connections():
         results = await asyncio.gather(*map(run_shard, shards), return_exceptions=True)
     collected = []
     for result in results:

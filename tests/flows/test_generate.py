@@ -183,6 +183,12 @@ def test_the_error_of_one_shard_counts_what_all_shards_have_finished(generate, p
     assert str(raised.value).count("Saved:") == 1
 
 
+def test_shards_use_the_connections_of_those_before_them(generate, provider: SimulatedProvider) -> None:
+    generate(numbered(24), runtime={"shard_size": 2, "max_concurrency": 3})
+    assert provider.num_billed == 24
+    assert provider.num_connections <= 4
+
+
 @pytest.fixture
 def _lax_umask() -> Iterator[None]:
     before = os.umask(0)
