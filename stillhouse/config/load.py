@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from stillhouse.config.expected import expected
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
 from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
@@ -96,7 +97,7 @@ def _read_value(text: str) -> Any:
 
 def _explain(origin: str, item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = expected(item)
     if item["type"] == "extra_forbidden":
         hint = _meant(item["loc"])
         seen = "" if looks_secret(key) or not may_be_repeated(item["input"]) else f" = {item['input']!r}"
@@ -108,8 +109,11 @@ def _explain(origin: str, item: Any) -> str:
     if isinstance(item["input"], dict) and item["type"] == "value_error":
         # The message names the conflicting keys; the section may be long.
         return f"{origin}: {key}: {message}"
+    if item["type"] == "missing":
+        # The input is the section around it.
+        return f"{origin}: {key}: {message}"
     seen = f" = {item['input']!r}" if may_be_repeated(item["input"]) else ""
-    return f"{origin}: {key}{seen}: {message[:1].lower()}{message[1:]}"
+    return f"{origin}: {key}{seen}: {message}"
 
 
 def _meant(location: tuple[int | str, ...]) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from stillhouse.config import DistillConfig
+from stillhouse.config.expected import expected
 from stillhouse.config.secrets import looks_like_key
 from stillhouse.errors import ConfigError
 from stillhouse.interop.source_record import Unmapped
@@ -184,7 +185,7 @@ class ConfigMapper:
             try:
                 config = DistillConfig.model_validate(_nested(self._values))
             except ValidationError as error:
-                wrong = {self._target(item["loc"]): str(item["msg"]) for item in error.errors(include_url=False)}
+                wrong = {self._target(item["loc"]): expected(item) for item in error.errors(include_url=False)}
                 if None in wrong:
                     raise ConfigError(
                         f"the keys of this config do not go together here: {wrong[None]}. {self._sources(wrong[None])}"
@@ -192,7 +193,7 @@ class ConfigMapper:
                 for target, message in wrong.items():
                     key, origin = self._origins.pop(str(target))
                     del self._values[str(target)]
-                    self.skip(f"{target}: {message[:1].lower()}{message[1:]}", key, origin)
+                    self.skip(f"{target}: {message}", key, origin)
             else:
                 return config.model_dump(mode="json", exclude_unset=True)
 

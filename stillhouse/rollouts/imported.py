@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from stillhouse.config import PromptsConfig
+from stillhouse.config.expected import expected
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, brief, first_problems
 from stillhouse.prompts.sources import read_source
@@ -98,11 +99,7 @@ def _describe(problem: Any) -> str:
             return f"expected a trajectory, which has the key `{place}`, saw none"
         case "extra_forbidden":
             return f"expected a trajectory, which has no key `{place}`; saw one"
-        case "model_type" | "dict_type":
-            expected = "expected an object"
-        case _:
-            expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{place}: {expected}, saw {brief(problem['input'])}"
+    return f"{place}: {expected(problem)}, saw {brief(problem['input'])}"
 
 
 class TrajectoryFile:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from stillhouse.config.expected import expected
 from stillhouse.http.own_origin import OwnOriginOnly
 from stillhouse.serving.admission import AdmissionController, ClientGone, RequestGuard
 from stillhouse.serving.completions import ServedModel
@@ -87,5 +88,5 @@ def _invalid_request(error: RequestValidationError) -> ApiError:
     field = ".".join(map(str, place)) or None
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter {field!r}; leave it out", code="unknown_parameter", param=field)
-    problems = [first["msg"], *(other["msg"] for other in others if other["loc"][:2] == first["loc"][:2])]
+    problems = [expected(first), *(expected(other) for other in others if other["loc"][:2] == first["loc"][:2])]
     return invalid_value(f"{field or 'body'}: {'; or '.join(dict.fromkeys(problems))}", field)

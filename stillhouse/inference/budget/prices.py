@@ -23,6 +23,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
+from stillhouse.config.expected import expected
 from stillhouse.errors import ConfigError
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import RequestFailed
@@ -76,7 +77,7 @@ def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) ->
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
         raise ConfigError(
-            f"{field}: {path}: {place}: {first['msg']}, found {first['input']!r}. Expected for each model name or "
+            f"{field}: {path}: {place}: {expected(first)}, found {first['input']!r}. Expected for each model name or "
             "pattern a mapping of prompt, completion and, if it differs, cached_prompt: numbers in USD per million "
             "tokens, from 0"
         ) from error

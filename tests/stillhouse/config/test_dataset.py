@@ -10,7 +10,7 @@ from stillhouse.errors import ConfigError
     ("section", "message"),
     [
         ({"filters": {"languages": ["en"]}}, "filters.languages goes by what labels.language measures, which is off"),
-        ({"filters": {"languages": ["english"]}, "labels": {"language": True}}, "languages.0 = 'english': string"),
+        ({"filters": {"languages": ["english"]}, "labels": {"language": True}}, "languages.0 = 'english': expected"),
         ({"filters": {"drop_private": ["email"]}}, "filters.drop_private goes by what labels.privacy measures"),
         ({"filters": {"max_tokens": 9}, "labels": {"render": False}}, "goes by what labels.render measures"),
         ({"filters": {"max_student_nll": 1.0}}, "goes by what labels.student_nll measures"),
@@ -19,7 +19,7 @@ from stillhouse.errors import ConfigError
         ({"filters": {"min_answer_chars": 3, "max_answer_chars": 2}}, "min_answer_chars = 3 is above"),
         ({"filters": {"min_scores": {"a": 1}, "max_scores": {"a": 0}}}, "min_scores.a is above max_scores.a"),
         ({"selection": {"min_pass_rate": 0.9, "max_pass_rate": 0.1}}, "min_pass_rate = 0.9 is above max_pass_rate"),
-        ({"selection": {"quotas": {"sums": -1}}}, "selection.quotas.sums = -1: input should be greater"),
+        ({"selection": {"quotas": {"sums": -1}}}, "selection.quotas.sums = -1: expected at least 0"),
         ({"filters": {"duplicates": "near"}}, "config: dataset: filters.duplicates is near, but"),
     ],
 )  # fmt: skip

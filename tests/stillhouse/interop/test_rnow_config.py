@@ -107,8 +107,8 @@ def test_unknown_keys_and_values_that_would_be_refused_are_listed(rnow: Convert)
     config, unmapped = rnow(**changes)
     assert unmapped["surprise"]["value"] == {"deep": 1}
     assert "has no counterpart" in unmapped["surprise"]["reason"]
-    assert "greater than or equal to 1" in unmapped["model.qlora_rank"]["reason"]
-    assert "valid integer" in unmapped["data.batch_size"]["reason"]
+    assert "expected at least 1" in unmapped["model.qlora_rank"]["reason"]
+    assert "expected a whole number" in unmapped["data.batch_size"]["reason"]
     assert unmapped["data.val_split"]["value"] == 1
     assert unmapped["model.path"]["value"] == ["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"]
     assert config.on_policy.kl_coef == 0.1

@@ -159,7 +159,7 @@ def test_the_example_file_is_valid() -> None:
     [
         ("gpt: {prompt: cheap, completion: 1}", r"gpt\.prompt: .*found 'cheap'"),
         ("gpt: {prompt: -1, completion: 1}", r"gpt\.prompt: .*found -1"),
-        ("gpt: {prompt: 1}", r"gpt\.completion: Field required"),
+        ("gpt: {prompt: 1}", r"gpt\.completion: missing"),
         ("gpt: {prompt: 1, completion: 1, cache: 2}", r"gpt\.cache: "),
         ("gpt: 3", r"gpt: .*found 3"),
         ("- gpt", "the file: "),

@@ -1,0 +1,40 @@
+"""What a value should have been, in a user's words and not in pydantic's."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_EXPECTED: Final[Mapping[str, str]] = {
+    "greater_than": "expected more than {gt:g}",
+    "greater_than_equal": "expected at least {ge:g}",
+    "less_than": "expected less than {lt:g}",
+    "less_than_equal": "expected at most {le:g}",
+    "finite_number": "expected a finite number",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_parsing_size": "expected a whole number of fewer digits",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "string_type": "expected text",
+    "string_too_short": "expected text of at least {min_length} characters",
+    "string_pattern_mismatch": "expected text that matches {pattern}",
+    "literal_error": "expected {expected}",
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+    "too_short": "expected {min_length} or more items",
+    "too_long": "expected at most {max_length} items",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "model_attributes_type": "expected a mapping",
+    "missing": "missing; it has no default",
+}
+
+
+def expected(problem: Mapping[str, Any]) -> str:
+    """The expectation behind one entry of `ValidationError.errors()`; that of a validator of ours as it says it."""
+    if (template := _EXPECTED.get(problem["type"])) is not None:
+        return template.format(**problem.get("ctx", {}))
+    message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{message[:1].lower()}{message[1:]}"
