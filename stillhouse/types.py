@@ -4,6 +4,7 @@ Messages, tool calls and tool schemas stay plain JSON objects in the OpenAI chat
 classes with defaults, which would add keys that the model did not write.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, Required, TypedDict
@@ -227,3 +228,5 @@ class Model(BaseModel):
     """`embedded:NAME`, a folder, a Hugging Face id, or the model's name at an endpoint."""
     fingerprint: str
     """Enters cache keys; equal for equal weights in any folder."""
+    chat_template_kwargs: Mapping[str, bool | int | float | str] = {}
+    """Values for variables of its chat template; part of the fingerprint."""

@@ -91,7 +91,7 @@ async def difficulty_task(
         rates, facts = await _pass_rates(trajectories, model, rollouts, tools, metadata, key, context)
     nlls: list[float | None] = [None] * len(trajectories)
     if max_length is not None:
-        with student_scorer(model.ref, context.runtime) as scorer:
+        with student_scorer(model, context.runtime) as scorer:
             nlls = await scorer.nll(trajectories, max_length)
     measured = {"rows_scored": sum(nll is not None for nll in nlls), "prompts_rated": len(rates)}
     num_steps = (max_length is not None) + (0 if rollouts is None else rollouts.num_samples)

@@ -83,7 +83,7 @@ def _shard_targets(quotas: "ShardQuotas", shards: Sequence[Artifact], config: Di
     quotas.share([shard.num_rows for shard in shards])
     acceptance = Acceptance(
         # Whether a trajectory passes does not depend on who sampled it.
-        labelling=Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
+        labelling=Labelling.of(config.dataset, tools=config.tools, student=config.student),
         dataset=config.dataset,
         max_tokens=max_row_tokens(config.dataset, config.student.max_length),
     )

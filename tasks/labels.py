@@ -38,9 +38,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
         FailureBudgetExceeded: rewards of too many trajectories of a shard failed.
     """
     started = time.monotonic()
-    labelling = Labelling.of(
-        config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
-    )
+    labelling = Labelling.of(config.dataset, tools=config.tools, student=config.student, sampling=rollouts.sampling)
     num_rows, num_labelled = sum(shard.num_rows for shard in rollouts.shards), 0
     progress().update(LABELS.name, 0, num_rows, doing="starting")
 

@@ -13,13 +13,20 @@ from stillhouse.errors import AuthenticationError
 from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import served_model
+from stillhouse.store.fingerprint import digest
 from stillhouse.types import Artifact, Model
 from tasks.run.progress import progress
 
 
 def base_student(config: StudentConfig) -> Model:
     """The student before any training."""
-    return Model(name="base", ref=config.model, fingerprint=model_identity(config.model))
+    identity, values = model_identity(config.model), config.chat_template_kwargs
+    return Model(
+        name="base",
+        ref=config.model,
+        fingerprint=f"{identity}+{digest(values)[:16]}" if values else identity,
+        chat_template_kwargs=values,
+    )
 
 
 def trained_student(name: str, artifact: Artifact) -> Model:
@@ -65,7 +72,7 @@ async def endpoint_of(
         return
     with ExitStack() as stack:
         progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")
-        url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
+        url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime, model.chat_template_kwargs))
         progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
         yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, is_local=True)

@@ -63,7 +63,7 @@ def run_preview(
     train, _ = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
     num_prompts = min(len(train), config.rollouts.max_prompts or len(train))
     maker = RowMaker(
-        Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
+        Labelling.of(config.dataset, tools=config.tools, student=config.student),
         config.dataset,
         max_row_tokens(config.dataset, config.student.max_length),
         Rendering.of(config.sft, config.student.max_length).parts,

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from flows.verbs import Overrides
 from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.config.expected import expected
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError
 from stillhouse.store import ArtifactStore
 
@@ -24,6 +27,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
     name: Annotated[str | None, typer.Option(help="What clients call the model. [MODEL]")] = None,
+    chat_template_kwargs: Annotated[
+        str, typer.Option(help="Defaults of the chat template's variables as JSON: '{\"enable_thinking\": false}'.")
+    ] = "{}",
     device: Annotated[Device, typer.Option(help="Where the model runs.")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps the model's own.")] = "auto",
     num_threads: Annotated[int | None, typer.Option(help="CPU threads. [as torch decides]")] = None,
@@ -43,6 +49,7 @@ def serve(
             host=host,
             port=port,
             name=name,
+            chat_template_kwargs=_template_kwargs(chat_template_kwargs),
             device=device,
             dtype=dtype,
             num_threads=num_threads,
@@ -51,6 +58,13 @@ def serve(
             api_key_env=api_key_env,
             allowed_hosts=allowed_hosts.split(",") if allowed_hosts else (),
         )
+
+
+def _template_kwargs(text: str) -> ChatTemplateKwargs:
+    try:
+        return TypeAdapter(ChatTemplateKwargs).validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(f"--chat-template-kwargs {text!r}: {expected(dict(error.errors()[0]))}") from None
 
 
 def doctor(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillhouse.chat.template_defaults import require_variables
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.suggest import PROMPT_SUFFIXES
 from stillhouse.embedded import unknown_embedded_model
@@ -47,28 +48,30 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
             f"no teacher is named for {source}. Add -m MODEL and, for an endpoint, --base-url URL, for instance: "
             "-m openai/gpt-4o-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY"
         )
-    _require_embedded_models(config)
+    _require_models(config)
     return config
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, as `load_config` reads it, whose embedded models exist.
+    """The config in a file, as `load_config` reads it, whose local models fit.
 
     Raises:
         ConfigError: a key or value is wrong.
     """
     config = load_config(path, overrides)
-    _require_embedded_models(config)
+    _require_models(config)
     return config
 
 
-def _require_embedded_models(config: DistillConfig) -> None:
+def _require_models(config: DistillConfig) -> None:
     refs = {"student.model": config.student.model, "on_policy.teacher": config.on_policy.teacher or ""}
     if config.teacher.base_url is None:
         refs["teacher.model"] = config.teacher.model
     for key, ref in refs.items():
         if (problem := unknown_embedded_model(ref)) is not None:
             raise ConfigError(f"{key}: {problem}")
+    if config.student.chat_template_kwargs:
+        require_variables(config.student.model, config.student.chat_template_kwargs)
 
 
 def row_numbers(text: str) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import render_text
+from stillhouse.chat.template_defaults import end_of_defaults, names_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,9 +21,6 @@ BLOCK: Final = re.compile(rf"{_OPEN}{_CLOSE}?\s*")
 _EMPTY_BLOCK: Final = re.compile(rf"{_OPEN}{_CLOSE}(?P<after>\s*)")
 _EMPTY_BLOCK_AT_END: Final = re.compile(rf"{_EMPTY_BLOCK.pattern}\Z")
 _OPENED_AT_END: Final = re.compile(rf"{_OPEN}\Z")
-_CODE: Final = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
-_SETTING: Final = re.compile(r"\{%-?\s*set [^%]*%\}")
-_STRING: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 class _Switch(NamedTuple):
@@ -99,10 +97,7 @@ def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.M
     if switch is None:
         return None
     switched = copy(tokenizer)
-    # After the values that a config gives its variables.
-    end = 0
-    while setting := _SETTING.match(template, end):
-        end = setting.end()
+    end = end_of_defaults(template)
     switched.chat_template = f"{template[:end]}{{%- set {switch.name} = {switch.off} -%}}{template[end:]}"
     try:
         prompts = [
@@ -116,5 +111,5 @@ def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.M
 
 def _switch_of(template: str) -> _Switch | None:
     """The first of the variables that the template reads."""
-    names = set(re.findall(r"(?<![\w.])\w+", _STRING.sub("", " ".join(_CODE.findall(template)))))
+    names = names_in(template)
     return next((switch for switch in _SWITCHES if switch.name in names), None)

@@ -1,21 +1,28 @@
 """Loading a tokenizer, encoding and decoding; the transformers wrapper is bypassed for fast tokenizers."""
 
 from collections.abc import Sequence, Set
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.refs import NO_CODE, resolve_model
 from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template_defaults import with_template_defaults
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_tokenizer(ref: str) -> "PreTrainedTokenizerBase":
+def load_tokenizer(
+    ref: str, chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({})
+) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model ref; a student's folder holds its own, also when it holds an adapter.
 
+    `chat_template_kwargs` become the defaults of its template's variables.
+
     Raises:
-        ConfigError: it cannot be loaded, or has no chat template or no end token.
+        ConfigError: it cannot be loaded, has no chat template or no end token, or its template lacks a variable.
     """
     # Imports torch, which takes seconds.
     from transformers import AutoTokenizer
@@ -27,7 +34,7 @@ def load_tokenizer(ref: str) -> "PreTrainedTokenizerBase":
     for attribute in ("chat_template", "eos_token_id"):
         if getattr(tokenizer, attribute) is None:
             raise ConfigError(f"tokenizer of model {ref!r} has no {attribute}; expected a chat model's tokenizer")
-    return tokenizer
+    return with_template_defaults(tokenizer, chat_template_kwargs)
 
 
 class PlacedTokens(NamedTuple):

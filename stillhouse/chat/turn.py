@@ -8,7 +8,7 @@ closing and the message in the template's own form. Others write parts of the pr
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from stillhouse.chat.ending import OPEN_TAG, PROBE, ending_of
 from stillhouse.chat.message_form import ANSWER
@@ -28,6 +28,7 @@ from stillhouse.types import Message, ToolSchema
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_PROBE_NAME: Final = "stillhouse_probe"
 _TAG: Final = re.compile(r"<[^<>\s]+>|\[[^\[\]]+\]")
 
 
@@ -77,7 +78,7 @@ def turn_text(
         text = _rewritten(tokenizer, messages, tools, before, after)
     names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
     names = [name for name in names if name != MALFORMED_CALL]
-    if missing := next((name for name in names if text.count(name) < names.count(name)), None):
+    if missing := _call_not_written(tokenizer, messages, tools, names, text):
         raise TemplateError(f"the chat template does not write the call of {missing} in message {index}")
     template = tokenizer.get_chat_template(tools=list(tools) if tools else None)
     ending = ending_of(tokenizer, template, with_calls=bool(names), with_tools=bool(tools))
@@ -85,6 +86,28 @@ def turn_text(
         text = text.rstrip().removesuffix(ending.surplus).rstrip() + ending.addition
     _check_end(text, message, index, ending.specials, str(tokenizer.eos_token))
     return text
+
+
+def _call_not_written(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+    names: Sequence[str],
+    text: str,
+) -> str | None:
+    """The first of the called `names` that the turn's `text` lacks; None where it has them all."""
+    *context, message = messages
+    mentioned = next((name for name in names if name in said_in(message)), None)
+    if mentioned is None:
+        return next((name for name in names if text.count(name) < names.count(name)), None)
+    # The text may have the name without having the call.
+    calls = [
+        {**call, "function": {**call["function"], "name": _PROBE_NAME}} if call["function"]["name"] in names else call
+        for call in message["tool_calls"]
+    ]
+    renamed = cast(Message, {**message, "tool_calls": calls})
+    rendered = render_text(tokenizer, [*context, renamed], tools, add_generation_prompt=False)
+    return mentioned if rendered.count(_PROBE_NAME) < len(names) else None
 
 
 def _check_end(text: str, message: Message, index: int, specials: Sequence[str], eos: str) -> None:

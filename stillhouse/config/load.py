@@ -1,8 +1,9 @@
 """Reads a config from YAML, applies `section.key=value` overrides, and explains errors."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -12,6 +13,9 @@ from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
 from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
 from stillhouse.errors import ConfigError
+
+_ALTERNATIVE: Final = re.compile(r"bool|int|float|str|(literal|tuple|list|dict)\[.*\]")
+"""The last part of the place of a mistake, which names one of the types that a value may have."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
@@ -50,7 +54,7 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
     try:
         return DistillConfig.model_validate(body)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(origin, item) for item in error.errors(include_url=False))) from error
+        raise ConfigError("\n".join(_explain(origin, item) for item in _without_alternatives(error))) from error
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -93,6 +97,20 @@ def _read_value(text: str) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
+    """The mistakes; one for a value that fits none of several types, for each of which pydantic reports one."""
+    mistakes: dict[tuple[int | str, ...], dict[str, Any]] = {}
+    for item in error.errors(include_url=False):
+        *place, last = item["loc"] or ("",)
+        if not (isinstance(last, str) and _ALTERNATIVE.fullmatch(last)):
+            mistakes[item["loc"]] = dict(item)
+            continue
+        before = mistakes.get(tuple(place))
+        message = expected(item) if before is None else f"{before['msg']} or {expected(item).removeprefix('expected ')}"
+        mistakes[tuple(place)] = {**item, "loc": tuple(place), "type": "alternatives", "msg": message}
+    return list(mistakes.values())
 
 
 def _explain(origin: str, item: Any) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section, later_field
+from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 
 TeacherKind = Literal["local", "base", "ema", "snapshot", "vllm", "sglang", "echo"]
 
@@ -44,6 +44,8 @@ class OnPolicyTeacher(Section):
     demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
     alignment: Literal["ids", "bytes"] = "ids"
     """How tokens are compared: by id, which needs one vocabulary, or by their bytes."""
+    chat_template_kwargs: ChatTemplateKwargs = later_field({})
+    """With `alignment: bytes`, values for variables of its own chat template, such as `enable_thinking: false`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type a local teacher computes in; `auto` takes the student's."""
     quantised: bool = False
@@ -87,6 +89,15 @@ class OnPolicyTeacher(Section):
             raise ValueError(
                 f"teacher {self.name!r} of kind {self.kind!r} "
                 + ("needs `base_url`" if is_served else "has no server; leave out `base_url`")
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_template_of_its_own(self) -> Self:
+        if self.chat_template_kwargs and self.alignment == "ids":
+            raise ValueError(
+                f"teacher {self.name!r} reads the student's tokens: set student.chat_template_kwargs, or `alignment: "
+                "bytes` for a teacher with a chat template of its own"
             )
         return self
 

@@ -1,9 +1,10 @@
 """Base of all config sections, and a field type that several share."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 ADVANCED: Final = " (advanced)"
 """Behind the titles of fields that few people set."""
@@ -78,6 +79,24 @@ def _not_reserved(alias: str) -> str:
         raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")
     return alias
 
+
+def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in values:
+        if not name.isidentifier():
+            raise ValueError(f"{name!r}: expected the name of a variable of the template, such as enable_thinking")
+        if name in _RENDERERS_OWN or name.endswith("_token"):
+            raise ValueError(f"{name!r}: is given by whoever renders the template. Leave it out")
+    return values
+
+
+_RENDERERS_OWN: Final = ("messages", "tools", "documents", "add_generation_prompt")
+ChatTemplateKwargs = Annotated[
+    Mapping[str, bool | int | Annotated[float, Field(allow_inf_nan=False)] | str],
+    AfterValidator(_variables),
+    # Prefect's form has no field for a value of several types.
+    WithJsonSchema({"type": "object"}),
+]
+"""Values for variables of a chat template, such as `{"enable_thinking": False}`."""
 
 Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_not_reserved)]
 """Alias of a version in MLflow's registry: letters, digits, `_` and `-`, without MLflow's reserved names."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.section import Section, later_field
+from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 
 
 class StudentConfig(Section):
@@ -27,6 +27,9 @@ class StudentConfig(Section):
     lora_targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Suffixes of the names of adapted layers, such as `q_proj`; `all-linear` takes all of the text model but routers
     and the output layer, `experts` those that are one tensor."""
+    chat_template_kwargs: ChatTemplateKwargs = later_field({})
+    """Values for variables of the student's chat template, such as `enable_thinking: false`: wherever it is rendered in
+    the run, and as defaults in the template that the student is saved with."""
     neftune_alpha: float | None = Field(default=None, gt=0.0)
     """Size of the uniform noise added to the embeddings of SFT (NEFTune); None adds none."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DatasetConfig, ToolsConfig
+from stillhouse.config import DatasetConfig, StudentConfig, ToolsConfig
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.page import write_report
@@ -47,7 +47,7 @@ def build_dataset(
     """
     from stillhouse.dataset.duplicates.find import find_duplicates
 
-    labelling = Labelling.of(config, tools=ToolsConfig(), student=tokenizer_ref)
+    labelling = Labelling.of(config, tools=ToolsConfig(), student=StudentConfig(model=tokenizer_ref))
     with TemporaryDirectory(dir=folder.parent) as name:
         work = Path(name)
         label_shard(trajectories, metadata, labelling, work)

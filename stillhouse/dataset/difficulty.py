@@ -16,7 +16,7 @@ from stillhouse.dataset.schema import DIFFICULTY_COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import prompt_part
 from stillhouse.store import prompt_id
-from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
+from stillhouse.types import Model, Prompt, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import verify_trajectory
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _CHUNK: Final = 64
 class StudentScorer:
     """A student in this process, loaded when it first scores. Thread-safe."""
 
-    ref: str
+    model: Model
     runtime: RuntimeConfig
     num_users: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,8 +67,9 @@ class StudentScorer:
         with self._lock:
             if self._loaded is None:
                 runtime = self.runtime
-                model = load_model(self.ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
-                self._loaded = model, load_tokenizer(self.ref)
+                ref = self.model.ref
+                model = load_model(ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
+                self._loaded = model, load_tokenizer(ref, self.model.chat_template_kwargs)
             model, tokenizer = self._loaded
             rendered = {}
             for index, trajectory in enumerate(trajectories):
@@ -110,11 +111,11 @@ _registry: Final = threading.Lock()
 
 
 @contextmanager
-def student_scorer(ref: str, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
-    """The process's scorer of a student (a model ref), shared by concurrent users; the last one frees its memory."""
-    key = (ref, runtime.device)
+def student_scorer(model: Model, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
+    """The process's scorer of a student, shared by concurrent users; the last one frees its memory."""
+    key = (model.fingerprint, runtime.device)
     with _registry:
-        scorer = _scorers.setdefault(key, StudentScorer(ref, runtime))
+        scorer = _scorers.setdefault(key, StudentScorer(model, runtime))
         scorer.num_users += 1
     try:
         yield scorer

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
 from stillhouse.processes.guarded_process import GuardedProcess
 
@@ -38,6 +40,7 @@ _registry = threading.Lock()
 def served_model(
     ref: str,
     runtime: RuntimeConfig,
+    chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({}),
     *,
     dtype: str = "auto",
     max_batch: int = 64,
@@ -50,7 +53,8 @@ def served_model(
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `max_batch` sequences are sampled at once and `max_pending` may wait; more get a 429.
+    `chat_template_kwargs` are defaults of its template's variables. `max_batch` sequences are sampled at once and
+    `max_pending` may wait; more get a 429.
 
     Raises:
         ConfigError: If `ref` names nothing.
@@ -60,6 +64,8 @@ def served_model(
     args += ["--max-batch", str(max_batch), "--max-pending", str(max_pending)]
     if runtime.num_threads is not None:
         args += ["--num-threads", str(runtime.num_threads)]
+    if chat_template_kwargs:
+        args += ["--chat-template-kwargs", json.dumps(chat_template_kwargs)]
     key = (resolve_model(ref), *args)
     with _registry:
         shared = _servers.setdefault(key, _SharedServer())

@@ -1,6 +1,7 @@
 """`python -m stillhouse.serving MODEL`: the server as a process of its own."""
 
 import argparse
+import json
 import os
 import sys
 
@@ -36,6 +37,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--name", help="what clients call the model; by default MODEL")
+    parser.add_argument(
+        "--chat-template-kwargs",
+        type=json.loads,
+        default={},
+        help="defaults of the chat template's variables as JSON, such as '{\"enable_thinking\": false}'",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
     parser.add_argument("--num-threads", type=int, help="CPU threads")

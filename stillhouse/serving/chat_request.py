@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.serving.protocol import NEUTRAL, Count, SamplingRequest, invalid_value, not_streamed
 from stillhouse.types import JsonObject, Message, ToolSchema
 
@@ -65,6 +66,8 @@ class ChatRequest(SamplingRequest):
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[Annotated[dict[str, Any], AfterValidator(_checked_tool)]] = []
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    chat_template_kwargs: ChatTemplateKwargs = {}
+    """Values for variables of the chat template, as vLLM and SGLang take them."""
     parallel_tool_calls: bool = True
     """Whether one answer may call several tools."""
     response_format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] = PlainFormat(type="text")

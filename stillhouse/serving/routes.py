@@ -14,6 +14,8 @@ from starlette.responses import Response
 
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import render
+from stillhouse.chat.template_defaults import with_template_defaults
+from stillhouse.errors import ConfigError
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import Completion, RankedPrompt, chat_choice, envelope, text_choice
 from stillhouse.serving.chat_request import ChatRequest
@@ -61,9 +63,10 @@ class Routes:
         """POST /v1/chat/completions."""
         adapter = self._adapter(body.model)
         try:
-            prompt_ids = render(
-                self._model.tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True
-            )
+            tokenizer = with_template_defaults(self._model.tokenizer, body.chat_template_kwargs)
+            prompt_ids = render(tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True)
+        except ConfigError as error:
+            raise invalid_value(str(error), "chat_template_kwargs") from error
         except TemplateError as error:
             raise invalid_value(str(error), "messages") from error
         self._check_room(prompt_ids, num_new=1)

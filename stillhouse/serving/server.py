@@ -5,12 +5,13 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from stillhouse.chat.refs import resolve_model
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError, EndpointError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     name: str | None = None,
+    chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({}),
     device: "Device" = "auto",
     dtype: "Dtype" = "auto",
     num_threads: int | None = None,
@@ -39,7 +41,8 @@ def serve(
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
-    The options are those of `python -m stillhouse.serving`; on a CPU, `num_threads` None leaves their number to torch.
+    `chat_template_kwargs` are defaults of the template's variables, which a request may give other values. The other
+    options are those of `python -m stillhouse.serving`; on a CPU, `num_threads` None leaves their number to torch.
 
     Raises:
         ConfigError: the model cannot be loaded or the variable is not set.
@@ -63,7 +66,7 @@ def serve(
     from stillhouse.serving.worker import ModelWorker
 
     logging.disable_progress_bar()
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, chat_template_kwargs)
     loaded = load_model(path, device=device, dtype=dtype, num_threads=num_threads)
     try:
         worker = ModelWorker(loaded, max_batch=max_batch)

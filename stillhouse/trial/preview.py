@@ -69,7 +69,7 @@ class RowMaker:
     def _samples(self, trajectory: Trajectory) -> list[list[Piece]]:
         if not self.labelling.tokenizer:
             return [[(_plain(message), message["role"] == "assistant") for message in trajectory.messages]]
-        tokenizer = load_tokenizer(self.labelling.tokenizer)
+        tokenizer = load_tokenizer(self.labelling.tokenizer, self.labelling.chat_template_kwargs)
         try:
             samples = render_samples(tokenizer, trajectory.messages, trajectory.tools, self.parts)
         except TemplateError:

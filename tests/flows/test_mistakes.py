@@ -41,6 +41,7 @@ MISTAKES = [
     ("distill good.yaml --set sft.epochs=2", "", "did you mean 'num_epochs'?"),
     ("distill good.yaml --set sft.num_epochs=[", "", "the value is not valid YAML"),
     ("distill good.yaml --set sft.num_epochs=many", "", "sft.num_epochs = 'many'"),
+    ("distill good.yaml --set student.chat_template_kwargs.enable_thinking=false", "", "never reads 'enable_thinking'"),
     ("distill good.yaml --set student.model=embedded:studnt", "", "student.model: 'embedded:studnt'"),
     # The config.
     ("distill wrong.yaml", "learning_rate: 1.0e-4\n", "did you mean 'sft.learning_rate' or 'on_policy.learning_rate'?"),

@@ -70,7 +70,7 @@ def stored(make_context: MakeContext) -> Artifact:
 
 
 def inputs_of_stages(stored: Artifact, sft_inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    labelling = Labelling.of(DatasetConfig(), tools=ToolsConfig(), student="embedded:student", sampling=None)
+    labelling = Labelling.of(DatasetConfig(), tools=ToolsConfig(), student=StudentConfig(), sampling=None)
     acceptance = Acceptance(labelling=labelling, dataset=DatasetConfig(), max_tokens=512)
     return {
         "sft": {**sft_inputs, "dataset": stored},

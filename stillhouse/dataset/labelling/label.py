@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.config import (
+    ContaminationConfig,
+    DatasetConfig,
+    DuplicatesConfig,
+    LabelsConfig,
+    StudentConfig,
+    ToolsConfig,
+)
+from stillhouse.config.section import ChatTemplateKwargs, later_field
 from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
 from stillhouse.dataset.label_input import LabelInput, Labeller
@@ -57,13 +65,17 @@ class Labelling(BaseModel):
     """Names the file for `labels.rewards`."""
     tokenizer: str
     """Model ref of the student, whose chat template `labels.render` uses."""
+    chat_template_kwargs: ChatTemplateKwargs = later_field({})
+    """Values for the variables of that template."""
     sampling: str | None = None
     """Hash of teacher, sampling and tools; None for trajectories sampled elsewhere."""
     contents: JsonObject = {}
     """Hashes of the files and the model named above; when one changes, a process reads them again."""
 
     @classmethod
-    def of(cls, config: DatasetConfig, *, tools: ToolsConfig, student: str, sampling: str | None = None) -> "Labelling":
+    def of(
+        cls, config: DatasetConfig, *, tools: ToolsConfig, student: StudentConfig, sampling: str | None = None
+    ) -> "Labelling":
         """What a config asks to measure; equal for configs that differ only in what is not measured.
 
         Raises:
@@ -82,13 +94,14 @@ class Labelling(BaseModel):
             ),
             contamination=config.contamination,
             tools=tools,
-            tokenizer=student if labels.render else "",
+            tokenizer=student.model if labels.render else "",
+            chat_template_kwargs=student.chat_template_kwargs if labels.render else {},
             sampling=sampling,
             contents={
                 # A missing file is reported by whoever loads it.
                 "files": [file_sha256(path) if path is not None and path.is_file() else None for path in files],
                 "sets": sets_fingerprint(config.contamination),
-                "tokenizer": model_identity(student) if labels.render else None,
+                "tokenizer": model_identity(student.model) if labels.render else None,
             },
         )
 
@@ -209,7 +222,7 @@ def _labellers(labelling_json: str) -> list[Labeller]:
     if labelling.contamination.sets:
         labellers.append(ContaminationLabels(labelling.contamination))
     if labels.render:
-        labellers.append(RenderLabels(labelling.tokenizer))
+        labellers.append(RenderLabels(labelling.tokenizer, labelling.chat_template_kwargs))
     return labellers
 
 

@@ -8,6 +8,7 @@ from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.dataset.label_input import LabelInput
 
 _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
@@ -24,8 +25,8 @@ class RenderLabels:
         ConfigError: the tokenizer cannot be loaded or has no chat template.
     """
 
-    def __init__(self, tokenizer_ref: str) -> None:
-        self._tokenizer = load_tokenizer(tokenizer_ref)
+    def __init__(self, tokenizer_ref: str, chat_template_kwargs: ChatTemplateKwargs) -> None:
+        self._tokenizer = load_tokenizer(tokenizer_ref, chat_template_kwargs)
         self._round_trip = RoundTrip(self._tokenizer)
 
     def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:

@@ -34,7 +34,7 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     base_ref = adapter_base(path) or ref
     has_adapter = base_ref != ref
     dtype = getattr(torch, config.dtype)
-    tokenizer = load_tokenizer(ref)
+    tokenizer = load_tokenizer(ref, config.chat_template_kwargs)
     if config.parameters == "full":
         causal_lm = _load(base_ref, config, dtype=torch.float32).to(device)
         if has_adapter:

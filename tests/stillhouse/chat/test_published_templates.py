@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from stillhouse.chat.message_form import reads_literal_calls, template_message
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import render_samples, render_spans
 from stillhouse.chat.template import render, render_text
+from stillhouse.chat.template_defaults import with_template_defaults
 from stillhouse.serving.chat_request import ChatRequest
 
 pytestmark = pytest.mark.slow
@@ -126,10 +128,8 @@ def tokenizers(templates: dict[str, str], byte_level: Callable[..., Any]) -> lis
         tokens = {*SPECIAL.findall(source), "<|bos|>"} - {eos}
         markup = {token for token in tokens if MARKUP.fullmatch(token)}
         tokenizer = byte_level(sorted({*tokens - markup, eos}), eos, sorted(markup), bos_token="<|bos|>")
-        key, _, value = setting.partition(": ")
-        set_variable = f"{{%- set {key} = {value if value == 'true' else repr(value)} -%}}" if setting else ""
-        tokenizer.chat_template = set_variable + source
-        return tokenizer
+        tokenizer.chat_template = source
+        return with_template_defaults(tokenizer, yaml.safe_load(setting) or {})
 
     settings = {name: ["", *thinking_of(source)] for name, source in sorted(templates.items())}
     return [(name, setting, make(name, setting)) for name in settings for setting in settings[name]]
@@ -254,6 +254,27 @@ def test_every_prompt_is_the_beginning_of_what_is_learnt(tokenizers: list[tuple[
             sampled = render(tokenizer, messages[:first], tools or [], add_generation_prompt=True)
             ((ids, start, _), *_) = supervised_runs(samples[0])
             assert ids[:start] == served == sampled, f"{name}, {setting}, {kind}"
+
+
+def test_defaults_in_a_template_render_as_values_given_with_each_call(
+    templates: dict[str, str], tokenizers: list[tuple[str, str, Any]]
+) -> None:
+    num_compared = 0
+    for name, setting, tokenizer in [(name, setting, each) for name, setting, each in tokenizers if setting]:
+        for kind, messages, tools in CONVERSATIONS:
+            try:
+                text = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+            except TemplateError:
+                continue
+            given = {"tools": tools or None, "tokenize": False, **yaml.safe_load(setting)}
+            expected = tokenizer.apply_chat_template(
+                [template_message(message, is_literal=reads_literal_calls(tokenizer)) for message in messages],
+                chat_template=templates[name],
+                **given,
+            )
+            assert text == expected, f"{name}, {setting}, {kind}"
+            num_compared += 1
+    assert num_compared > 200
 
 
 def test_the_next_turn_after_sampled_tokens_is_that_of_the_conversation(tokenizers: list[tuple[str, str, Any]]) -> None:

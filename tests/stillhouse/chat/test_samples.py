@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerBase
@@ -74,10 +74,12 @@ def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> A
                 done = ""
             prompt, span = rest(done, before), rest(before, after)
             names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-            if any(name != "malformed_tool_call" and name not in after[len(before) :] for name in names):
+            calls = [name for name in names if name != "malformed_tool_call"]
+            written = after[len(before) :].removeprefix(message.get("content") or "")
+            if any(written.count(name) < calls.count(name) for name in calls):
                 raise TemplateError("a call is not written")
             ends = [place for place, token in enumerate(span) if token in special]
-            if not ends:
+            if not ends or tokenizer.decode(span[ends[-1] + 1 :]).strip():
                 raise TemplateError("no end of turn")
             ids, mask = samples[-1]
             ids += prompt + span
@@ -117,8 +119,12 @@ def any_tokenizer(request: pytest.FixtureRequest, speaking: Any) -> PreTrainedTo
     return speaking(request.param) if request.param else load_tokenizer("embedded:student")
 
 
+MALFORMED = [{"id": "c", "type": "function", "function": {"name": "malformed_tool_call", "arguments": "{}"}}]
+
+
 @settings(max_examples=25)
 @given(conversations=st.lists(CONVERSATIONS, min_size=1, max_size=3))
+@example(conversations=[[{"role": "assistant", "content": "<|im_end|>", "tool_calls": MALFORMED}]])
 def test_many_conversations_at_once_give_what_each_gives_one_by_one(
     any_tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]
 ) -> None:

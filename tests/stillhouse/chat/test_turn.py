@@ -51,7 +51,7 @@ SWITCHED_OFF = (
     + PROMPT
     + "{% if not enable_thinking %}<think>\n\n</think>\n{% endif %}{% endif %}"
 )
-SWITCHED_ON = "{%- set enable_thinking = true -%}" + SWITCHED_OFF
+SWITCHED_ON = "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}\n" + SWITCHED_OFF
 WRITES_LITERAL_CALLS = (
     TURNS
     + "{% if m.content is none %}{% for c in m.tool_calls %}<call>{{ c.function.name + ' ' + c.function.arguments }}"
@@ -150,6 +150,7 @@ def test_the_tokens_before_a_message_are_those_it_is_prompted_with(speaks: Any, 
         (SWITCHED_OFF, [USER, THINKS], r"turn thinking on \(student.chat_template_kwargs: {enable_thinking: true}\)"),
         (WRITES_LITERAL_CALLS, [USER, {**CALL, "content": "Wait."}], "does not write the call of look_up in message 1"),
         (ENDS_TEXT_BEFORE_CALLS, [USER, {**CALL, "content": "Wait."}], "ends assistant message 1 with <.end.> and"),
+        (MOVES_THE_SYSTEM_PROMPT, [USER, {**CALL, "content": "I look_up this."}], "does not write the call of look_up"),
         (MOVES_THE_SYSTEM_PROMPT, [USER, CALL], "does not write the call of look_up in message 1"),
         ("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}", [USER, ANSWER],
          "closes assistant message 1 with no special end-of-turn token"),

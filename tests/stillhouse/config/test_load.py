@@ -84,6 +84,13 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ("sft: {learning_rat: 0.1}", [], ["sft.learning_rat", "did you mean 'learning_rate'?"]),
         ("sft: {zzz: 0.1}", [], ["sft.zzz", "known keys here", "batch_size"]),
         ("teachr: {}", [], ["teachr", "did you mean 'teacher'?"]),
+        (
+            "student: {chat_template_kwargs: {style: [1]}}",
+            [],
+            ["student.chat_template_kwargs.style = [1]: expected true or false or a whole number or a number or text"],
+        ),
+        ("student: {chat_template_kwargs: {tools: 1}}", [], ["'tools': is given by whoever renders the template"]),
+        ("student: {chat_template_kwargs: {a b: 1}}", [], ["'a b': expected the name of a variable of the template"]),
         ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "expected at least 0"]),
         ("student: {parameters: prefix}", [], ["student.parameters", "'full', 'lora' or 'qlora'"]),
         ("student: {parameters: full, merge: true}", [], ["student", "there is no adapter to merge"]),

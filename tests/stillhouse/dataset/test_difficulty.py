@@ -21,16 +21,20 @@ from stillhouse.dataset.difficulty import (
 )
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
-from stillhouse.types import PromptMetadata, StopReason, Trajectory
+from stillhouse.types import Model, PromptMetadata, StopReason, Trajectory
 
 Make = Callable[..., Trajectory]
 STUDENT = "embedded:student"
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 
+def model(ref: str) -> Model:
+    return Model(name="base", ref=ref, fingerprint=ref)
+
+
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[StudentScorer]:
-    with student_scorer(STUDENT, RUNTIME) as shared:
+    with student_scorer(model(STUDENT), RUNTIME) as shared:
         yield shared
 
 
@@ -88,8 +92,8 @@ def test_bad_rows_have_none(scorer: StudentScorer, tokenizer: PreTrainedTokenize
 
 def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(make_trajectory: Make) -> None:
     runtime = RuntimeConfig(device="cpu", num_threads=1)
-    with student_scorer("embedded:teacher", runtime) as one:
-        with student_scorer("embedded:teacher", runtime) as other:
+    with student_scorer(model("embedded:teacher"), runtime) as one:
+        with student_scorer(model("embedded:teacher"), runtime) as other:
             assert one is other
             asyncio.run(other.nll([make_trajectory()], 4096))
         assert one.is_loaded
@@ -97,7 +101,7 @@ def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(ma
 
 
 def test_a_student_that_is_not_there_is_told_of(make_trajectory: Make) -> None:
-    with student_scorer("embedded:nobody", RUNTIME) as missing, pytest.raises(ConfigError, match="nobody"):
+    with student_scorer(model("embedded:nobody"), RUNTIME) as missing, pytest.raises(ConfigError, match="nobody"):
         asyncio.run(missing.nll([make_trajectory()], 4096))
 
 

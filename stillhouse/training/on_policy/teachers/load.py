@@ -132,7 +132,7 @@ class _Loading:
         is_other = settings.alignment == "bytes"
         if settings.model is None or (settings.kind != "local" and not is_other and not _is_local(settings.model)):
             return None
-        tokenizer = load_tokenizer(settings.model)
+        tokenizer = load_tokenizer(settings.model, settings.chat_template_kwargs)
         if not is_other:
             check_vocabularies(settings.model, tokenizer, self.student.tokenizer)
         return tokenizer

@@ -11,7 +11,14 @@ import orjson
 import psutil
 import pytest
 
-from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.config import (
+    ContaminationConfig,
+    DatasetConfig,
+    DuplicatesConfig,
+    LabelsConfig,
+    StudentConfig,
+    ToolsConfig,
+)
 from stillhouse.dataset.label_input import LabelInput, Labeller
 from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.dataset.labelling.label import (
@@ -55,7 +62,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def labelling(labels: LabelsConfig, **changes: object) -> Labelling:
-    return Labelling.of(DatasetConfig(labels=labels, **changes), tools=ToolsConfig(), student="embedded:student")
+    return Labelling.of(DatasetConfig(labels=labels, **changes), tools=ToolsConfig(), student=StudentConfig())
 
 
 def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(file: Path, make_trajectory: Make) -> None:
@@ -77,9 +84,18 @@ def test_a_labelling_is_equal_wherever_the_rest_of_the_config_makes_no_differenc
     same = labelling(config, validation_fraction=0.5, duplicates=DuplicatesConfig(threshold=0.5))
     assert same == labelling(config)
     assert labelling(config, duplicates=DuplicatesConfig(near=True)) != same
-    other = Labelling.of(DatasetConfig(labels=config), tools=ToolsConfig(rewards_file="r.py"), student="nobody/knows")
+    student, tools = StudentConfig(model="nobody/knows"), ToolsConfig(rewards_file="r.py")
+    other = Labelling.of(DatasetConfig(labels=config), tools=tools, student=student)
     assert other.tools == ToolsConfig()
     assert other.contents["tokenizer"] == "nobody/knows"
+    thinking = student.model_copy(update={"chat_template_kwargs": {"enable_thinking": True}})
+    switched = Labelling.of(DatasetConfig(labels=config), tools=tools, student=thinking)
+    assert switched != other
+    assert "chat_template_kwargs" not in other.model_dump()
+    unrendered = DatasetConfig(labels=LabelsConfig(render=False))
+    assert Labelling.of(unrendered, tools=tools, student=thinking) == Labelling.of(
+        unrendered, tools=tools, student=student
+    )
 
 
 def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
@@ -134,7 +150,7 @@ def label_into(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> Ca
         file = tmp_path / "labels.py"
         file.write_text(labels or "")
         config = LabelsConfig(render=False, file=None if labels is None else str(file))
-        labelling = Labelling.of(DatasetConfig(labels=config), tools=ToolsConfig(), student="")
+        labelling = Labelling.of(DatasetConfig(labels=config), tools=ToolsConfig(), student=StudentConfig())
         target = tmp_path / folder
         target.mkdir()
         assert label_file(trajectories, metadata, labelling, target).num_rows == 3

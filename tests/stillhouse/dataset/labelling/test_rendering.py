@@ -14,7 +14,7 @@ Make = Callable[..., Trajectory]
 
 @pytest.fixture(scope="module")
 def render_labels() -> RenderLabels:
-    return RenderLabels("embedded:student")
+    return RenderLabels("embedded:student", {})
 
 
 def test_lengths_are_those_of_the_sample_that_is_trained_on(render_labels: RenderLabels, make_trajectory: Make) -> None:
@@ -52,4 +52,4 @@ def test_no_rows_have_no_labels(render_labels: RenderLabels) -> None:
 
 def test_a_student_without_a_tokenizer_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="/no/such/student"):
-        RenderLabels("/no/such/student")
+        RenderLabels("/no/such/student", {})
