@@ -21,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
 from stillhouse.serving.attention import slot_attention
+from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch, Segments
 from stillhouse.training.model.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
@@ -88,6 +89,8 @@ def segment_attention(
     refused = [name for name in _REFUSED if options.get(name) is not None]
     if attention_mask is not None and attention_mask.numel() > 1:
         refused.append("a mask of its own")
+    if _window_in_mask(module, options):
+        refused.append("a window in its mask alone")
     if refused:
         raise TrainingError(
             f"{type(module).__name__} asks for {', '.join(refused)}, which attention by segments does not have; "
@@ -96,6 +99,20 @@ def segment_attention(
     if _flash_applies(query, value, options):
         return _flash(query, key, value, segments, options), None
     return _by_segment(module, query, key, value, segments, options), None
+
+
+def _window_in_mask(module: nn.Module, options: Mapping[str, Any]) -> bool:
+    """Whether the layer sees a window by its config and does not pass it on (PhiMoE; chunks of Llama 4)."""
+    config = getattr(module, "config", None)
+    if config is None or options.get("sliding_window") is not None:
+        return False
+    kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    kind = kinds[index] if kinds and index is not None and index < len(kinds) else None
+    if kind == "full_attention":
+        return False
+    return (
+        getattr(config, "attention_chunk_size" if kind == "chunked_attention" else "sliding_window", None) is not None
+    )
 
 
 def _flash_applies(query: Tensor, value: Tensor, options: Mapping[str, Any]) -> bool:
@@ -247,4 +264,4 @@ def _packed_row(causal_lm: PreTrainedModel, samples: Sequence[Tensor]) -> tuple[
 
 
 def _hidden_states(causal_lm: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> Tensor:
-    return causal_lm.base_model(input_ids=input_ids, use_cache=False, **arguments).last_hidden_state
+    return backbone_of(causal_lm)(input_ids=input_ids, use_cache=False, **arguments).last_hidden_state

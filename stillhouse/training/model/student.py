@@ -14,11 +14,13 @@ from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss
 from stillhouse.training.model.attention import hidden_before_targets, packs_exactly
+from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
 _PROBE_TOLERANCE = 1e-2
+_ROUNDING = 1e-4
 _PROBE_LOGITS = 100.0
 """Largest output of the output layer in the probe: beyond the caps of published models, most of which are 30."""
 
@@ -34,8 +36,8 @@ class Student:
         dtype: type of computation.
 
     Raises:
-        TrainingError: the model's logits are not its output layer applied to its hidden states, scaled and capped as
-            its config says.
+        TrainingError: the model is not causal; or its logits are not its output layer applied to its hidden states,
+            scaled and capped as its config says.
     """
 
     def __init__(
@@ -53,7 +55,13 @@ class Student:
         self.step = StudentStep(model, causal_lm)
         """From a microbatch to the loss; under sharding the only way to the weights."""
         self.dtype = dtype
-        self._check_head()
+        try:
+            self._check_head()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise TrainingError(
+                f"{self._name}: a forward pass of three tokens fails, so that it cannot be trained here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     @property
     def device(self) -> torch.device:
@@ -102,11 +110,27 @@ class Student:
         with self.precision():
             return packs_exactly(self.causal_lm)
 
+    @property
+    def _name(self) -> str:
+        return f"model {self.base_ref!r} ({type(self.causal_lm).__name__})"
+
     @torch.no_grad()
     def _check_head(self) -> None:
-        inputs = torch.tensor([[0, 1, 2]], device=self.device)
+        # Some families attend to no padding token, wherever it stands.
+        padding = getattr(self.causal_lm.config.get_text_config(), "pad_token_id", None)
+        a, b, c, d = [token for token in range(5) if token != padding][:4]
+        inputs, other_end = torch.tensor([[[a, b, c]], [[a, b, d]]], device=self.device)
         with self.precision():
-            products = self.head(self.step.backbone(input_ids=inputs, use_cache=False).last_hidden_state)
+            products, others = (
+                self.head(self.step.backbone(input_ids=ids, use_cache=False).last_hidden_state)
+                for ids in (inputs, other_end)
+            )
+            rounding = _ROUNDING if products.dtype is torch.float32 else _PROBE_TOLERANCE
+            if not (products - others)[:, :-1].abs().max() <= rounding * products.abs().max():
+                raise TrainingError(
+                    f"{self._name}: the logits of a token depend on the tokens after it, so that it cannot be trained "
+                    "here; take a causal model"
+                )
             # Small logits do not show a cap, and capped ones no factor.
             for size in (1.0, _PROBE_LOGITS / products.abs().max().clamp(min=1e-6)):
                 hook = self.head.register_forward_hook(lambda head, inputs, output, size=size: output * size)
@@ -117,7 +141,7 @@ class Student:
                 self._compare_logits(self.step.scaling.apply_((products * size).float()), expected)
 
     def _compare_logits(self, seen: Tensor, expected: Tensor) -> None:
-        name, scaling = f"model {self.base_ref!r} ({type(self.causal_lm).__name__})", self.step.scaling
+        name, scaling = self._name, self.step.scaling
         if seen.shape != expected.shape:
             raise TrainingError(
                 f"{name}: it has {expected.shape[-1]} logits a token and {seen.shape[-1]} rows in its output layer, so "
@@ -139,7 +163,7 @@ class StudentStep(nn.Module):
         super().__init__()
         self.model = model
         # In a tuple, so that they are not registered: they are part of `model`.
-        self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
+        self._parts: tuple[Any, nn.Linear] = (backbone_of(causal_lm), causal_lm.get_output_embeddings())
         self.scaling = LogitScaling.of(causal_lm)
         self.noise_alpha: float | None = None
         """Size of the noise on the embeddings in training mode; None adds none."""

@@ -15,6 +15,7 @@ from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
 from stillhouse.training.model.attention import hidden_before_targets
+from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.types import Sample
@@ -37,7 +38,7 @@ class PackedModel:
         self.max_context: int | None = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         """Longest input in tokens; None if unbounded."""
         self._name = name
-        self._backbone = causal_lm.base_model
+        self._backbone = backbone_of(causal_lm)
         self._device = device
         self._packing = packing
         self.head: nn.Linear = causal_lm.get_output_embeddings()
