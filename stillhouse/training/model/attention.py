@@ -52,15 +52,15 @@ def segment_arguments(segments: Segments | None) -> dict[str, Any]:
     return {"segments": segments, "attention_mask": mask}
 
 
-def hidden_before_targets(backbone: Any, microbatch: Microbatch) -> Tensor:
-    """Last hidden states [N, hidden size] of the positions that predict the microbatch's targets, in their order."""
-    hidden = backbone(
+def backbone_outputs(backbone: Any, microbatch: Microbatch, **options: bool) -> Any:
+    """What `backbone` returns for the tokens of a microbatch; `options` say what it returns beside hidden states."""
+    return backbone(
         input_ids=microbatch.inputs_BT,
         position_ids=microbatch.position_ids_BT,
         use_cache=False,
         **segment_arguments(microbatch.segments),
-    ).last_hidden_state
-    return hidden.flatten(0, 1).index_select(0, microbatch.target_places_N)
+        **options,
+    )
 
 
 def segment_attention(

@@ -63,7 +63,19 @@ def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces."""
+    """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces.
+
+    Raises:
+        ConfigError: `on`, with a loss of the routers, whose logits transformers does not record in compiled blocks; or
+            as `pays_to_compile`.
+    """
+    if student.step.router_loss is not None:
+        if config.compile == "on":
+            raise ConfigError(
+                f"router_aux_loss_coef = {config.router_aux_loss_coef} with compile = 'on': compiled blocks do not "
+                "give the logits of their routers. Set compile to `auto` or `off`"
+            )
+        return False
     settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
     if config.compile == "auto" and settings is not None and (settings.use_dora or settings.target_parameters):
         return False

@@ -13,9 +13,10 @@ from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss
-from stillhouse.training.model.attention import hidden_before_targets, packs_exactly
+from stillhouse.training.model.attention import backbone_outputs, packs_exactly
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
+from stillhouse.training.model.router_loss import RouterLoss
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
@@ -169,6 +170,8 @@ class StudentStep(nn.Module):
         """Size of the noise on the embeddings in training mode; None adds none."""
         self.compiles_head = False
         """Whether the head uses compiled kernels."""
+        self.router_loss: RouterLoss | None = None
+        """Added to the loss of each target."""
 
     @property
     def backbone(self) -> Any:
@@ -181,16 +184,17 @@ class StudentStep(nn.Module):
     def forward(
         self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | None = None
     ) -> LossSums:
-        """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the method's metrics.
+        """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
 
         `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
         alpha = self.noise_alpha
         embedding = self.backbone.get_input_embeddings()
         with nullcontext() if alpha is None else embedding_noise(embedding, alpha, microbatch):
-            hidden_NH = hidden_before_targets(self.backbone, microbatch)
-        return fused_loss(
-            hidden_NH,
+            options = {} if self.router_loss is None else {"output_router_logits": True}
+            outputs = backbone_outputs(self.backbone, microbatch, **options)
+        totals = fused_loss(
+            microbatch.before_targets(outputs.last_hidden_state),
             self.head,
             microbatch.targets_N,
             microbatch.values,
@@ -203,6 +207,12 @@ class StudentStep(nn.Module):
             scaling=self.scaling,
             compiled=self.compiles_head,
         )
+        if self.router_loss is not None:
+            is_real_BT = None
+            if microbatch.segments is None:
+                is_real_BT = microbatch.position_ids_BT < _sample_lengths(microbatch)
+            self.router_loss.add_to(totals, outputs.router_logits, is_real_BT, len(microbatch.targets_N), scale)
+        return totals
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.attention import hidden_before_targets
+from stillhouse.training.model.attention import backbone_outputs
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
 from stillhouse.training.on_policy.scored import TeacherView
@@ -81,7 +81,8 @@ class PackedModel:
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
-        return hidden_before_targets(self._backbone, microbatch), microbatch.targets_N
+        outputs = backbone_outputs(self._backbone, microbatch)
+        return microbatch.before_targets(outputs.last_hidden_state), microbatch.targets_N
 
     def _target_logprobs(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
