@@ -77,7 +77,7 @@ def build_trainer(
         student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled
     )
     prepare_blocks(student.causal_lm, compiled=compiled, checkpointed=checkpointed)
-    flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
+    flops = model_flops(student.step.backbone, student.head, student.causal_lm.config.get_text_config())
     if ranks.size > 1:
         shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
     peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12

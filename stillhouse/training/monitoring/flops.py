@@ -3,12 +3,13 @@
 Model FLOPs (Chowdhery et al. 2022, "PaLM", appendix B): recomputed activations and padding do not count. A product of
 [n, k] with [k, m] counts 2nkm; elementwise work does not count.
 
-A frozen weight counts 4 and an adapter's 6 for each token, as in prime-rl. Other figures are lower than those of
-prime-rl and torchtitan for the same speed: attention counts the pairs that a causal mask leaves in each packed sample,
-where they count the square of the row's length, and the output layer counts at loss positions, where they count it at
-every token. The peak
-differs too: here it is the speed of large products as measured on the device, there that of its data sheet, which no
-product reaches (989 TFLOP/s of an H200 in bfloat16).
+Of experts those count that a token goes to. A frozen weight counts 4 and an adapter's 6 for each token, as in
+prime-rl; over fused experts peft does more, since it adds the adapter to all their weights and takes the gradient of
+the sum. Other figures are lower than those of prime-rl and torchtitan for the same speed: attention counts the pairs
+that a causal mask leaves in each packed sample, where they count the square of the row's length, and the output layer
+counts at loss positions, where they count it at every token. The peak differs too: here it is the speed of large
+products as measured on the device, there that of its data sheet, which no product reaches (989 TFLOP/s of an H200 in
+bfloat16).
 
 Dimensions: H hidden, V vocabulary.
 """
@@ -21,6 +22,8 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+
+from stillhouse.training.model.adapter_targets import fused_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +69,30 @@ def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
 
 def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
     """Yields the number of weights each token is multiplied with, and whether they are trained."""
-    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    shares = _shares_of_experts(backbone, config)
     for module in backbone.modules():
         if isinstance(module, nn.Embedding):
             continue
+        share = shares.get(id(module))
         for weight in module.parameters(recurse=False):
             if isinstance(module, nn.Linear) and weight.ndim == 2:
                 # Not the weight's own size: 4-bit weights are stored in another shape.
-                yield module.in_features * module.out_features, weight.requires_grad
-            elif weight.ndim == 3 and weight.shape[0] == num_experts:
-                yield weight.numel() / num_experts * config.num_experts_per_tok, weight.requires_grad
-            elif weight.ndim > 1:
-                yield weight.numel(), weight.requires_grad
+                yield module.in_features * module.out_features * (share or 1.0), weight.requires_grad
+            elif weight.ndim > (1 if share is None else 2):
+                yield weight.numel() * (share or 1.0), weight.requires_grad
+
+
+def _shares_of_experts(backbone: Any, config: Any) -> dict[int, float]:
+    """The share of the weights that a token is multiplied with, by the id of each module of experts or their adapter.
+
+    Matrices of experts have three dimensions; those of two are their biases.
+    """
+    shares: dict[int, float] = {}
+    for path in dict.fromkeys(name.rpartition(".")[0] for name in fused_experts(backbone)):
+        experts = backbone.get_submodule(path)
+        num_experts = next(weight.shape[0] for weight in experts.parameters() if weight.ndim == 3)
+        shares |= dict.fromkeys(map(id, experts.modules()), config.num_experts_per_tok / num_experts)
+    return shares
 
 
 def _windows(config: Any) -> Iterator[int | None]:

@@ -4,9 +4,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
 from stillhouse.config import StudentConfig
+from stillhouse.training.model.adapters import new_adapter
 from stillhouse.training.model.load import load_student
 from stillhouse.training.monitoring.flops import ModelFlops, measure_peak_flops, model_flops
 
@@ -80,6 +81,33 @@ def test_of_many_experts_only_those_a_token_goes_to_count():
         flops_of(without_weights(Qwen3MoeConfig(**shape, num_experts_per_tok=number))).per_input for number in (1, 3)
     ]
     assert costs[1] - costs[0] == 2 * 6 * (3 * 16 * 32)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("targets", [None, ("all-linear",), ("all-linear", "experts")])
+def test_experts_and_their_biases_and_adapters_cost_what_a_token_meets(kind: str, targets: tuple[str, ...] | None):
+    shape = {**SMALL, "moe_intermediate_size": 16, "head_dim": 16, "num_experts_per_tok": 2, "pad_token_id": 0}
+    settings = AutoConfig.for_model(kind, **shape, num_experts=6, num_local_experts=6, max_position_embeddings=64)
+    settings._experts_implementation = "eager"  # torch counts no grouped products
+    model = AutoModelForCausalLM.from_config(settings)
+    frozen = flops_of(model.requires_grad_(targets is None)).per_input
+    if targets:
+        new_adapter(model, StudentConfig(lora_rank=4, lora_targets=targets), seed=0)
+    model.enable_input_require_grads()
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.arange(60)[None], use_cache=False).logits.sum().backward()
+    counts = counter.get_flop_counts()["Global"]
+    counted = sum(count for op, count in counts.items() if str(op) in ("aten.mm", "aten.addmm"))
+    costs = flops_of(model)
+    if targets is None or "experts" not in targets:
+        assert (costs.per_input + costs.per_target) * 60 == counted
+        return
+    # Of each expert's adapter, which peft multiplies with the weights of all experts and not with tokens.
+    linear = new_adapter(AutoModelForCausalLM.from_config(settings), StudentConfig(lora_rank=4), seed=0)
+    experts = [m for _, m in model.named_modules() if type(m).__name__.endswith("Experts")]
+    sizes = [sum(w.shape[1:]) for m in experts for w in m.parameters() if w.ndim == 3]
+    assert frozen < costs.per_input == flops_of(linear.base_model.model).per_input + 6 * 2 * 4 * sum(sizes)
+    assert costs.per_input * 60 < counted
 
 
 def test_the_peak_is_near_what_a_product_takes_and_leaves_the_random_generators_alone():
