@@ -11,7 +11,9 @@ from typing import Final
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.loop.optimizer import build_optimizer
@@ -105,10 +107,37 @@ def test_offloaded_or_recomputed_activations_take_less(student: Student):
     assert recomputed == offloaded + 2 * 16 * 4 * 4096
 
 
+@pytest.fixture
+def mixture(tiny_model: str, tmp_path: Path) -> str:
+    """Model ref of an untrained Qwen3-MoE with the embedded tokenizer; its experts have 49,152 weights."""
+    sizes = json.loads((Path(tiny_model) / "config.json").read_text()) | {"model_type": "qwen3_moe"}
+    moe = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    AutoModelForCausalLM.from_config(Qwen3MoeConfig(**(sizes | moe))).save_pretrained(tmp_path / "moe")
+    load_tokenizer(tiny_model).save_pretrained(tmp_path / "moe")
+    return str(tmp_path / "moe")
+
+
+def test_all_experts_count_and_their_sums_with_adapters_are_kept_as_activations_are(mixture: str):
+    layers, experts = (
+        load_student(mixture, StudentConfig(dtype="float32", lora_rank=4, lora_targets=targets), CPU, seed=0)
+        for targets in (("all-linear",), ("all-linear", "experts"))
+    )
+    trained = sum(p.numel() for _, p in experts.trained_parameters())
+    assert trained - sum(p.numel() for _, p in layers.trained_parameters()) == 2 * 16 * 4 * (16 + 64 + 32 + 16)
+    plain, recomputed = (
+        [estimate_memory(s, TrainerConfig(), 512, checkpointed=checkpointed) for s in (layers, experts)]
+        for checkpointed in (False, True)
+    )
+    # Weights, their gradients and two moments; here the weights are there before.
+    assert plain[1].state == recomputed[1].state == 12 * trained
+    assert plain[1].kept - plain[0].kept >= 4 * 49_152
+    assert recomputed[1].kept == recomputed[0].kept
+
+
 _TWO_STEPS: Final = textwrap.dedent("""
     import ctypes, json, sys
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from stillhouse.chat.tokenizer import load_tokenizer
     from stillhouse.config import StudentConfig, TrainerConfig
     from stillhouse.training.model.microbatches import collate
@@ -119,13 +148,17 @@ _TWO_STEPS: Final = textwrap.dedent("""
     from stillhouse.training.model.memory import estimate_memory
     from stillhouse.types import Sample
 
-    folder, parameters, dtype, num_rows, checkpointed = json.loads(sys.argv[1])
+    folder, parameters, dtype, num_rows, checkpointed, targets = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     settings = dict(hidden_size=256, intermediate_size=768, num_hidden_layers=6, head_dim=64, vocab_size=8192)
-    Qwen3ForCausalLM(Qwen3Config(num_attention_heads=4, num_key_value_heads=2, **settings)).save_pretrained(folder)
+    settings |= dict(num_attention_heads=4, num_key_value_heads=2)
+    moe = dict(num_experts=16, num_experts_per_tok=4, moe_intermediate_size=256) if "experts" in targets else {}
+    kind = "qwen3_moe" if moe else "qwen3"
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings, **moe)).save_pretrained(folder)
     load_tokenizer("embedded:student").save_pretrained(folder)
-    student = load_student(folder, StudentConfig(parameters=parameters, dtype=dtype, lora_rank=16), cpu, seed=0)
+    config = StudentConfig(parameters=parameters, dtype=dtype, lora_rank=16, lora_targets=targets)
+    student = load_student(folder, config, cpu, seed=0)
     estimate = estimate_memory(student, TrainerConfig(), 512 * num_rows, checkpointed=checkpointed)
     prepare_blocks(student.causal_lm, compiled=False, checkpointed=checkpointed)
     optimizer = build_optimizer(student, TrainerConfig())
@@ -159,13 +192,19 @@ _TWO_STEPS: Final = textwrap.dedent("""
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("parameters", "dtype", "num_rows", "checkpointed"),
-    [("full", "float32", 3, False), ("lora", "bfloat16", 6, False), ("full", "float32", 6, True)],
+    ("parameters", "dtype", "num_rows", "checkpointed", "targets"),
+    [
+        ("full", "float32", 3, False, ["all-linear"]),
+        ("lora", "bfloat16", 6, False, ["all-linear"]),
+        ("full", "float32", 6, True, ["all-linear"]),
+        ("full", "float32", 3, False, ["experts"]),
+        ("lora", "float32", 2, False, ["all-linear", "experts"]),
+    ],
 )
 def test_estimate_is_near_the_peak_of_the_process(
-    tmp_path: Path, parameters: str, dtype: str, num_rows: int, checkpointed: bool
+    tmp_path: Path, parameters: str, dtype: str, num_rows: int, checkpointed: bool, targets: list[str]
 ):
-    arguments = json.dumps([str(tmp_path / "model"), parameters, dtype, num_rows, checkpointed])
+    arguments = json.dumps([str(tmp_path / "model"), parameters, dtype, num_rows, checkpointed, targets])
     # Blocks of their own in the address space: the heap keeps freed ones, and fragments.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(
