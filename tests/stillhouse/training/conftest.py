@@ -62,6 +62,22 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="session")
+def mixture_model(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model ref of an untrained Qwen3-MoE, otherwise like the tiny model; its experts have 49,152 weights."""
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    from stillhouse.chat.tokenizer import load_tokenizer
+
+    folder = tmp_path_factory.mktemp("mixture")
+    sizes = json.loads((Path(tiny_model) / "config.json").read_text()) | {"model_type": "qwen3_moe"}
+    experts = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "initializer_range": 0.2}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(Qwen3MoeConfig(**(sizes | experts))).save_pretrained(folder)
+    load_tokenizer(tiny_model).save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture(scope="session", params=["cap", "padded cap", "factor", "divisor"])
 def scaled_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Model ref of an untrained Gemma 3, Gemma 2, Cohere or Granite, whose logits are capped or scaled."""
