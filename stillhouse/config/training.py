@@ -82,7 +82,7 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
     router_aux_loss_coef: float = later_field(0.0, ge=0.0)
-    """Coefficient of the loss that spreads tokens over the experts of a mixture of experts, as in transformers."""
+    """Coefficient of the loss that spreads the tokens of a microbatch over the experts of a mixture of experts."""
     ema_decay: float | None = Field(default=None, gt=0.0, lt=1.0)
     """Decay of a running mean of the weights, which is then what is validated and written; None keeps none."""
     microbatch_tokens: int = Field(default=16384, ge=1)

@@ -82,7 +82,8 @@ def router_loss(causal_lm: nn.Module, coef: float) -> RouterLoss | None:
     family: Any = causal_lm
     function = getattr(sys.modules[type(causal_lm).__module__], "load_balancing_loss_func", None)
     is_known = function is not None and signature(function).parameters.keys() == _ARGUMENTS
-    if not (is_known and hasattr(family, "num_experts") and hasattr(family, "num_experts_per_tok")):
+    # Granite 4 has dense models of the same class, with 0 experts.
+    if not (is_known and getattr(family, "num_experts", None) and getattr(family, "num_experts_per_tok", None)):
         raise ConfigError(f"router_aux_loss_coef = {coef}: {_reason(causal_lm)}. Leave it at 0")
     assert function is not None
     return RouterLoss(coef, family.num_experts, family.num_experts_per_tok, function)

@@ -30,6 +30,7 @@ SIZES = {
     **{"num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
 }
 ERNIE = {"moe_num_experts": 6, "moe_k": 2, "moe_num_shared_experts": 1, "moe_layer_start_index": 1}
+DENSE = {"num_local_experts": 0, "layer_types": ["attention"] * 2, "shared_intermediate_size": 48, "mamba_n_heads": 8}
 KINDS = {"qwen3_moe": {}, "mixtral": {}, "gpt_oss": {}, "granitemoe": {}, "olmoe": {}, "ernie4_5_moe": ERNIE}
 ALONE = Ranks.single(torch.device("cpu"))
 
@@ -171,6 +172,7 @@ def test_sharded_ranks_sum_to_the_gradients_of_one(pair):
     ("kind", "sizes", "reason"),
     [
         ("qwen3", {}, "Qwen3ForCausalLM has no router of experts"),
+        ("granitemoehybrid", DENSE, "GraniteMoeHybridForCausalLM has no router of experts"),
         (
             "dots1",
             {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
@@ -180,7 +182,7 @@ def test_sharded_ranks_sum_to_the_gradients_of_one(pair):
     ],
 )
 def test_a_student_without_such_a_loss_is_refused_by_name(kind: str, sizes: dict[str, int], reason: str):
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, **sizes))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(SIZES | sizes)))
     with pytest.raises(ConfigError, match=f"router_aux_loss_coef = 0.01: .*{reason}.*Leave it at 0"):
         router_loss(model, 0.01)
     assert router_loss(model, 0.0) is None
