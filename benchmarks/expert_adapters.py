@@ -25,6 +25,7 @@ Measured
 import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, Final
 
 import torch
@@ -121,7 +122,7 @@ def trained(student: Student, table: int, num_steps: int, rate: float) -> Learnt
     costs = [measured(step).cpu_s for _ in range(num_steps)]
     memory = estimate_memory(student, config, _ROWS * _LENGTH, checkpointed=False).total
     size = sum(p.numel() for _, p in student.trained_parameters())
-    return Learnt(size, memory / 2**20, spread(costs).median, sum(losses[-10:]) / 10)
+    return Learnt(size, memory / 2**20, spread(costs).median, fmean(losses[-10:]))
 
 
 def student(causal_lm: PreTrainedModel, adapter: Mapping[str, Any] | None) -> Student:
