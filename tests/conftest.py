@@ -1,6 +1,7 @@
 import importlib
 import importlib.metadata
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,21 @@ def jail() -> None:
     problem = problem_with_jail()
     if problem is not None:
         pytest.skip(problem)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; ends with its module, as Playwright keeps an event loop running in this thread."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    path = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    if path is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
 
 
 Reply = tuple[int, dict[str, str], str | bytes]

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -173,18 +172,3 @@ def two_sums_then_answer() -> Callable[[ReceivedRequest], Reply]:
         return Reply(completion("The answer is 2."))
 
     return script
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium; ends with its module, as Playwright keeps an event loop running in this thread."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    path = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    if path is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
