@@ -189,16 +189,20 @@ for _verb in (init, watch, view, convert, export, publish, serve, doctor):
 def _run(flow: str, config: DistillConfig) -> "Published":
     """Runs a flow, given as `module:name`, with progress on the terminal, and prints its results."""
     ensure_server()
-    with rarely_collected():
-        from rich.console import Console
+    from rich.console import Console
 
-        from stillhouse.progress.terminal import error_console, table
-        from tasks.run.summary import SUMMARY_COLUMNS
+    from stillhouse.progress.terminal import error_console, table
 
-        run_flow = resolve_name(flow)
-    Thread(target=_import_ahead, args=[config], name="import-ahead", daemon=True).start()
-    with flow_on_server(), shown_progress(error_console(), config):
-        published: Published = run_flow(config)
+    # Shown before the imports, which take a second or more.
+    with shown_progress(error_console(), config) as shown:
+        with rarely_collected():
+            from tasks.run.summary import SUMMARY_COLUMNS
+
+            run_flow = resolve_name(flow)
+        Thread(target=_import_ahead, args=[config], name="import-ahead", daemon=True).start()
+        shown.say("starting the flow run")
+        with flow_on_server():
+            published: Published = run_flow(config)
     results = Console()
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:

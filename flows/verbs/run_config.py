@@ -15,6 +15,8 @@ from stillhouse.errors import ConfigError, StillhouseError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stillhouse.progress.terminal import TerminalProgress
+
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
     """The config in a file, or one that samples the prompts of a file, with the options that are not None.
@@ -83,8 +85,8 @@ def row_numbers(text: str) -> list[int]:
 
 
 @contextmanager
-def shown_progress(console: "Console", config: DistillConfig) -> Iterator[None]:
-    """Shows stages and warnings on `console` inside the block, which a SIGTERM ends.
+def shown_progress(console: "Console", config: DistillConfig) -> Iterator["TerminalProgress"]:
+    """Shows stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
 
     Raises:
         StillhouseError: the process got SIGTERM; the message says what is kept.
@@ -96,7 +98,7 @@ def shown_progress(console: "Console", config: DistillConfig) -> Iterator[None]:
     try:
         with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
             show_progress_with(progress)
-            yield
+            yield progress
     except Terminated:
         raise StillhouseError(
             f"stopped by SIGTERM; finished stages, answers and checkpoints are kept in {config.runtime.store}, and the "

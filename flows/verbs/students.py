@@ -37,20 +37,25 @@ def publish(
         raise ConfigError("name where the student goes: a folder by --output, a repository by --push, or both")
     if private and push is None:
         raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
+    from stillhouse.progress.terminal import error_console
     from stillhouse.store.hub import hub_client
     from stillhouse.training.results.export import export_student, push_student
 
     folder, evaluations = _find_student(student, store)
     # Asked first: a token that is missing is not to be told after minutes of merging.
     hub = None if push is None else hub_client()
+    console = error_console()
     with TemporaryDirectory() as scratch:
         written = output or Path(scratch) / "student"
         copy = {} if output is not None else {"copy": os.symlink}
-        export_student(folder, written, merge=merge, evaluations=evaluations, license_id=license_id, **copy)
+        with console.status("merging the adapter into its base" if merge else "writing the student"):
+            export_student(folder, written, merge=merge, evaluations=evaluations, license_id=license_id, **copy)
         if output is not None:
             typer.echo(output)
         if push is not None and hub is not None:
-            typer.echo(push_student(written, push, private=private, api=hub))
+            with console.status(f"uploading to {push}"):
+                address = push_student(written, push, private=private, api=hub)
+            typer.echo(address)
 
 
 def _find_student(name: str, store: str) -> tuple[Path, dict[str, "JsonObject"]]:

@@ -51,7 +51,6 @@ def try_config(
     from stillhouse.progress.terminal import error_console
     from stillhouse.store.atomic import write_atomic
     from stillhouse.trial.terminal import conversation, summary
-    from tasks.trial import run_trial
 
     console = error_console()
     # On one terminal the bars make room for what is printed on their own console.
@@ -66,6 +65,8 @@ def try_config(
         results.print(conversation(rollout, f"rollout {num_shown}", file), highlight=False)
 
     with shown_progress(console, config):
+        from tasks.trial import run_trial
+
         rollouts = run_trial(config, show)
     for line in summary(rollouts):
         results.print(line)
@@ -83,7 +84,6 @@ def show_preview(config: DistillConfig, num_rows: int) -> None:
 
     from stillhouse.progress.terminal import error_console
     from stillhouse.trial.preview import PreviewRow, preview_summary, preview_text
-    from tasks.trial import run_preview
 
     console = error_console()
     results = console if console.is_terminal and sys.stdout.isatty() else Console()
@@ -95,6 +95,8 @@ def show_preview(config: DistillConfig, num_rows: int) -> None:
         results.print(preview_text(row, f"row {num_shown}"), highlight=False)
 
     with shown_progress(console, config):
+        from tasks.trial import run_preview
+
         rows, num_rollouts = run_preview(config, num_rows, show)
     results.print("What is [bold green]green[/] is learnt, the rest is context.", highlight=False)
     results.print(preview_summary(rows, num_rollouts), highlight=False)

@@ -84,8 +84,8 @@ class TerminalProgress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            # Servers of Prefect and MLflow take seconds to start before the first stage reports.
-            self._bars.run_line = "starting"
+            # Imports, and servers of Prefect and MLflow, take seconds before the first stage reports.
+            self._bars.run_line = "importing"
             self._bars.start()
         return self
 
@@ -97,6 +97,9 @@ class TerminalProgress:
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
+        if doing and total is not None and not (self._console.is_terminal or self._is_quiet):
+            # In a log it would stand where the figures are due.
+            return
         text = facts_text(facts)
         details = Text(text, style="dim", no_wrap=True, overflow="ellipsis") if facts else None
         headline = facts_text(dict(list(facts.items())[:1]))
@@ -110,7 +113,8 @@ class TerminalProgress:
         details = Table.grid(names, texts, padding=(0, 1))
         for name, text in lines:
             details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
-        line = f"{counted(state)}  {'; '.join(f'{name} {text}' for name, text in lines)}"
+        figures = "; ".join(f"{name} {text}" for name, text in lines)
+        line = f"{counted(state)}  {figures if state.limit or state.done else 'starting'}"
         closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
         # Before the first request there is nothing to say but the run's own line.
         self._show(stage, state.done, state.total, line, details if state.limit or state.done else None, closing)
@@ -121,7 +125,7 @@ class TerminalProgress:
             self._console.print(f"page     {state.page}", highlight=False, markup=False, soft_wrap=True)
         self._is_run_known = True
         self._bars.run_line = run_text(state)
-        if not self._console.is_terminal and time.monotonic() - self._last_line >= _QUIET_S:
+        if not self._console.is_terminal and self._is_quiet:
             self._write_line(run_text(state))
 
     def set_seconds(self, stage: str, seconds: float) -> None:
@@ -166,6 +170,10 @@ class TerminalProgress:
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
         self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
+
+    @property
+    def _is_quiet(self) -> bool:
+        return time.monotonic() - self._last_line >= _QUIET_S
 
     def _write_line(self, line: str) -> None:
         self._last_line = time.monotonic()

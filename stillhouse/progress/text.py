@@ -67,6 +67,8 @@ def short(number: float) -> str:
 
 
 def _fact(name: str, value: Fact) -> str:
+    if name == "doing":
+        return str(value)
     if isinstance(value, str):
         return f"{name.replace('_', ' ')} {value}"
     if name == "eta_s":

@@ -79,7 +79,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             return trainer.weights.averaged()
 
         trainer = build_trainer(
-            _method(job, student, ranks, tracked, averaged, resources),
+            _method(job, student, ranks, tracked, averaged, resources, progress),
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -119,6 +119,7 @@ def _method(
     listener: Listener,
     averaged: Callable[[], AbstractContextManager[None]],
     resources: ExitStack,
+    progress: Progress,
 ) -> Method:
     if job.method == "sft":
         assert job.sft is not None
@@ -131,7 +132,7 @@ def _method(
             num_processes=job.runtime.label_processes,
             ranks=ranks,
         )
-    return load_on_policy(job, student, listener, averaged, resources)
+    return load_on_policy(job, student, listener, averaged, resources, progress)
 
 
 def _max_length(job: TrainJob, student: Student) -> int:

@@ -39,6 +39,9 @@ class LogProgress:
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `Progress.update`."""
+        # What a stage does between its figures would stand in the place of these.
+        if "doing" in facts and total is not None:
+            return
         if self._is_due(stage, finished=done == total):
             _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, facts_text(facts))
 

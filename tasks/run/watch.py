@@ -63,7 +63,8 @@ class RunWatch:
         self._shown.update(stage, done, total, **facts)
         eta_s = facts.get("eta_s")
         with self._lock:
-            self._bars[stage] = Bar(done, total, self._seconds(stage), dict(facts))
+            figures = self._bars[stage].facts if "doing" in facts and stage in self._bars else {}
+            self._bars[stage] = Bar(done, total, self._seconds(stage), {**figures, **facts})
             if done:
                 self._add_to_curves(stage, done, {name: facts[name] for name in facts if name not in _NO_CURVES})
             self._observe(eta_s if isinstance(eta_s, int | float) else None)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.store.records import read_metadata
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
@@ -27,7 +28,12 @@ from stillhouse.types import JsonObject, PromptMetadata
 
 
 def load_on_policy(
-    job: TrainJob, student: Student, listener: Listener, averaged: Averaged, resources: ExitStack
+    job: TrainJob,
+    student: Student,
+    listener: Listener,
+    averaged: Averaged,
+    resources: ExitStack,
+    progress: Progress | None = None,
 ) -> OnPolicy:
     """The method of `job`, with sampler, teachers and rewards.
 
@@ -37,6 +43,7 @@ def load_on_policy(
         listener: gets the pages of trajectories.
         averaged: context in which the student has its EMA weights.
         resources: closes everything opened here.
+        progress: shows what a step is busy with; None shows nothing.
 
     Raises:
         ConfigError: there are fewer prompts than a batch needs, or a teacher, tool or reward cannot be loaded.
@@ -94,7 +101,8 @@ def load_on_policy(
     )
     resources.callback(queue.close)
     facts: JsonObject = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
-    return OnPolicy(student, objective, queue, teachers, rewards, config, job.work_dir / "checkpoints", facts)
+    checkpoints, shown = job.work_dir / "checkpoints", progress or NoProgress()
+    return OnPolicy(student, objective, queue, teachers, rewards, config, checkpoints, facts, shown)
 
 
 def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> SamplingEngines:

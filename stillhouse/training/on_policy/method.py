@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.progress.state import Progress
 from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch
@@ -41,6 +42,7 @@ class OnPolicy:
         config: steps and substeps.
         checkpoints: folder of the checkpoints, from which a killed training may resume.
         prompt_facts: facts about the prompts, for the record of the training.
+        progress: shows what a step is busy with.
     """
 
     name = "on_policy"
@@ -59,6 +61,7 @@ class OnPolicy:
         config: OnPolicyConfig,
         checkpoints: Path,
         prompt_facts: JsonObject,
+        progress: Progress,
     ) -> None:
         self._student = student
         self._objective = objective
@@ -68,6 +71,7 @@ class OnPolicy:
         self._config = config
         self._checkpoints = checkpoints
         self._prompt_facts = prompt_facts
+        self._progress = progress
         self.num_steps = config.num_steps
         self.temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -88,7 +92,9 @@ class OnPolicy:
             if isinstance(teacher, SnapshotTeacher):
                 teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
+        self._progress.update(self.name, step, self.num_steps, doing="sampling and scoring")
         rollouts = self._with_old_logprobs(self._queue.get(index, step))
+        self._progress.update(self.name, step, self.num_steps, doing="training")
         if update == 0:
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)

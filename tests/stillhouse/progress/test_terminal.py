@@ -51,6 +51,17 @@ def test_each_stage_has_lines_of_its_own_with_facts_as_they_are_and_a_question_m
     assert sft == f"sft                120/600  {TRAINING_TEXT}"
 
 
+def test_a_log_has_the_figures_of_a_training_and_not_what_each_step_begins_with() -> None:
+    with _reports() as (progress, written):
+        progress.update("on_policy", 0, None, doing="loading teachers")
+        progress.update("on_policy", 100, 100, doing="training")
+        progress.update("on_policy", 100, 100, teacher_kl=0.1)
+    assert [line.split(maxsplit=1)[1] for line in written.getvalue().splitlines()] == [
+        "0/?  loading teachers",
+        "100/100  teacher kl 0.1",
+    ]
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_shows_a_bar_with_its_count_whatever_its_width(width: int) -> None:
     with _reports(terminal=True, width=width) as (progress, written):
@@ -165,11 +176,11 @@ def test_the_last_line_says_where_the_run_is_and_turns_even_where_it_is_cut(widt
 
 def test_a_terminal_shows_from_the_first_moment_that_something_is_under_way_until_a_stage_is() -> None:
     with _reports(terminal=True, width=80) as (progress, written):
-        assert "starting" in written.getvalue()
+        assert "importing" in written.getvalue()
         progress.update("labels", 1, 2)
         written.truncate(0)
     assert "labels" in written.getvalue()
-    assert "starting" not in written.getvalue()
+    assert "importing" not in written.getvalue()
 
 
 @pytest.mark.parametrize(

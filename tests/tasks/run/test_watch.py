@@ -49,6 +49,15 @@ def test_a_run_goes_from_stage_to_stage_and_forgets_what_the_last_one_did() -> N
     assert watch.state.present == ""
 
 
+def test_what_a_step_is_busy_with_stands_beside_the_figures_of_the_last() -> None:
+    watch, _, _ = _watch("on_policy")
+    watch.update("on_policy", 1, 4, reward=0.5)
+    watch.update("on_policy", 1, 4, doing="sampling and scoring")
+    assert watch.bars["on_policy"].facts == {"reward": 0.5, "doing": "sampling and scoring"}
+    watch.update("on_policy", 2, 4, reward=0.6)
+    assert watch.bars["on_policy"].facts == {"reward": 0.6}
+
+
 def test_a_stage_that_nobody_planned_counts_where_it_ran() -> None:
     watch, _, _ = _watch("prompts", "sft")
     watch.end_stage("prompts", cached=False, seconds=1.0)

@@ -11,6 +11,7 @@ import torch
 
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, InputError, StoreError
+from stillhouse.progress.state import Fact, NoProgress, Progress
 from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
@@ -50,6 +51,7 @@ def new_method(
             tools: ToolsConfig = calculator,
             rows: list[Prompt] | None = None,
             student_ref: str | None = None,
+            progress: Progress | None = None,
             **settings: object,
         ) -> OnPolicy:
             folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
@@ -63,7 +65,7 @@ def new_method(
                 write_jsonl(fields["prompts_file"], rows)
             job = new_job(OnPolicyConfig.model_validate(_SMALL | settings), folder, **fields)
             trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
-            return load_on_policy(job, trained, NoListener(), nullcontext, resources)
+            return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
 
         yield make
 
@@ -98,6 +100,17 @@ def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameter
     final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
+
+
+def test_a_step_says_when_it_samples_and_when_it_trains(new_method: NewMethod):
+    class Doings(NoProgress):
+        seen: list[str] = []
+
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            self.seen.append(f"{done}/{total} {facts['doing']}")
+
+    new_method(progress=Doings(), num_steps=2).batch(1)
+    assert Doings.seen == ["1/2 sampling and scoring", "1/2 training"]
 
 
 def test_sampler_and_trainer_agree_with_float32_logits(new_method: NewMethod):
