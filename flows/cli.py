@@ -191,6 +191,7 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     ensure_server()
     from rich.console import Console
 
+    from stillhouse.progress.hints import hint_lines
     from stillhouse.progress.terminal import error_console, table
 
     # Shown before the imports, which take a second or more.
@@ -207,8 +208,8 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:
         results.print(published.promotion, soft_wrap=True, highlight=False)
-    for purpose, line in published.pages.items():
-        results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
+    for line in hint_lines(published.pages, results.width if results.is_terminal else None):
+        results.print(line, soft_wrap=True, highlight=False)
     return published
 
 
