@@ -17,11 +17,13 @@ class LabelsConfig(Section):
     """What is measured of each trajectory on this machine."""
 
     render: bool = True
-    """Render each row with the student's chat template: its length in tokens, what is supervised, template errors."""
+    """Render each row with the student's chat template: its length in tokens, what is supervised, template errors. Off
+    only for data whose student is not chosen yet."""
     language: bool = False
-    """Identify the language of the answer."""
+    """Identify the language of the answer, for `filters.languages`."""
     privacy: bool = False
-    """Look for personal data (e-mail addresses, telephone numbers, cards, bank accounts) and leaked secrets."""
+    """Look for personal data (e-mail addresses, telephone numbers, cards, bank accounts) and leaked secrets, for
+    `filters.drop_private`. Switch it on for prompts that users wrote."""
     answer_schema: JsonObject = {}
     """JSON schema that the final answer should meet; empty asks for none."""
     answer_pattern: str | None = None
@@ -29,11 +31,13 @@ class LabelsConfig(Section):
     file: str | None = None
     """Path of a Python file whose functions under `@label` score trajectories or give reasons against them."""
     rewards: bool = False
-    """Score with the functions of `tools.rewards_file`."""
+    """Score with the functions of `tools.rewards_file`, for `filters.min_scores` and `selection.prefer`."""
     student_nll: bool = False
-    """Measure the student's mean negative log-likelihood of the supervised tokens, in nats."""
+    """Measure the student's mean negative log-likelihood of the supervised tokens, in nats: how new a row is to it. One
+    forward pass a row."""
     student_samples: int = Field(default=0, ge=0)
-    """Trajectories of the student to sample for each prompt, for its pass rate; 0 samples none."""
+    """Trajectories of the student to sample for each prompt, for its pass rate; 0 samples none. 4 to 8 tell what it
+    always or never solves; on a CPU that takes longer than all other labels."""
 
 
 class Criterion(Section):
@@ -42,16 +46,17 @@ class Criterion(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name of the score it gives, `judge/NAME` in the column `scores`."""
     question: str = Field(min_length=1)
-    """Question that the judge answers by a grade."""
+    """Question that the judge answers by a grade. Ask one thing, and say what the highest and the lowest grade mean."""
     best: int = Field(default=5, ge=1)
-    """Highest grade; the lowest is 0. Scores are grades divided by this."""
+    """Highest grade; the lowest is 0. Scores are grades divided by this. 1 is a yes or no, 3 to 5 leave a judge
+    room."""
 
 
 class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
     enabled: bool = False
-    """Run the judge."""
+    """Run the judge: at least one request for each trajectory."""
     model: TeacherConfig = TeacherConfig()
     """The judge, its endpoint and prices; it spends from the run's budget."""
     rubric: tuple[Criterion, ...] = ()
@@ -59,11 +64,12 @@ class JudgeConfig(Section):
     instructions: str | None = None
     """Added to the judge's instructions; None adds nothing."""
     num_samples: int = Field(default=1, ge=1)
-    """Judgements of each trajectory; scores are their mean and verdicts their majority."""
+    """Judgements of each trajectory; scores are their mean and verdicts their majority. 1 is enough to filter by; 3 or
+    5, at a `temperature` above 0, where single verdicts decide."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """Sampling temperature; 0 is greedy."""
+    """Sampling temperature; 0 is greedy. Above 0 only where `num_samples` is above 1."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of one judgement."""
+    """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
     failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of judgements that may fail before the stage does; a trajectory without one is unverified and unscored."""
 
@@ -72,13 +78,16 @@ class DuplicatesConfig(Section):
     """How alike rows are found."""
 
     near: bool = False
-    """Find near-duplicates by MinHash as well, not only rows that are equal after normalisation."""
+    """Find near-duplicates by MinHash as well, not only rows that are equal after normalisation. For prompts gathered
+    from several places."""
     threshold: float = Field(default=0.85, gt=0.0, le=1.0)
-    """Jaccard similarity of shingles from which two texts count as near-duplicates."""
+    """Jaccard similarity of shingles from which two texts count as near-duplicates. 0.8 to 0.9 finds reworded copies;
+    lower, tasks of one template with other figures count as copies."""
     shingle_words: int = Field(default=5, ge=1)
-    """Words of one shingle."""
+    """Words of one shingle. 5 suits paragraphs; try 3 for texts of a sentence or two."""
     num_permutations: int = Field(default=128, ge=16)
-    """Hashes of a signature; more find near-duplicates more surely and cost more."""
+    """Hashes of a signature; more find near-duplicates more surely and cost more. 128 estimates a similarity of 0.85 to
+    within 0.03."""
     earlier: tuple[str, ...] = ()
     """Datasets to compare with as well: folders that `dataset` wrote, or their Parquet files."""
 
@@ -89,7 +98,8 @@ class ContaminationConfig(Section):
     sets: dict[str, str] = {}
     """Evaluation sets as `NAME: FILE`; txt, jsonl, csv or Parquet."""
     ngrams: tuple[Annotated[int, Field(ge=1)], ...] = (8, 13)
-    """Lengths in words of the overlaps looked for."""
+    """Lengths in words of the overlaps looked for. 13 is GPT-3's; 8 finds more copies, and more phrases that are merely
+    common."""
 
 
 class EmbeddingsConfig(Section):
@@ -102,7 +112,7 @@ class EmbeddingsConfig(Section):
     usd_per_million_tokens: float | None = Field(default=None, ge=0.0)
     """Price in USD per million tokens; None takes the endpoint's. An unknown price counts against no cap in money."""
     batch_size: int = Field(default=128, ge=1)
-    """Texts of one request."""
+    """Texts of one request. Lower it if the endpoint finds requests too large."""
 
 
 def _check_bands(section: Any, *names: str) -> None:
@@ -116,49 +126,56 @@ class FiltersConfig(Section):
     """Which labels a row may have. None and empty set no limit; a row for which a label has no value passes."""
 
     drop_wrong: bool = True
-    """Drop trajectories whose answer is verified as wrong."""
+    """Drop trajectories whose answer is verified as wrong. Off for a verifier that you do not trust yet."""
     keep_unverified: bool = True
-    """Keep trajectories that nothing verifies."""
+    """Keep trajectories that nothing verifies. Off, prompts without an expected answer give no row."""
     max_tool_errors: int | None = Field(default=None, ge=0)
-    """Most failed tool calls."""
+    """Most failed tool calls. 0 leaves clean rows alone; 1 or 2 let the student see how the teacher recovers."""
     min_turns: int | None = Field(default=None, ge=1)
-    """Fewest turns."""
+    """Fewest turns. 2 drops answers that used no tool."""
     max_turns: int | None = Field(default=None, ge=1)
-    """Most turns."""
+    """Most turns. The longest are often loops: see the distribution in the dataset's report."""
     min_answer_chars: int | None = Field(default=None, ge=1)
-    """Fewest characters of the final answer."""
+    """Fewest characters of the final answer, against empty and one-word answers."""
     max_answer_chars: int | None = Field(default=None, ge=1)
-    """Most characters of the final answer."""
+    """Most characters of the final answer; the student learns the lengths it sees."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most student tokens of a row; None leaves it to the student's `max_length`."""
     languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2}$")], ...] = ()
     """ISO 639-1 codes of the languages an answer may have; empty allows any."""
     drop_refusals: bool = False
-    """Drop answers that refuse, or that mention being a language model."""
+    """Drop answers that refuse, or that mention being a language model. Look at those it drops once: it goes by
+    phrases."""
     max_repetition: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Largest share of sampled text in word n-grams that came before."""
+    """Largest share of sampled text in word n-grams that came before. Set it above what the dataset's report shows for
+    rows you like: loops stand far apart."""
     min_compression_ratio: float | None = Field(default=None, gt=0.0)
-    """Smallest size of the sampled text after gzip, as a share of its size before; loops compress far."""
+    """Smallest size of the sampled text after gzip, as a share of its size before; loops compress far. Prose has 0.3 or
+    more, a long loop less than 0.1."""
     check_format: bool = True
     """Drop answers that miss `labels.answer_schema` or `labels.answer_pattern`, or whose think tags do not match."""
     drop_private: tuple[Literal["secret", "email", "phone", "card", "iban", "ip", "id"], ...] = ()
     """Kinds of private data whose rows are dropped."""
     min_scores: dict[str, float] = {}
-    """Lowest scores by name: `judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`."""
+    """Lowest scores by name: `judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`. Begin without, and
+    see the scores of rows you would drop in the dataset's report."""
     max_scores: dict[str, float] = {}
     """Highest scores by name."""
     min_student_nll: float | None = Field(default=None, ge=0.0)
-    """Lowest negative log-likelihood of the student, in nats per token; below it, the row is known already."""
+    """Lowest negative log-likelihood of the student, in nats per token; below it, the row is known already. Begin with
+    the lowest tenth in the dataset's report."""
     max_student_nll: float | None = Field(default=None, ge=0.0)
-    """Highest negative log-likelihood of the student, in nats per token."""
+    """Highest negative log-likelihood of the student, in nats per token; above, rows are often broken or in another
+    language."""
     min_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Lowest share of the student's own answers to the prompt that are right."""
+    """Lowest share of the student's own answers to the prompt that are right; above 0 drops what it never solves."""
     max_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Highest share of them."""
+    """Highest share of them; below 1 drops what it always solves, from which it learns least."""
     duplicates: Literal["keep", "exact", "near"] = "keep"
     """Drop rows that repeat an earlier row after normalisation, or nearly; the samples of one prompt count as well."""
     contamination_ngrams: int | None = Field(default=8, ge=1)
-    """Drop rows that share at least this many consecutive words with an evaluation set; None drops none."""
+    """Drop rows that share at least this many consecutive words with an evaluation set; None drops none. Take 13 if 8
+    drops rows for common phrases."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
@@ -173,11 +190,13 @@ class SelectionConfig(Section):
     """Which of the rows that pass the filters are kept."""
 
     min_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Lowest share of right trajectories among the prompt's verified ones: below, the prompt is too hard."""
+    """Lowest share of right trajectories among the prompt's verified ones: below, the prompt is too hard, or its
+    expected answer wrong. Needs `rollouts.num_samples` above 1, as `max_pass_rate` does."""
     max_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Highest such share: above, the prompt is too easy."""
+    """Highest such share: above, the prompt is too easy. Below 1 it leaves out what the teacher always solves."""
     rows_per_prompt: int | None = Field(default=None, ge=1)
-    """Most rows of one prompt; None keeps all."""
+    """Most rows of one prompt; None keeps all. 1 to 4 keep easy prompts, of which all samples pass, from filling the
+    dataset."""
     prefer: Literal["first", "shortest", "fewest_tool_calls", "score"] = "first"
     """Order of a prompt's rows, right before unverified: by sample index, tokens, tool calls or `score`."""
     score: str | None = None
@@ -185,13 +204,14 @@ class SelectionConfig(Section):
     pairs: bool = False
     """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
     quotas: dict[str, Annotated[int, Field(ge=0)]] = {}
-    """Most rows by tag."""
+    """Most rows by tag, to even out domains."""
     max_diverse_rows: int | None = Field(default=None, ge=1)
     """Keep at most this many rows, those whose embeddings differ most; needs `embeddings`."""
     target_rows: int | None = Field(default=None, ge=1)
     """Keep exactly this many rows, and sample the teacher only until they are complete; None keeps what passes."""
     max_candidates: int | None = Field(default=None, ge=1)
-    """Most rollouts to sample for `target_rows`; None allows `rollouts.num_samples` for each prompt."""
+    """Most rollouts to sample for `target_rows`; None allows `rollouts.num_samples` for each prompt. Twice to three
+    times `target_rows` keeps a filter that passes little from spending the budget."""
 
     @model_validator(mode="after")
     def _goes_by_a_score(self) -> Self:
@@ -235,9 +255,10 @@ class DatasetConfig(Section):
     selection: SelectionConfig = SelectionConfig()
     """Choices among the rows that pass the filters."""
     validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
-    """Share of prompts whose rows are kept out of training to measure validation loss."""
+    """Share of prompts whose rows are kept out of training to measure validation loss. 0.05 from 1,000 rows on; below,
+    0.1, or 0 to train on all."""
     split_seed: int = 0
-    """Draws another validation split of the same size."""
+    """Draws another validation split of the same size. Leave it, or validation losses are not comparable."""
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:

@@ -30,13 +30,14 @@ class OnPolicyTeacher(Section):
     """Model ref, or the model's name on the server; `base`, `ema` and `snapshot` have none."""
     refresh_every_steps: int | None = later_field(None, ge=1)
     """Optimiser steps after which a `snapshot` takes the student's present weights; it begins with those the training
-    starts from."""
+    starts from. Few steps follow the student closely, many hold it to what it was."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""
     kl_coef: float | None = Field(default=None, ge=0.0)
-    """Factor of this teacher's KL; None takes on_policy.kl_coef."""
+    """Factor of this teacher's KL; None takes on_policy.kl_coef. For one that only holds the student near, such as
+    `base`, try rnow's 0.01 to 0.1."""
     routes: tuple[str, ...] = ()
     """Values of on_policy.route_by whose prompts it scores; empty scores all."""
     hint: str | None = None
@@ -49,15 +50,18 @@ class OnPolicyTeacher(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type a local teacher computes in; `auto` takes the student's."""
     quantised: bool = False
-    """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`)."""
+    """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`): a quarter of the memory of bfloat16,
+    slightly other log-probabilities."""
     device: str | None = None
     """Device of a local teacher, such as `cuda:1`; None takes the student's."""
     offload: bool = False
-    """Keep a local teacher in host memory while it does not score."""
+    """Keep a local teacher in host memory while it does not score. Each batch waits for it: for teachers that do not
+    fit beside the student."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Most tokens of one forward pass, or of one request to a server."""
+    """Most tokens of one forward pass, or of one request to a server. Halve it when the teacher or its server runs out
+    of memory."""
     max_in_flight: int = Field(default=8, ge=1)
-    """Requests to a server at once."""
+    """Requests to a server at once. Raise it while the server's GPU is not busy."""
     request_timeout_s: float = Field(default=120.0, gt=0.0)
     """Longest wait for one response of a server in seconds."""
 

@@ -33,21 +33,24 @@ class EvaluationConfig(Section):
     enabled: bool = True
     """Run this stage."""
     max_prompts: int | None = Field(default=None, ge=1)
-    """Most held-out prompts to use, from the first; None uses all."""
+    """Most held-out prompts to use, from the first; None uses all. 200 have a 95 % interval of up to 7 points either
+    way."""
     num_samples: int = Field(default=1, ge=1)
-    """Trajectories per prompt."""
+    """Trajectories per prompt. 1 first; 4 narrow the interval where prompts are few."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature; teacher_kl estimates the reverse KL at 1 and is left out at other values."""
+    """Sampling temperature; teacher_kl estimates the reverse KL at 1 and is left out at other values. 0 measures the
+    most likely answer, as benchmarks often do."""
     max_tokens: int = Field(default=2048, ge=1)
-    """Most tokens of one completion."""
+    """Most tokens of one completion, the teacher's as well: long enough for its reasoning, or it is measured too
+    low."""
     max_turns: int = Field(default=10, ge=1)
-    """Most completions of one trajectory."""
+    """Most completions of one trajectory; as rollouts.max_turns."""
     seed: int = 1
-    """Seed from which each request's own seed is derived."""
+    """Seed from which each request's own seed is derived; another measures again with other samples."""
     failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of rollouts that may fail before the stage does; failed ones are left out of the accuracy."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
-    """Level of the confidence intervals."""
+    """Level of the confidence intervals; 0.95 is usual, 0.99 makes them a third wider."""
 
 
 class TrackingConfig(Section):
@@ -62,7 +65,7 @@ class TrackingConfig(Section):
     experiment: str = "stillhouse"
     """Experiment the runs are filed under."""
     num_sample_trajectories: int = Field(default=20, ge=0)
-    """Trajectories shown in MLflow and in the report."""
+    """Trajectories shown in MLflow and in the report, shared among the models compared."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
     """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none."""
     alias: Alias = "candidate"
@@ -88,23 +91,29 @@ class RuntimeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one."""
     num_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of a training or serving process; None leaves it to torch."""
+    """CPU threads of a training or serving process; None leaves it to torch. Set 1 for small models, and where several
+    runs share the cores."""
     concurrency: int = Field(default=20, ge=1)
-    """Requests in flight at the start; the limit then follows what the endpoint accepts."""
+    """Requests in flight at the start; the limit then follows what the endpoint accepts. Leave it: higher values are
+    approached in steps."""
     max_concurrency: int = Field(default=1000, ge=1)
-    """Requests in flight at most."""
+    """Requests in flight at most. Lower it for a server that you share."""
     max_requests_per_minute: float | None = Field(default=None, gt=0.0)
-    """Requests a minute at most; None leaves it to what the endpoint accepts."""
+    """Requests a minute at most; None leaves it to what the endpoint accepts. Set it to leave room for others with the
+    same key."""
     max_tokens_per_minute: float | None = Field(default=None, gt=0.0)
     """Tokens a minute at most, prompts and completions together; None leaves it to what the endpoint accepts."""
     request_timeout_s: float = Field(default=600.0, gt=0.0)
-    """Longest wait for one HTTP response in seconds."""
+    """Longest wait for one HTTP response in seconds. Raise it for reasoning models with long answers; lower it where an
+    endpoint hangs."""
     hedge: bool = True
-    """Send a request again when its response is long overdue, and take the first response."""
+    """Send a request again when its response is long overdue, and take the first response. Off where each request is
+    dear: both may be paid for."""
     max_attempts: int = Field(default=6, ge=1)
-    """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
+    """Tries of one request that fails for passing reasons; rate limiting does not count as a try. Raise it for an
+    endpoint that is down for minutes at a time."""
     shard_size: int = Field(default=300, ge=1)
-    """Prompts of one Prefect task run."""
+    """Prompts of one Prefect task run. Smaller ones show more on Prefect's pages and spread better over machines."""
     rollout_shards: int = Field(default=4, ge=1)
     """Shards of rollouts sampled at once. In the flow's process they share the limits above; elsewhere each has an
     equal part of the limits, and a part of the budget in proportion to its prompts."""
