@@ -39,15 +39,17 @@ _LEFT_OUT = {
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
     """Returns a row for each stage, with the accuracy of the model that it trained or sampled.
 
-    The base student has a row of its own, and all evaluations share one, since their accuracies are already shown.
+    The base student and models that no stage of this run made have rows of their own; all evaluations share one.
     """
     rows = []
+    models = [{"rollouts": "teacher"}.get(stage.name, stage.name) for stage in stages]
     if "base" in evaluations:
         rows.append(["base student", _accuracy(evaluations["base"]), "", "", "", ""])
-    for stage in stages:
+    for stage, model in zip(stages, models, strict=True):
         if not stage.name.startswith(EVALUATION_OF):
-            facts = evaluations.get({"rollouts": "teacher"}.get(stage.name, stage.name))
-            rows.append([stage.name, _accuracy(facts), *_cost([stage]), _result(stage)])
+            rows.append([stage.name, _accuracy(evaluations.get(model)), *_cost([stage]), _result(stage)])
+    others = {name: _accuracy(facts) for name, facts in evaluations.items() if name not in ("base", *models)}
+    rows += [[name, accuracy, "", "", "", ""] for name, accuracy in others.items() if accuracy]
     measured = [stage for stage in stages if stage.name.startswith(EVALUATION_OF)]
     if measured:
         num_errors = sum(facts.get("num_reward_errors") or 0 for facts in evaluations.values())

@@ -41,6 +41,14 @@ def test_errors_of_rewards_in_evaluations_are_added_up() -> None:
     assert summary_rows(stages, measured)[0][-1] == "2 models, 3 reward errors"
 
 
+def test_a_model_that_no_stage_of_the_run_made_has_a_row_for_its_accuracy() -> None:
+    accuracy = {"accuracy": 0.5, "accuracy_low": 0.4, "accuracy_high": 0.6}
+    stages = [outcome("sft", steps=4), *(outcome(f"evaluation of {name}") for name in ("base", "sft", "champion"))]
+    rows = summary_rows(stages, dict.fromkeys(("base", "sft", "champion", "teacher"), accuracy))
+    assert [row[0] for row in rows] == ["base student", "sft", "champion", "teacher", "evaluation"]
+    assert {row[1] for row in rows[:-1]} == {"50.0% (40%-60%)"}
+
+
 def test_tokens_are_counted_where_they_are_spent() -> None:
     spent = {"prompt_tokens": 1000, "completion_tokens": 500}
     stages = [
