@@ -30,6 +30,7 @@ from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import Stage, call_stage, find_cached
 from tasks.run.context import Run, RunContext
+from tasks.run.progress import progress
 from tasks.server.temporary_server import has_lasting_server
 
 RETRIES: Final = 2
@@ -89,6 +90,7 @@ def call_stage_on(
     result = find_cached(stage, run, inputs)
     cached = result is not None
     if result is None:
+        progress().say(f"handed to {deployment}")
         run_stage_on(deployment, StageCall.of(stage, inputs, run.context))
         result = load_result(deployment, stage, run, inputs)
     run.record_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
