@@ -41,6 +41,7 @@ from tasks.run.stages import EVALUATION_OF, planned_stages
 from tasks.run.summary import summary_rows
 from tasks.run.watch import RunWatch
 from tasks.sampling import TRAJECTORIES_FILE
+from tasks.server.temporary_server import has_lasting_server
 
 _TRAINING = ("sft", "on_policy")
 
@@ -195,7 +196,8 @@ def _write_report(
             dataset=results["dataset"].facts if "dataset" in results else {},
             trajectories=list(trajectories),
             mlflow_url=run.record.pages.run,
-            prefect_url=flow_run.ui_url,
+            # The pages of a temporary server end with the run.
+            prefect_url=flow_run.ui_url if has_lasting_server() else None,
             commands=links,
         ),
     )

@@ -74,9 +74,9 @@ class TrainerConfig(Section):
     """AdamW, AdamW with 8-bit states (CUDA only), or Muon for the hidden matrices of full fine-tuning. `adamw` first;
     `adamw_8bit` takes 2 bytes a trained weight for its states instead of 8."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
-    """Peak learning rate. Try 1e-4 for adapters (up to 1e-3 for SFT), and 1e-5 to 5e-5 for all weights; on-policy
-    training takes the lower end (tinker-cookbook: 1e-4 for adapters, 5e-5 for all weights). Halve it if the loss jumps,
-    double it if the loss hardly falls."""
+    """Peak learning rate. Try 1e-4 for adapters (up to 1e-3 for SFT), and 1e-5 to 5e-5 for all weights; for on-policy
+    training tinker-cookbook takes 1e-4 for adapters and 5e-5 for all weights. Halve it if the loss jumps, double it if
+    the loss hardly falls."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
     """Schedule of the learning rate after warm-up; `wsd` stays at the peak and falls linearly at the end. `constant`
     first for on-policy training, `linear` or `cosine` for SFT, `wsd` where num_steps may grow later."""
