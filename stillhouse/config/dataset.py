@@ -25,7 +25,8 @@ class LabelsConfig(Section):
     """Look for personal data (e-mail addresses, telephone numbers, cards, bank accounts) and leaked secrets, for
     `filters.drop_private`. Switch it on for prompts that users wrote."""
     answer_schema: JsonObject = {}
-    """JSON schema that the final answer should meet; empty asks for none."""
+    """JSON schema that the final answer should meet; empty asks for none. For answers that a program reads;
+    `rollouts.response_schema` asks the teacher for them."""
     answer_pattern: str | None = None
     """Regular expression that the final answer should contain; None asks for none."""
     file: str | None = None
@@ -62,7 +63,7 @@ class JudgeConfig(Section):
     rubric: tuple[Criterion, ...] = ()
     """Criteria to grade; empty only verifies the answers of prompts under the verifier `judge`."""
     instructions: str | None = None
-    """Added to the judge's instructions; None adds nothing."""
+    """Added to the judge's instructions; None adds nothing. Say there what a good answer is in your field."""
     num_samples: int = Field(default=1, ge=1)
     """Judgements of each trajectory; scores are their mean and verdicts their majority. 1 is enough to filter by; 3 or
     5, at a `temperature` above 0, where single verdicts decide."""
@@ -96,7 +97,8 @@ class ContaminationConfig(Section):
     """Evaluation sets whose text must not be trained on."""
 
     sets: dict[str, str] = {}
-    """Evaluation sets as `NAME: FILE`; txt, jsonl, csv or Parquet."""
+    """Evaluation sets as `NAME: FILE`; txt, jsonl, csv or Parquet. Name every benchmark that the student will be
+    reported on."""
     ngrams: tuple[Annotated[int, Field(ge=1)], ...] = (8, 13)
     """Lengths in words of the overlaps looked for. 13 is GPT-3's; 8 finds more copies, and more phrases that are merely
     common."""
@@ -108,7 +110,7 @@ class EmbeddingsConfig(Section):
     base_url: str | None = None
     """OpenAI-compatible endpoint with `/embeddings`, up to and with `/v1`; None embeds nothing."""
     model: str = "text-embedding-3-small"
-    """Model name at the endpoint."""
+    """Model name at the endpoint. A small one is enough to tell prompts apart."""
     usd_per_million_tokens: float | None = Field(default=None, ge=0.0)
     """Price in USD per million tokens; None takes the endpoint's. An unknown price counts against no cap in money."""
     batch_size: int = Field(default=128, ge=1)
@@ -142,7 +144,8 @@ class FiltersConfig(Section):
     max_tokens: int | None = Field(default=None, ge=1)
     """Most student tokens of a row; None leaves it to the student's `max_length`."""
     languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2}$")], ...] = ()
-    """ISO 639-1 codes of the languages an answer may have; empty allows any."""
+    """ISO 639-1 codes of the languages an answer may have, such as `de`; empty allows any. Short answers are often
+    taken for another language: look at what is dropped."""
     drop_refusals: bool = False
     """Drop answers that refuse, or that mention being a language model. Look at those it drops once: it goes by
     phrases."""
@@ -155,12 +158,13 @@ class FiltersConfig(Section):
     check_format: bool = True
     """Drop answers that miss `labels.answer_schema` or `labels.answer_pattern`, or whose think tags do not match."""
     drop_private: tuple[Literal["secret", "email", "phone", "card", "iban", "ip", "id"], ...] = ()
-    """Kinds of private data whose rows are dropped."""
+    """Kinds of private data whose rows are dropped. `secret` always; the others where prompts or pages come from
+    people, since a model may repeat what it learnt."""
     min_scores: dict[str, float] = {}
     """Lowest scores by name: `judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`. Begin without, and
     see the scores of rows you would drop in the dataset's report."""
     max_scores: dict[str, float] = {}
-    """Highest scores by name."""
+    """Highest scores by name, for scores of which less is better, such as a length or a penalty."""
     min_student_nll: float | None = Field(default=None, ge=0.0)
     """Lowest negative log-likelihood of the student, in nats per token; below it, the row is known already. Begin with
     the lowest tenth in the dataset's report."""

@@ -28,7 +28,8 @@ class Divergence(Section):
     """Compare the k most probable tokens alone; only for `reverse_kl` and `forward_kl`. None compares all, and is
     exact; 64 is NeMo-RL's and ROLL's."""
     top_k_of: Literal["teacher", "student"] = "teacher"
-    """Whose most probable tokens."""
+    """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
+    weigh the sum."""
     tail: bool = True
     """Count the mass outside the k tokens as one more token. Without it the sum is no divergence and can collapse."""
 
@@ -152,7 +153,7 @@ class OnPolicyConfig(TrainerConfig):
     ppo_dual_clip: float | None = Field(default=None, gt=1.0)
     """`ppo` bounds the loss of a negative advantage by this factor; None does not. 3 is usual."""
     cispo_min: float = Field(default=0.0, ge=0.0)
-    """Least weight that `cispo` gives a ratio."""
+    """Least weight that `cispo` gives a ratio; above 0, tokens that have become improbable keep some."""
     cispo_max: float = Field(default=4.0, gt=0.0)
     """Largest weight that `cispo` gives a ratio; 4, with a `cispo_min` of 0, is tinker-cookbook's."""
     correction: Literal["none", "truncate", "mask"] = "none"

@@ -14,7 +14,7 @@ class SourceShare(Section):
     source: str
     """Name of a source in prompts.sources."""
     num_prompts: int | None = Field(default=None, ge=1)
-    """Distinct prompts of it in each batch."""
+    """Distinct prompts of it in each batch: for a source that must never be missing, however small its share."""
     weight: float | None = Field(default=None, gt=0.0)
     """Its share, relative to other weights, of the prompts that no `num_prompts` takes, rounded to entire prompts."""
 

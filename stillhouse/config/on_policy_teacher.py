@@ -39,7 +39,8 @@ class OnPolicyTeacher(Section):
     """Factor of this teacher's KL; None takes on_policy.kl_coef. For one that only holds the student near, such as
     `base`, try rnow's 0.01 to 0.1."""
     routes: tuple[str, ...] = ()
-    """Values of on_policy.route_by whose prompts it scores; empty scores all."""
+    """Values of on_policy.route_by whose prompts it scores; empty scores all. Name a teacher for each domain, such as
+    one for `math` and one for `code`."""
     hint: str | None = None
     """Jinja template of what this teacher alone reads, put before the text of the last user message: a solution or a
     demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
@@ -48,12 +49,14 @@ class OnPolicyTeacher(Section):
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
     """With `alignment: bytes`, values for variables of its own chat template, such as `enable_thinking: false`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type a local teacher computes in; `auto` takes the student's."""
+    """Type a local teacher computes in; `auto` takes the student's. `bfloat16` halves its memory beside a student in
+    float32."""
     quantised: bool = False
     """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`): a quarter of the memory of bfloat16,
     slightly other log-probabilities."""
     device: str | None = None
-    """Device of a local teacher, such as `cuda:1`; None takes the student's."""
+    """Device of a local teacher, such as `cuda:1`; None takes the student's. A second GPU, where there is one, leaves
+    the first one's memory to the student."""
     offload: bool = False
     """Keep a local teacher in host memory while it does not score. Each batch waits for it: for teachers that do not
     fit beside the student."""
@@ -63,7 +66,7 @@ class OnPolicyTeacher(Section):
     max_in_flight: int = Field(default=8, ge=1)
     """Requests to a server at once. Raise it while the server's GPU is not busy."""
     request_timeout_s: float = Field(default=120.0, gt=0.0)
-    """Longest wait for one response of a server in seconds."""
+    """Longest wait for one response of a server in seconds. Raise it for long trajectories or a busy server."""
 
     @property
     def is_local(self) -> bool:

@@ -14,7 +14,8 @@ class ApprovalConfig(Section):
     """Ask on the flow run's page in Prefect before training on the run's dataset, once for each dataset. A run of a
     deployment ends its process while it waits."""
     timeout_minutes: float = Field(default=1440.0, ge=0.5, le=43200.0)
-    """Minutes to wait for an answer, at most 30 days."""
+    """Minutes to wait for an answer, at most 30 days. A day by default; a nightly run needs less than the time to the
+    next."""
     at_timeout: Literal["approve", "reject"] = "reject"
     """The answer if nobody gives one in time, or in a run without a Prefect server."""
 
@@ -42,7 +43,7 @@ class PromotionConfig(Section):
     enabled: bool = False
     """Give a student that passes all of the checks below the alias of the champion. Needs `tracking.register_as`."""
     alias: Alias = "champion"
-    """Alias of the registry that points to the champion."""
+    """Alias of the registry that points to the champion; what serves the model loads this alias."""
     start_from_champion: bool = False
     """Train from the champion's weights, if there is one, instead of `student.model`."""
     candidates: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ class PromotionConfig(Section):
     or `models:/NAME/VERSION` and `models:/NAME@ALIAS` of the registry. With none it takes the version under
     `tracking.alias` where `enabled` is set."""
     metric: Literal["accuracy", "reward"] = "accuracy"
-    """Metric on which a student has to be better."""
+    """Metric on which a student has to be better: `accuracy` where answers are verified, else `reward`."""
     level: float = Field(default=0.05, gt=0.0, lt=0.5)
     """Largest one-sided p of the paired test: the chance, over all students, of promoting one that is no better."""
     tag_level: float | None = Field(default=0.05, gt=0.0, lt=0.5)
@@ -58,4 +59,5 @@ class PromotionConfig(Section):
     no_worse: tuple[Margin, ...] = ()
     """Metrics on which the student may not be worse by more than a margin."""
     min_prompts: int = Field(default=100, ge=1)
-    """Fewest held-out prompts with a value of `metric` for both models."""
+    """Fewest held-out prompts with a value of `metric` for both models. Chance can hide a lead of 10 points on 100
+    prompts, of 3 on 1,000."""

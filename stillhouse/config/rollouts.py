@@ -26,7 +26,8 @@ class PromptSource(Section):
     format: Literal["auto", "txt", "jsonl", "csv", "parquet", "hf"] = "auto"
     """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
     hf_split: str = "train"
-    """Split to read when the source is a Hugging Face dataset."""
+    """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will
+    report."""
     max_prompts: int | None = Field(default=None, ge=1)
     """Most distinct prompts to use, from the first; None uses all. Begin with 20 to see a config through: raised later,
     it pays only for the prompts that are new."""
@@ -88,13 +89,14 @@ class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
     name: str = Field(min_length=1)
-    """Name in messages and logs."""
+    """Name in messages and logs; any that tells servers apart."""
     command: tuple[str, ...] = ()
     """Program and arguments of a server that speaks over stdio; empty for one behind `url`."""
     url: str | None = None
     """Address of a server that speaks streamable HTTP; None for one that is started by `command`."""
     allow: tuple[str, ...] = ()
-    """Names of the tools to offer; empty offers all."""
+    """Names of the tools to offer; empty offers all. Name the few that a prompt can need: each tool's schema is sent
+    with every request."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that the program gets besides PATH and HOME."""
     headers_env: dict[str, VariableName] = {}
@@ -223,7 +225,8 @@ class RolloutsConfig(Section):
     """Reasoning effort of the model; None sends nothing and leaves it to the endpoint. More effort costs more tokens:
     compare `low` and `medium` on five rollouts of `stillhouse test`."""
     extra_body: JsonObject = {}
-    """Additional keys of every request, such as OpenRouter's `provider`."""
+    """Additional keys of every request, such as OpenRouter's `provider`. They are part of a rollout's identity, so
+    changing one samples anew."""
     record_tokens: bool = False
     """Keep token ids and log-probabilities where the endpoint gives them, for an analysis of your own; files grow
     several times."""

@@ -59,11 +59,11 @@ class TrackingConfig(Section):
     form_first = ("enabled", "uri", "register_as")
 
     enabled: bool = True
-    """Record the run in MLflow; the report page is written in any case."""
+    """Record the run in MLflow; the report page is written in any case. Off for trials that nobody will compare."""
     uri: str | None = None
     """Tracking server or database; None takes MLFLOW_TRACKING_URI, or else a SQLite file in the store."""
     experiment: str = "stillhouse"
-    """Experiment the runs are filed under."""
+    """Experiment the runs are filed under. One a project keeps runs that are compared together."""
     num_sample_trajectories: int = Field(default=20, ge=0)
     """Trajectories shown in MLflow and in the report, shared among the models compared."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
@@ -89,7 +89,7 @@ class RuntimeConfig(Section):
     embeddings_api_key_env: VariableName | None = None
     """The same for the endpoint of embeddings; None takes the teacher's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models run; `auto` takes CUDA when there is one."""
+    """Where models run; `auto` takes CUDA when there is one. `cpu` repeats a result to the bit."""
     num_threads: int | None = Field(default=None, ge=1)
     """CPU threads of a training or serving process; None leaves it to torch. Set 1 for small models, and where several
     runs share the cores."""
@@ -113,7 +113,8 @@ class RuntimeConfig(Section):
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try. Raise it for an
     endpoint that is down for minutes at a time."""
     shard_size: int = Field(default=300, ge=1)
-    """Prompts of one Prefect task run. Smaller ones show more on Prefect's pages and spread better over machines."""
+    """Prompts of one Prefect task run. Take 200 to 500, or what needs 2 to 10 minutes: each task run costs the server
+    some milliseconds, and a killed one is gone through again, with its answers from the journal."""
     rollout_shards: int = Field(default=4, ge=1)
     """Shards of rollouts sampled at once. In the flow's process they share the limits above; elsewhere each has an
     equal part of the limits, and a part of the budget in proportion to its prompts."""

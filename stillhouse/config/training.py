@@ -159,7 +159,7 @@ class SftSource(Section):
     path: str
     """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or `hf:NAME[:CONFIG]`."""
     split: str = "train"
-    """Split of a Hugging Face dataset."""
+    """Split of a Hugging Face dataset; mostly `train`."""
     weight: float = Field(default=1.0, gt=0.0)
     """Passes over the rows of this source in one epoch; 0.5 trains on a different half of them in each."""
     validation_share: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -189,7 +189,8 @@ class SftConfig(TrainerConfig):
     train_on_reasoning: bool = True
     """Learn the reasoning. Off for a student that is to answer at once."""
     train_on_tool_calls: bool = True
-    """Learn the tool calls, with the end of a turn that makes some."""
+    """Learn the tool calls, with the end of a turn that makes some. Off for a student that is only to read results and
+    answer."""
     loss: Literal["nll", "dft"] = "nll"
     """Cross-entropy, or cross-entropy weighted by the probability of the token (dynamic fine-tuning). `nll` first;
     `dft` learns less of what the student finds improbable, and generalised better in its paper (Wu et al., 2025)."""
