@@ -34,6 +34,7 @@ from tasks.labels import label
 from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
+from tasks.run.progress import progress
 
 DUPLICATES = Stage("duplicates", version=1)
 DATASET = Stage("dataset", version=2)
@@ -101,6 +102,7 @@ def duplicates_task(
     labels: list[Artifact], duplicates: DuplicatesConfig, earlier: list[JsonObject], key: str, context: RunContext
 ) -> Artifact:
     """Finds rows and prompts that repeat each other or those of earlier datasets."""
+    progress().say("comparing rows")
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         parts = find_duplicates([_shard(artifact) for artifact in labels], duplicates, folder)
@@ -129,6 +131,7 @@ def dataset_task(
     context: RunContext,
 ) -> Artifact:
     """Applies filters and selection; writes kept and rejected rows, the card and the report."""
+    progress().say("choosing rows and writing its report")
     parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
 
     def shard_file(artifacts: list[Artifact] | None, index: int, name: str) -> Path | None:

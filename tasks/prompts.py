@@ -16,6 +16,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
 from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
 from tasks.run.context import Run, RunContext
+from tasks.run.progress import progress
 
 _logger = logging.getLogger("stillhouse.prompts")
 
@@ -36,6 +37,7 @@ class PromptSets(BaseModel):
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
     """Loads the prompts of a run, split by content."""
+    progress().say(f"reading {', '.join(source.source for source in config.sources or [config])}")
     fingerprint = source_fingerprint(config)
     prompts: PromptSets = call_stage(PROMPTS, prompts_task, run, prompts=config, source_fingerprint=fingerprint)
     return prompts
