@@ -142,7 +142,7 @@ def test_sigterm_saves_a_checkpoint_and_leaves(sft_job, tmp_path: Path):
 
 def test_error_of_the_child_is_the_launchers_error(sft_job, tmp_path: Path):
     job = sft_job(tmp_path).model_copy(update={"student_ref": "embedded:nobody"})
-    with pytest.raises(TrainingError, match=r"'nobody' is unknown.*train\.log"):
+    with pytest.raises(TrainingError, match=r"'embedded:nobody' is no model.*train\.log"):
         train(job, NoProgress())
 
 
