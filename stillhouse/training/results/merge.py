@@ -132,7 +132,10 @@ def _with_adapter(base: PreTrainedModel, folder: Path) -> Any:
 
     require_safetensors(folder)
     try:
-        adapted = PeftModel.from_pretrained(base, folder).eval()
+        with warnings.catch_warnings():
+            # peft reads a property that transformers calls deprecated.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            adapted = PeftModel.from_pretrained(base, folder).eval()
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder}: the adapter cannot be loaded over its base: {error}") from error
     ends = (base.get_input_embeddings(), base.get_output_embeddings())
