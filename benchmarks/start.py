@@ -13,8 +13,8 @@ Measured
     the first request at the endpoint. CPU is that of the process and its children.
 
 Learnt
-    Two cores that others use, too, two rounds: first request after 5.8 s, done after 6.9 s (bare flow 7.0 and 9.1, bare
-    client 0.2 and 0.3); fresh 9.1 and 10.4 (10.6 and 13.1); help after 0.4 s, a mistyped key after 0.3 s.
+    Two quiet cores, three rounds: first request after 4.1 s, done after 5.1 s (bare flow 6.2 and 8.2, bare client 0.2
+    and 0.3), the cached command 4.6; fresh 8.0 and 8.9 (11.1 and 13.2); help after 0.4 s, a mistyped key after 0.3 s.
     - Prefect's server takes 2.9 s of CPU before it answers: 2.0 of imports, 0.35 for its routes, 0.25 for its database
       and services, 0.15 for the first requests. Nothing else is on the path to the first request: flows, MLflow and
       matplotlib are imported meanwhile.
