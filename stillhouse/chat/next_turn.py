@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
-from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
+from stillhouse.chat.rendering import Prefixes, TemplateError
+from stillhouse.chat.template import first_difference, not_prefix_preserving, prefix_texts, render_text
 from stillhouse.chat.tokenizer import encode
 from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
@@ -65,14 +65,20 @@ def next_turn_ids(
             follows, or drops what the turn said.
     """
     last = len(messages) - 1
-    prompt = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
-    after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    whole = [*messages, *new_messages]
     # The same with a new message that differs from its first character on.
     first: Message = {**new_messages[0], "content": "b" if str(new_messages[0].get("content")).startswith("a") else "a"}
-    following, altered = (
-        render_text(tokenizer, [*messages, *added], tools, add_generation_prompt=True)
-        for added in (new_messages, [first, *new_messages[1:]])
+    other = [*messages, first, *new_messages[1:]]
+    # At once, since each request to the process that renders costs more than a rendering.
+    texts, others = prefix_texts(
+        tokenizer,
+        [
+            Prefixes(whole, tools, [(last, True), (len(messages), False), (len(whole), True)]),
+            Prefixes(other, tools, [(len(other), True)]),
+        ],
     )
+    prompt, after, following = texts
+    (altered,) = others
     end_id = encode(tokenizer, turn_text(tokenizer, messages, tools, prompt, after).rstrip())[-1]
     end_text = tokenizer.convert_ids_to_tokens(end_id)
     # The last end of a turn before the new messages begin is that of the assistant's turn.
