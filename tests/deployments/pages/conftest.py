@@ -8,16 +8,13 @@ import pytest
 
 _SERVE = """
 import sys
-from pathlib import Path
 from tasks.server.environment import set_defaults
 set_defaults()
 from prefect.types.entrypoint import EntrypointType
 from flows.train_sft import train_sft
-from stillhouse.config import load_config
-config = load_config(Path("configs/smoke.yaml"), sys.argv[1:])
-train_sft.serve(
-    name="pages", parameters={"config": config.model_dump(mode="json")}, entrypoint_type=EntrypointType.MODULE_PATH
-)
+from tasks.server.deploying import read_configs
+parameters = {"config": read_configs("configs", sys.argv[1:])["smoke"]}
+train_sft.serve(name="pages", parameters=parameters, entrypoint_type=EntrypointType.MODULE_PATH)
 """
 
 
