@@ -60,7 +60,7 @@ def costs_of(
     tokens = metrics["tokens_per_s"] * metrics["step_s"]
     targets = metrics["supervised_share"] * tokens
     lengths = _lengths(round(tokens), _rows_of_a_step(job))
-    training = _flops(start, job.student).of_step(lengths, round(targets))
+    training = _flops(start, job.student.model_dump_json()).of_step(lengths, round(targets))
     student, scoring = training, 0.0
     if job.method == "on_policy":
         student += _flops(start, None).of_step(lengths, round(targets)) / 3
@@ -83,8 +83,8 @@ def _rows_of_a_step(job: TrainJob) -> int:
 
 
 @cache
-def _flops(folder: Path, trained: StudentConfig | None) -> ModelFlops:
-    """Of a training step over what `trained` says, or over all weights."""
-    config = trained or StudentConfig(parameters="full", dtype="float32")
+def _flops(folder: Path, trained: str | None) -> ModelFlops:
+    """Of a training step over what `trained`, a section of a config as JSON, says, or over all weights."""
+    config = StudentConfig.model_validate_json(trained or '{"parameters": "full", "dtype": "float32"}')
     student = load_student(str(folder), config, torch.device("cpu"), seed=0)
     return model_flops(student.step.backbone, student.head, student.causal_lm.config)

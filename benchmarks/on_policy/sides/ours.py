@@ -20,6 +20,7 @@ from benchmarks.frame.training import Mark
 from benchmarks.on_policy.sides.job import OnPolicyJob, OnPolicyRecord, Trajectory, clock, num_sampled
 from benchmarks.on_policy.workload import wanted_tokens
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.progress.state import NoProgress
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.head.scores import Reference
@@ -263,7 +264,9 @@ def train(
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
         checkpoints = work_dir / "checkpoints"
-        method = Watched(record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {})
+        method = Watched(
+            record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {}, NoProgress()
+        )
         marks = Marks(record, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)
         with suppress(Enough):

@@ -252,7 +252,7 @@ def test_sigterm_saves_a_checkpoint_and_is_passed_on(job: TrainJob, at_step, sig
 
 
 def test_errors_of_users_are_raised_as_they_are_and_others_by_name(job: TrainJob, listener):
-    with pytest.raises(ConfigError, match="'nobody' is unknown"):
+    with pytest.raises(ConfigError, match="'embedded:nobody' is no model that comes with Stillhouse"):
         train(job.model_copy(update={"student_ref": "embedded:nobody"}), NoProgress())
 
     def fail(done: int) -> None:
