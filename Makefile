@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
@@ -10,26 +11,36 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo test test-slow test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+# torch first, by pip and from the pin alone: nothing else then asks for a build of it that brings CUDA along, nor does
+# uv, which reads none of pip's settings.
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	# torch first and from the pin alone: nothing else then asks for a build of it that brings CUDA along.
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --no-compile -c constraints.txt torch
+	.ci/install $(BIN) -e .
+	.ci/compile $(BIN)
+	@touch $@
+
+$(READY): $(BASE)
+	.ci/install $(BIN) -e '.[dev]'
+	.ci/compile $(BIN) all
 	@touch $@
 
 ## setup      the virtual environment with everything in it
 setup: $(READY) | $(PREFECT_HOME)
 
+# What runs need, without tests, benchmarks, docs and the packages of other machines.
+base: $(BASE) | $(PREFECT_HOME)
+
 $(PREFECT_HOME):
 	@mkdir -p $@
 
 ## demo       the whole DAG on the embedded models
-demo: setup
+demo: base
 	$(BIN)/stillhouse distill configs/demo.yaml
 
 ## test       the fast tests, on all cores
@@ -106,12 +117,12 @@ gpu: setup
 	$(BIN)/python -m benchmarks.gpu
 
 ## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000
-mlflow: setup
+mlflow: base
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=1 \
 		$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
 ## server     Prefect's server and pages, on http://127.0.0.1:4200
-server: setup
+server: base
 	$(DEFAULTS) python -m tasks.server.prefect_server
 
 ## prefect    the same

@@ -14,7 +14,7 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.inspection import Finding
 from stillhouse.store import ArtifactStore
 
-_REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "openai", "pyarrow")
+_REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "aiohttp", "pyarrow")
 _OPTIONAL = {"datasets": "hub"}
 _ENDPOINT_TIMEOUT_S = 5.0
 _MAX_NAMED = 5
