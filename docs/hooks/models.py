@@ -25,25 +25,39 @@ _NOT_TAKEN: Final = "not taken"
 
 def tables() -> dict[str, str]:
     """Markdown tables by the names under which the page asks for them."""
-    return {"models families": _table(FAMILIES, _family), "models templates": _table(TEMPLATES, _template)}
+    families = _entries(FAMILIES)
+    taken = [entry for entry in families if entry["rows"] != "refused"]
+    refused = [entry for entry in families if entry["rows"] == "refused"]
+    reasons = dict.fromkeys(entry["reason"] for entry in refused)
+    return {
+        "models families": _table(taken, _family),
+        "models refused": _table([_refusal(reason, refused) for reason in reasons], dict),
+        "models templates": _table(_entries(TEMPLATES), _template),
+    }
 
 
-def _table(path: Path, row_of: Callable[[JsonObject], dict[str, str]]) -> str:
-    """One row for each entry of the file; empty where there is no file."""
-    rows = [row_of(entry) for entry in yaml.safe_load(path.read_text(encoding="utf-8"))] if path.exists() else []
-    return table(list(rows[0]), (row.values() for row in rows)) if rows else ""
+def _entries(path: Path) -> list[JsonObject]:
+    entries: list[JsonObject] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return entries
+
+
+def _table(entries: Sequence[JsonObject], row_of: Callable[[JsonObject], dict[str, str]]) -> str:
+    rows = [row_of(entry) for entry in entries]
+    return table(list(rows[0]), (row.values() for row in rows))
+
+
+def _refusal(reason: str, refused: Sequence[JsonObject]) -> dict[str, str]:
+    families = ", ".join(f"`{entry['family']}`" for entry in refused if entry["reason"] == reason)
+    return {"refused because": reason, "families": families}
 
 
 def _family(entry: JsonObject) -> dict[str, str]:
-    forward = f"{entry['forward']}: {entry['reason']}" if entry.get("reason") else entry["forward"]
-    full = f"refused: {entry['refused']}" if entry.get("refused") else entry["full"]
-    adapters = ", ".join(f"`{name}`" for name in entry["adapters"])
+    reason = f": {entry['reason']}" if "reason" in entry else ""
     return {
-        "family": entry["family"],
-        "class": f"`{entry['class']}`",
-        "forward": forward,
-        "full training": full,
-        "adapters on": adapters,
+        "family": f"`{entry['family']}`",
+        "rows": f"{entry['rows']}{reason}",
+        "adapters on": ", ".join(entry["adapters"]),
+        "with `experts` also on": ", ".join(entry["experts"]),
     }
 
 

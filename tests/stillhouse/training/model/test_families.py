@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.errors import TrainingError
 from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.model.adapter_targets import adapter_targets, labels
 from stillhouse.training.model.microbatches import collate
@@ -108,7 +108,7 @@ NOT_BUILT = {
 REASONS = {
     "depend on the tokens after it": "it is not causal",
     "does something else to its logits": "its logits are more than its output layer's product",
-    "decoder of a model with an encoder": "it is the decoder of a model with an encoder",
+    "decoder of a model with an encoder": "it needs an encoder",
     "forward pass of three tokens fails": "it takes more than tokens",
     "its attention is 'eager'": "transformers has no `sdpa` for it",
     "depends on masks": "its attention depends on masks",
@@ -197,11 +197,11 @@ def check(student: Student, rows: list[Sample], expected: tuple[float, dict[str,
 def measured(family: str, warnings: list[str]) -> dict[str, Any]:
     """The page's entry; fails where our forward pass is not the plain one."""
     model = tiny(family)
-    entry = {"family": family, "class": type(model).__name__}
     try:
         student = Student(model, model, load_tokenizer("embedded:student"), family)
     except TrainingError as error:
-        return {**entry, "forward": "", "adapters": [], "refused": reason_of(str(error))}
+        refused = {"rows": "refused", "reason": reason_of(str(error))}
+        return {"family": family, **refused, "adapters": [], "experts": []}
     rows = rows_of(model)
     expected = plain(model.train(), rows)
     model.eval()
@@ -211,17 +211,14 @@ def measured(family: str, warnings: list[str]) -> dict[str, Any]:
     model.train()
     for packing in {packs, False}:
         check(student, rows, expected, packing)
-    forward = {"forward": "packed" if packs else "padded", **reason}
-    return {**entry, **forward, "full": "yes", "adapters": adapters_of(model)}
-
-
-def adapters_of(model: PreTrainedModel) -> list[str]:
-    try:
-        targets = adapter_targets(model, ("all-linear",))
-    except ConfigError:
-        return []
-    experts = [f"{name} (`experts`)" for name in labels(targets.frozen_experts)]
-    return [*labels([*targets.modules, *targets.parameters]), *experts]
+    targets = adapter_targets(model, ("all-linear",))
+    return {
+        "family": family,
+        "rows": "packed" if packs else "padded",
+        **reason,
+        "adapters": labels([*targets.modules, *targets.parameters]),
+        "experts": [name.removeprefix("experts.") for name in labels(targets.frozen_experts)],
+    }
 
 
 def reason_of(message: str) -> str:
