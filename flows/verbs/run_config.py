@@ -44,10 +44,9 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
     config = parse_config(body, origin=str(source), overrides=[*settings, *overrides])
-    asks_nobody = config.rollouts.trajectories_file is not None
-    if "model" not in config.teacher.model_fields_set and not asks_nobody and not str(source).startswith("embedded:"):
+    if (prompts := _prompts_without_teacher(config)) is not None:
         raise ConfigError(
-            f"no teacher is named for {source}. Add -m MODEL and, for an endpoint, --base-url URL, for instance: "
+            f"no teacher is named for {prompts}. Add -m MODEL and, for an endpoint, --base-url URL, for instance: "
             "-m openai/gpt-4o-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY"
         )
     _require_models(config)
@@ -58,11 +57,24 @@ def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
     """The config in a file, as `load_config` reads it, whose local models fit.
 
     Raises:
-        ConfigError: a key or value is wrong.
+        ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
     """
     config = load_config(path, overrides)
+    if (prompts := _prompts_without_teacher(config)) is not None:
+        raise ConfigError(
+            f"{path}: no teacher is named for {prompts}. Set teacher.model (-m) and, for an endpoint, teacher.base_url"
+        )
     _require_models(config)
     return config
+
+
+def _prompts_without_teacher(config: DistillConfig) -> str | None:
+    """Prompts of the user's that the teacher of the demo would be asked; None where there are none."""
+    asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
+    if "model" in config.teacher.model_fields_set or asks_nobody:
+        return None
+    sources = [named.source for named in config.prompts.sources] or [config.prompts.source]
+    return next((source for source in sources if not source.startswith("embedded:")), None)
 
 
 def _require_models(config: DistillConfig) -> None:
