@@ -52,8 +52,16 @@ class Page {
     this.state[name] = value;
     this.#showControls();
     this.#writeAddress();
-    if (name === "q") this.#find();
-    else this.#filter();
+    if (name === "q") {
+      this.#find();
+      return;
+    }
+    this.#filter();
+    // What is open beside a list that lacks it would seem to be of the list.
+    if (this.#open !== null && WIDE.matches && !this.list.rows.includes(this.#open)) {
+      if (this.list.rows.length > 0) this.open(this.list.rows[0]);
+      else this.close();
+    }
   }
 
   clear() {

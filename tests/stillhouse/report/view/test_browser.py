@@ -96,6 +96,8 @@ def test_trajectories_are_filtered_by_outcome_tool_stop_reason_and_score(
     assert shown() == ["q0", "q1", "q2", "q3", "q4", "q5"]
     assert shown(outcome="right") == ["q0", "q4"]
     assert shown(outcome="wrong") == ["q1", "q3"]
+    # The one that is open is always one of the list.
+    page.locator("#reader article.trajectory", has_text="q1").wait_for(timeout=20_000)
     assert shown(outcome="unverified") == ["q2"]
     assert shown(outcome="failed") == ["q5"]
     assert shown(kept="kept") == ["q0", "q2", "q4"]
@@ -107,6 +109,7 @@ def test_trajectories_are_filtered_by_outcome_tool_stop_reason_and_score(
     assert shown(min="0.1", max="0.9") == ["q0", "q1"]
     assert "min=0.1" in page.url
     assert shown(outcome="failed", kept="kept") == []
+    page.locator("#reader", has_text="Choose a trajectory").wait_for(timeout=20_000)
     page.select_option("#by-sort", "best")
     assert shown(outcome="right") == ["q4", "q0"]
     page.get_by_role("button", name="Clear").click()
