@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.progress.hints import hint_lines
 
-MLFLOW = "NO_JOBS=false /work/.venv/bin/mlflow ui --backend-store-uri sqlite:////a/rather/long/path/mlflow.db"
+MLFLOW = "NO_JOBS=false /srv/.venv/bin/mlflow ui --backend-store-uri sqlite:////a/rather/long/path/mlflow.db"
 HINTS = {"MLflow": MLFLOW, "run in MLflow": "http://127.0.0.1:5000/#/experiments/1/runs/0635e232b54c4b609cee"}
 
 
