@@ -162,7 +162,7 @@ def test_all_ranks_end_with_one_that_is_killed_or_stopped_and_with_torchrun(
 @pytest.mark.slow
 def test_error_of_the_ranks_is_the_launchers_error(sft_job, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER).model_copy(update={"student_ref": "embedded:nobody"})
-    with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*train\.log"):
+    with pytest.raises(TrainingError, match=r"^model 'embedded:nobody' is no model.*train\.log"):
         train(job, NoProgress())
 
 

@@ -142,7 +142,7 @@ def kill_host(job: TrainJob) -> None:
 
 def test_an_error_of_the_training_is_the_launchers_error(on_cluster):
     job = on_cluster().model_copy(update={"student_ref": "embedded:nobody"})
-    with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*\(job stillhouse-sft-"):
+    with pytest.raises(TrainingError, match=r"^model 'embedded:nobody' is no model.*\(job stillhouse-sft-"):
         train(job, NoProgress())
 
 
