@@ -152,6 +152,11 @@ class RuntimeConfig(Section):
     refresh: tuple[StageName, ...] = ()
     """Stages to run again although their results are cached. Completions already paid for come from the journal."""
 
+    @property
+    def thread_variables(self) -> dict[str, str]:
+        """Environment variables of a process that imports torch, which reads the number of its threads then."""
+        return {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
+
     @model_validator(mode="after")
     def _processes_have_a_launcher(self) -> Self:
         if self.launcher in ("inline", "subprocess") and (self.num_processes, self.num_hosts) != (1, 1):

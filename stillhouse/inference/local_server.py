@@ -6,7 +6,7 @@ Free of torch: the model lives in the server's process, whose memory (a GPU's ab
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +74,7 @@ def served_model(
             if shared.process is not None:
                 shared.process.stop()
                 shared.process = None
-            shared.process, shared.url = _start(ref, [key[0], *args], start_timeout_s)
+            shared.process, shared.url = _start(ref, [key[0], *args], runtime.thread_variables, start_timeout_s)
         shared.num_users += 1
         url = shared.url
     try:
@@ -87,11 +87,11 @@ def served_model(
                 shared.process = None
 
 
-def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProcess, str]:
+def _start(ref: str, args: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
     with tempfile.TemporaryDirectory(prefix="stillhouse-serving-") as folder:
         log = Path(folder) / "stderr"
         log.touch()
-        process = GuardedProcess("stillhouse.serving", [*args, "--log-file", str(log)])
+        process = GuardedProcess("stillhouse.serving", [*args, "--log-file", str(log)], variables, needs_torch=True)
         # A server that hangs while loading is ended, and with it the wait for its first line.
         watchdog = threading.Timer(timeout_s, process.stop, kwargs={"grace_s": 0.0})
         watchdog.daemon = True

@@ -3,7 +3,7 @@
 The child leads a session of its own, so that its whole process group can be signalled at once. It holds the reading end
 of a pipe whose writing end only the parent has: however the parent dies, the pipe closes and a thread of the child ends
 the group. `python -m stillhouse.processes.guarded_process MODULE ARGS` starts that thread before it runs the module,
-whose imports may take seconds.
+whose imports may take seconds. A module that needs torch is forked from a process that has imported it (`forked`).
 """
 
 import os
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Self
 
+from stillhouse.processes.forked import ForkedChild, can_fork, fork_child
+
 
 class GuardedProcess:
     """A Python module run as a child, `python -m MODULE ARGS`, whose standard output the parent reads line by line.
@@ -29,6 +31,7 @@ class GuardedProcess:
         env: environment variables of the child, on top of the parent's.
         inherit_env: False gives the child only the variables of `env`.
         pass_fds: open files the child shares, under the same numbers.
+        needs_torch: whether the module imports torch; it then starts in milliseconds after the first such one.
         grace_s: seconds between SIGTERM and SIGKILL when it is stopped.
     """
 
@@ -40,10 +43,14 @@ class GuardedProcess:
         *,
         inherit_env: bool = True,
         pass_fds: Sequence[int] = (),
+        needs_torch: bool = False,
         grace_s: float = 10.0,
     ) -> None:
         self._grace_s = grace_s
-        self._process = subprocess.Popen(
+        self._is_stopped = False
+        environment = {**(os.environ if inherit_env else {}), **(env or {})}
+        forked = fork_child(module, args, environment) if needs_torch and can_fork() else None
+        self._process: ForkedChild | subprocess.Popen[str] = forked or subprocess.Popen(
             # -P: a user's json.py in the working directory must not shadow Python's own.
             [sys.executable, "-P", "-m", "stillhouse.processes.guarded_process", module, *args],
             stdin=subprocess.PIPE,
@@ -51,7 +58,7 @@ class GuardedProcess:
             stderr=None,
             text=True,
             start_new_session=True,
-            env={**(os.environ if inherit_env else {}), **(env or {})},
+            env=environment,
             pass_fds=pass_fds,
         )
 
@@ -76,6 +83,9 @@ class GuardedProcess:
 
     def stop(self, grace_s: float | None = None) -> None:
         """Ends the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
+        if self._is_stopped:
+            # Its pid may be that of another process by now.
+            return
         try:
             if self._process.poll() is None:
                 self._signal(signal.SIGTERM)
@@ -88,6 +98,9 @@ class GuardedProcess:
                 if pipe is not None:
                     with suppress(BrokenPipeError):
                         pipe.close()
+            if isinstance(self._process, ForkedChild):
+                self._process.release()
+            self._is_stopped = True
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -129,7 +142,12 @@ def _kill_group_at_end_of_input() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-if __name__ == "__main__":
+def run_guarded(module: str) -> None:
+    """Runs the module whose arguments are in `sys.argv`, in a process that ends with its parent."""
     threading.Thread(target=_kill_group_at_end_of_input, name="die-with-parent", daemon=True).start()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
     sys.argv = sys.argv[1:]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    run_guarded(sys.argv[0])

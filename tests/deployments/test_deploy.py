@@ -168,7 +168,11 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
     (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
     process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")
     training = wait_until(
-        lambda: [each for each in process.children(recursive=True) if "stillhouse.training" in each.cmdline()],
+        lambda: [
+            each
+            for each in process.children(recursive=True)
+            if "stillhouse.training" in " ".join(each.cmdline()).split()
+        ],
         "the training's process",
     )
     if end == "cancelled":

@@ -69,10 +69,7 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
 def environment(job: TrainJob) -> dict[str, str]:
     """Variables of a training process, on top of the flow's."""
     # Tokenizers warns and slows down when a process that used its threads forks.
-    variables = {"TOKENIZERS_PARALLELISM": "false"}
-    if job.runtime.num_threads is not None:
-        variables["OMP_NUM_THREADS"] = str(job.runtime.num_threads)
-    return variables
+    return {"TOKENIZERS_PARALLELISM": "false", **job.runtime.thread_variables}
 
 
 def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
@@ -93,5 +90,6 @@ def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str
 
 
 def _train_guarded(module: str, job: TrainJob, progress: Progress) -> JsonObject:
-    with GuardedProcess(module, [str(job.work_dir / JOB_FILE)], environment(job), grace_s=GRACE_S) as process:
+    arguments = [str(job.work_dir / JOB_FILE)]
+    with GuardedProcess(module, arguments, environment(job), needs_torch=True, grace_s=GRACE_S) as process:
         return follow(process, job, progress)

@@ -19,7 +19,7 @@ def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
     run: str = case.submit("train-sft")
     worker.wait_until(case.newest_checkpoint, "a checkpoint")
     family = [process for process in worker.family() if process.is_running()]
-    (training,) = [process for process in family if "stillhouse.training" in process.cmdline()]
+    (training,) = [process for process in family if "stillhouse.training" in " ".join(process.cmdline()).split()]
     flow = training.parent()
     assert flow is not None
     return run, flow

@@ -4,11 +4,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import psutil
@@ -18,13 +16,16 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.local_server import served_model
 
-T = TypeVar("T")
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 
 def servers() -> list[psutil.Process]:
     """Server processes started by this process."""
-    return [child for child in psutil.Process().children() if "stillhouse.serving" in child.cmdline()]
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "stillhouse.serving" in " ".join(child.cmdline())
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -121,22 +122,17 @@ def test_the_server_ends_when_its_parent_is_killed() -> None:
         "from stillhouse.config import RuntimeConfig\n"
         "from stillhouse.inference.local_server import served_model\n"
         "with served_model('embedded:student', RuntimeConfig(device='cpu', num_threads=1)):\n"
+        "    print('served', flush=True)\n"
         "    input()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
-        children = wait_for(lambda: psutil.Process(parent.pid).children())
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        children = psutil.Process(parent.pid).children(recursive=True)
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(10)
-    assert wait_for(lambda: not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE)
-
-
-def wait_for(condition: Callable[[], T]) -> T:
-    """The first true value of `condition` within half a minute."""
-    deadline = time.monotonic() + 30
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
+    assert children
+    assert psutil.wait_procs(children, 30)[1] == []
 
 
 def test_it_imports_no_torch() -> None:

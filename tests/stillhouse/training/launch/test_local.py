@@ -53,11 +53,13 @@ def cancel() -> None:
 def processes(work_dir: Path) -> list[psutil.Process]:
     """All that run the job in `work_dir`: torchrun and the ranks."""
     file = str(work_dir / "job.json")
-    return [process for process in psutil.process_iter(["cmdline"]) if file in (process.info["cmdline"] or ())]
+    return [process for process in psutil.process_iter(["cmdline"]) if file in " ".join(process.info["cmdline"] or ())]
 
 
 def ranks(work_dir: Path) -> list[psutil.Process]:
-    return [process for process in processes(work_dir) if "stillhouse.training" in process.info["cmdline"]]
+    return [
+        process for process in processes(work_dir) if "stillhouse.training" in " ".join(process.info["cmdline"]).split()
+    ]
 
 
 def wait_until_gone(work_dir: Path) -> None:
