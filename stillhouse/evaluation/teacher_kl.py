@@ -1,29 +1,16 @@
 """The reverse KL to the teacher on the tokens that a model samples itself."""
 
-import math
+import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+
+import orjson
 
 from stillhouse.config import RuntimeConfig
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError, StillhouseError
+from stillhouse.evaluation.log_ratio import ScoredSpans
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.types import Trajectory, Turn
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_CHUNK_SEQUENCES: Final = 256
-
-
-@dataclass(slots=True)
-class ScoredSpans:
-    """A sequence that the teacher reads, and which of its tokens were sampled."""
-
-    token_ids: list[int]
-    positions: list[int] = field(default_factory=list)
-    """Places of the sampled tokens in `token_ids`."""
-    sampling_logprobs: list[float] = field(default_factory=list)
-    """One for each of `positions`."""
 
 
 def teacher_kl(
@@ -53,46 +40,29 @@ def teacher_kl(
         spans += merge_turns(trajectory.turns)
     if not any(span.positions for span in spans):
         return None
-    # Only this measure needs torch.
-    import torch
-
-    from stillhouse.serving.models import load_model
-
-    teacher = load_model(teacher_ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
-    try:
-        return mean_log_ratio(spans, teacher, teacher_ref)
-    finally:
-        del teacher
-        # Another process may serve or train next on the same device.
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    return _score_apart(spans, teacher_ref, runtime)
 
 
-def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", teacher_ref: str) -> float:
-    """Mean of student minus teacher log-probability over all sampled positions; there must be some.
-
-    Raises:
-        InputError: a token id lies outside the teacher's vocabulary.
-    """
-    from stillhouse.serving.score import score_tokens
-
-    num_known = teacher.config.get_text_config().vocab_size
-    largest = max(max(span.token_ids) for span in spans)
-    if largest >= num_known:
-        raise InputError(
-            f"token id {largest} was sampled, and teacher {teacher_ref!r} knows {num_known} tokens; expected student "
-            "and teacher to share a tokenizer. Name such a teacher in on_policy.teacher"
-        )
-    differences: list[float] = []
-    for first in range(0, len(spans), _CHUNK_SEQUENCES):
-        chunk = spans[first : first + _CHUNK_SEQUENCES]
-        scores = score_tokens(teacher, [span.token_ids for span in chunk])
-        for span, teacher_logprobs in zip(chunk, scores, strict=True):
-            differences += [
-                sampled - teacher_logprobs[place]
-                for place, sampled in zip(span.positions, span.sampling_logprobs, strict=True)
-            ]
-    return math.fsum(differences) / len(differences)
+def _score_apart(spans: Sequence[ScoredSpans], teacher_ref: str, runtime: RuntimeConfig) -> float:
+    """`mean_log_ratio` in a process of its own, whose end frees the teacher's memory for whatever is loaded next."""
+    with tempfile.TemporaryDirectory(prefix="stillhouse-scoring-") as folder:
+        job, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
+        settings = {"device": runtime.device, "num_threads": runtime.num_threads}
+        job.write_bytes(orjson.dumps({"spans": spans, "teacher": teacher_ref, "settings": settings}))
+        arguments, variables = [str(job), str(answer)], runtime.thread_variables
+        with GuardedProcess("stillhouse.evaluation.log_ratio", arguments, variables, needs_torch=True) as process:
+            process.lines.read()
+            code = process.wait()
+        if not answer.exists():
+            raise StillhouseError(
+                f"scoring with teacher {teacher_ref!r} ended with exit code {code} and no result; see what it printed, "
+                "and run the same command again: the sampled answers are kept"
+            )
+        result = orjson.loads(answer.read_bytes())
+    if "error" in result:
+        raise InputError(result["error"]) if result["kind"] == "InputError" else ConfigError(result["error"])
+    mean: float = result["mean"]
+    return mean
 
 
 def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
