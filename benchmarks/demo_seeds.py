@@ -14,9 +14,14 @@ Measured
 
 Learnt
     Seeds 0, 1, 2 on two busy cores, 202 held-out prompts, one sample each at temperature 1 (one accuracy is known to
-    about +-6.8 points): base 45.5 %, after SFT 60.9 % (60.9..66.8), after on-policy 86.6 % (84.7..89.1), teacher
-    99.5 %. SFT over base +15.3 points (+15.3..+21.3), on-policy over SFT +23.8 (+19.8..+28.2). On-policy distillation
+    about +-6.8 points): base 45.5 %, after SFT 63.4 % (61.9..63.9), after on-policy 88.1 % (87.6..89.1), teacher
+    99.5 %. SFT over base +17.8 points (+16.3..+18.3), on-policy over SFT +25.7 (+23.8..+26.2). On-policy distillation
     ends in nearly the same place wherever SFT left the student.
+
+    Settings of on-policy distillation, a run a seed. The KL of the sampled tokens took 100 steps of 64 prompts to
+    86.6 % (84.7..89.1), 671,000 tokens. The exact reverse KL gives each token its whole distribution: 60 steps of 32
+    prompts at twice the learning rate are 199,000 tokens. 40 steps of 64 gave 87.1 % (86.1..89.6), at four times
+    the rate 85.6 % (84.2..85.6); the forward KL 77 %.
 """
 
 import multiprocessing

@@ -5,7 +5,7 @@ from typing import Final, Self
 from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
-from stillhouse.config.on_policy import OnPolicyConfig
+from stillhouse.config.on_policy import Divergence, OnPolicyConfig
 from stillhouse.config.on_policy_teacher import cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
@@ -180,11 +180,12 @@ DEMO: Final = DistillConfig(
     ),
     on_policy=OnPolicyConfig(
         enabled=True,
-        num_steps=100,
-        prompts_per_step=64,
+        num_steps=60,
+        prompts_per_step=32,
+        divergence=(Divergence(kind="reverse_kl"),),
         max_tokens=48,
         max_turns=6,
-        learning_rate=5e-4,
+        learning_rate=1e-3,
         schedule="linear",
         checkpoint_every_steps=20,
         log_every_steps=2,
