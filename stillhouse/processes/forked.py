@@ -43,11 +43,12 @@ class ForkedChild:
         if pid is None:
             raise ConnectionError("the fork server has ended")
         self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while the child runs."""
         with self._lock:
-            if self._code is None and select.select([self._status], [], [], 0)[0]:
+            if self._code is None and select.select([self._pidfd], [], [], 0)[0]:
                 code = self._read()
                 # Of a child whose server was killed, nobody can learn it any more.
                 self._code = 1 if code is None else code
@@ -62,7 +63,7 @@ class ForkedChild:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._status], [], [], left_s)[0]:
+            if not select.select([self._pidfd], [], [], left_s)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
 
@@ -70,6 +71,7 @@ class ForkedChild:
         """Lets the pid of a child that has ended be given to another process, and waits until it is."""
         with self._lock, self._status:
             if self._status.fileno() >= 0:
+                os.close(self._pidfd)
                 self._status.shutdown(socket.SHUT_WR)
                 self._status.recv(1)
 

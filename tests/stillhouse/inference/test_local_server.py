@@ -1,5 +1,6 @@
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -71,8 +72,10 @@ def test_asyncio_callers_share_it_too_and_a_dead_server_is_replaced() -> None:
             first, second = await asyncio.gather(enter(stack), enter(stack))
             assert first == second
             [child] = [child for child in servers() if first.rsplit(":", 1)[1].removesuffix("/v1") in str(ports(child))]
+            ended = os.pidfd_open(child.pid)
             child.kill()
-            child.wait(10)
+            assert select.select([ended], [], [], 10)[0]
+            os.close(ended)
             third = await enter(stack)
             assert httpx.get(f"{third}/models").status_code == 200
 
