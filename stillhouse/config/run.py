@@ -110,8 +110,11 @@ class RuntimeConfig(Section):
     """Send a request again when its response is long overdue, and take the first response. Off where each request is
     dear: both may be paid for."""
     max_attempts: int = Field(default=6, ge=1)
-    """Tries of one request that fails for passing reasons; rate limiting does not count as a try. Raise it for an
-    endpoint that is down for minutes at a time."""
+    """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage
+    (max_outage_s). Raise it for an endpoint that answers with errors now and then."""
+    max_outage_s: float = Field(default=600.0, ge=0.0)
+    """Longest wait in seconds for an endpoint that answered before and to which no connection can be made. 600 outlasts
+    the restart of most model servers; raise it for larger models, or take 0 to give up after max_attempts."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run. Take 200 to 500, or what needs 2 to 10 minutes: each task run costs the server
     some milliseconds, and a killed one is gone through again, with its answers from the journal."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -85,15 +85,22 @@ class ModelServer:
         """As `post`, without a body."""
         return self._ask("GET", path, None, policy)
 
-    def post(self, path: str, body: object, policy: RetryPolicy | None = None) -> Any:
+    def post(
+        self,
+        path: str,
+        body: object,
+        policy: RetryPolicy | None = None,
+        is_final: Callable[[Failure], bool] | None = None,
+    ) -> Any:
         """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
 
-        `path` starts at the server's root; a `policy` of None sends the request once.
+        `path` starts at the server's root; a `policy` of None sends the request once, and so do failures of which
+        `is_final` is true.
 
         Raises:
             RequestFailed: there is no such answer.
         """
-        return self._ask("POST", path, body, policy)
+        return self._ask("POST", path, body, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
         """What `/v1/models` lists, at least one.
@@ -132,7 +139,14 @@ class ModelServer:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _ask(self, method: str, path: str, body: object, policy: RetryPolicy | None) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        policy: RetryPolicy | None,
+        is_final: Callable[[Failure], bool] | None = None,
+    ) -> Any:
         if policy is None:
             return self.start(self.send(method, path, body)).result().body()
 
@@ -144,7 +158,7 @@ class ModelServer:
             lambda: self.send(method, path, body),
             policy,
             Effects(self._effects.clock, self._sleep, self._effects.rng),
-            is_final=lambda failure: self._stopped.is_set(),
+            is_final=lambda failure: self._stopped.is_set() or (is_final is not None and is_final(failure)),
             on_retry=log,
         )
         return self.start(retried).result().body()

@@ -11,7 +11,7 @@ from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.keys import KeyForm
-from stillhouse.inference.retry import Requester
+from stillhouse.inference.requester import Requester
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox

@@ -31,6 +31,11 @@ class Reporter:
         self._rows = RecentRate()
         self._tokens = RecentRate()
         self._usd = Series()
+        self._outage_s: float | None = None
+
+    def note_outage(self, seconds: float | None) -> None:
+        """Notes since when no connection can be made to the endpoint; None where one can be."""
+        self._outage_s = seconds
 
     def count_rollout(self, usd: float | None) -> None:
         """Adds the cost of a finished rollout to the projection; None where its price is unknown."""
@@ -51,7 +56,9 @@ class Reporter:
                 tokens_per_s=self._tokens.per_second(stats.completion_tokens, now),
                 in_flight=limits.in_flight,
                 limit=limits.limit,
-                limit_reason=limits.reason,
+                limit_reason=limits.reason
+                if self._outage_s is None
+                else f"no connection for {self._outage_s:.0f} s, waiting for the endpoint",
                 requests_per_minute=limits.requests_per_minute,
                 tokens_per_minute=limits.tokens_per_minute,
                 num_rate_limited=stats.num_rate_limited,

@@ -26,7 +26,8 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.rate_limit import RateLimits, RequestSize
-from stillhouse.inference.retry import Effects, Requester
+from stillhouse.inference.requester import Requester
+from stillhouse.inference.retry import Effects
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.store import digest
 from stillhouse.types import JsonObject, Trajectory, Turn
@@ -132,6 +133,7 @@ class Embedder:
             controller,
             budget,
             max_attempts=runtime.max_attempts,
+            max_outage_s=runtime.max_outage_s,
             hedging=Hedging(enabled=runtime.hedge),
             stats=self.stats,
             effects=effects,

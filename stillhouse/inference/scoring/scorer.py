@@ -19,7 +19,8 @@ from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
-from stillhouse.inference.retry import Effects, Requester
+from stillhouse.inference.requester import Requester
+from stillhouse.inference.retry import Effects
 from stillhouse.inference.scoring.apis import ScoringApi, TokenSequence
 from stillhouse.inference.scoring.journal import ScoreJournal
 from stillhouse.inference.stats import RolloutStats
@@ -52,6 +53,8 @@ class Scorer:
         batch_tokens: most tokens of one request; a longer sequence goes alone.
         budget: what the run may spend; None sets no limit.
         hedge: send requests a second time that are overdue by far.
+        max_outage_s: how long to wait for a server that answered before.
+        on_outage: as that of `Requester`.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Scorer:
         temperature: float,
         budget: Budget | None = None,
         hedge: bool = True,
+        max_outage_s: float = 0.0,
+        on_outage: Callable[[float | None], None] = lambda seconds: None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.url = f"{server.root}{api.path}"
@@ -80,6 +85,8 @@ class Scorer:
             budget or Budget(BudgetConfig(), None),
             max_attempts=_MAX_ATTEMPTS,
             max_refused_s=_MAX_REFUSED_S,
+            max_outage_s=max_outage_s,
+            on_outage=on_outage,
             hedging=Hedging(enabled=hedge),
             stats=self.stats,
             effects=effects,

@@ -1,7 +1,6 @@
 """Builds on-policy distillation from a job."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
@@ -15,6 +14,7 @@ from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
@@ -54,6 +54,7 @@ def load_on_policy(
     config = job.on_policy
     assert config is not None
     assert job.prompts_file is not None
+    activity = Activity(progress or NoProgress(), OnPolicy.name, config.num_steps)
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
     prompts = of_mixture(read_student_prompts(job.prompts_file, config), metadata, config)
     teachers = load_teachers(
@@ -64,12 +65,13 @@ def load_on_policy(
         averaged=averaged,
         runtime=job.runtime,
         budget=job.budget,
+        say=activity.wait,
     )
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
     algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
-    engines = _engines(config, student, job.work_dir)
+    engines = _engines(config, student, job, activity)
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
     max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
@@ -101,13 +103,14 @@ def load_on_policy(
     )
     resources.callback(queue.close)
     facts: JsonObject = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
-    checkpoints, shown = job.work_dir / "checkpoints", progress or NoProgress()
-    return OnPolicy(student, objective, queue, teachers, rewards, config, checkpoints, facts, shown)
+    checkpoints = job.work_dir / "checkpoints"
+    return OnPolicy(student, objective, queue, teachers, rewards, config, checkpoints, facts, activity)
 
 
-def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> SamplingEngines:
+def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:
     if config.engine == "vllm":
-        return VllmEngines(student, config, work_dir / "served_weights")
+        folder, max_outage_s = job.work_dir / "served_weights", job.runtime.max_outage_s
+        return VllmEngines(student, config, folder, max_outage_s=max_outage_s, say=activity.wait)
     return TransformersEngines(student, config.max_concurrent)
 
 

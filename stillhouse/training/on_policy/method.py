@@ -12,13 +12,13 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.progress.state import Progress
 from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.metrics import staleness
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -42,7 +42,7 @@ class OnPolicy:
         config: steps and substeps.
         checkpoints: folder of the checkpoints, from which a killed training may resume.
         prompt_facts: facts about the prompts, for the record of the training.
-        progress: shows what a step is busy with.
+        activity: shows what a step is busy with.
     """
 
     name = "on_policy"
@@ -61,7 +61,7 @@ class OnPolicy:
         config: OnPolicyConfig,
         checkpoints: Path,
         prompt_facts: JsonObject,
-        progress: Progress,
+        activity: Activity,
     ) -> None:
         self._student = student
         self._objective = objective
@@ -71,7 +71,7 @@ class OnPolicy:
         self._config = config
         self._checkpoints = checkpoints
         self._prompt_facts = prompt_facts
-        self._progress = progress
+        self._activity = activity
         self.num_steps = config.num_steps
         self.temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -92,9 +92,9 @@ class OnPolicy:
             if isinstance(teacher, SnapshotTeacher):
                 teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
-        self._progress.update(self.name, step, self.num_steps, doing="sampling and scoring")
+        self._activity.begin(step, "sampling and scoring")
         rollouts = self._with_old_logprobs(self._queue.get(index, step))
-        self._progress.update(self.name, step, self.num_steps, doing="training")
+        self._activity.begin(step, "training")
         if update == 0:
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)

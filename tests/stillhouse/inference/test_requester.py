@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import itertools
 import random
 
 import pytest
@@ -12,32 +13,43 @@ from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize
-from stillhouse.inference.retry import Effects, Requester, backoff_s
+from stillhouse.inference.requester import Requester
+from stillhouse.inference.retry import Effects
 from stillhouse.types import TokenUsage, Turn
 
 USAGE: TokenUsage = {"prompt_tokens": 7, "completion_tokens": 2}
 ANSWER = Completion({"role": "assistant", "content": "hi"}, Turn("stop", USAGE, 0.1, "m"))
 TRANSIENT = Failure(FailureKind.TRANSIENT, "HTTP 500: oops", 500)
 REFUSED = Failure(FailureKind.TRANSIENT, "refused", unreachable=True)
+ADDRESSES = itertools.count()
 LIMITED = Failure(FailureKind.RATE, "HTTP 429: slow", 429, retry_after_s=0.0)
 
 
 class Scripted:
     """A requester whose attempts go as scripted, in a world that only writes down how long it was to wait."""
 
-    def __init__(self, *script: Failure | Completion, max_attempts: int = 3, max_budget_tokens: int = 10**6) -> None:
+    def __init__(
+        self,
+        *script: Failure | Completion,
+        max_attempts: int = 3,
+        max_outage_s: float = 0.0,
+        max_budget_tokens: int = 10**6,
+    ) -> None:
         self.script = list(script)
         self.waits: list[float] = []
         self.slots_while_asleep: list[int] = []
         self.stats = RolloutStats()
         self.controller = Controller(RateControl(2, Caps(2)))
-        self.effects = Effects(sleep=self.sleep, rng=random.Random(0))
+        self.outages: list[float | None] = []
+        self.effects = Effects(lambda: sum(self.waits), self.sleep, random.Random(0))
         self.budget = Budget(BudgetConfig(max_tokens=max_budget_tokens), None)
         self.requester = Requester(
-            Endpoint("http://here/v1", "m", "m"),
+            Endpoint(f"http://here/v1/{next(ADDRESSES)}", "m", "m"),
             self.controller,
             self.budget,
             max_attempts=max_attempts,
+            max_outage_s=max_outage_s,
+            on_outage=self.outages.append,
             hedging=Hedging(enabled=False),
             stats=self.stats,
             effects=self.effects,
@@ -56,16 +68,6 @@ class Scripted:
     def ask(self) -> Completion:
         size = RequestSize(prompt_characters=100, max_tokens=50)
         return asyncio.run(self.requester.ask(self.send, size=size, continuing=False, asleep=contextlib.nullcontext))
-
-
-def test_full_jitter_grows_to_a_minute_and_respects_retry_after() -> None:
-    rng = random.Random(0)
-    for attempt, cap in [(1, 1), (2, 2), (4, 8), (7, 60), (5000, 60)]:
-        waits = [backoff_s(attempt, None, rng) for _ in range(300)]
-        assert 0 <= min(waits) < 0.2 * cap
-        assert 0.8 * cap < max(waits) <= cap
-    assert min(backoff_s(1, 5.0, rng) for _ in range(50)) == 5.0
-    assert backoff_s(1, 3600.0, rng) == 60.0
 
 
 def test_passing_failures_are_tried_again_with_the_slot_free() -> None:
@@ -89,6 +91,33 @@ def test_being_rate_limited_costs_no_attempt() -> None:
     assert scripted.ask() is ANSWER
     assert scripted.stats.num_rate_limited == 4
     assert len(scripted.waits) == 2
+
+
+def test_an_endpoint_that_answered_before_is_waited_for() -> None:
+    scripted = Scripted(ANSWER, TRANSIENT, *[REFUSED] * 20, TRANSIENT, ANSWER, max_outage_s=600)
+    scripted.ask()
+    assert scripted.ask() is ANSWER
+    assert max(scripted.waits) <= 10
+    *seconds, over = scripted.outages
+    assert over is None
+    assert len(seconds) == 20
+    assert seconds == sorted(map(float, seconds))  # type: ignore[arg-type]
+
+
+def test_an_outage_is_waited_for_no_longer_than_allowed() -> None:
+    scripted = Scripted(ANSWER, *[REFUSED] * 1000, max_outage_s=60)
+    scripted.ask()
+    scripted.waits.append(1.0)
+    with pytest.raises(EndpointError, match="cannot be reached for 60 s, though it was before"):
+        scripted.ask()
+    assert 61 < sum(scripted.waits) < 81
+
+
+def test_an_endpoint_that_never_answered_is_given_up_after_its_attempts() -> None:
+    scripted = Scripted(*[REFUSED] * 3, max_outage_s=600)
+    with pytest.raises(EndpointError, match="cannot be reached after 3 tries"):
+        scripted.ask()
+    assert scripted.script == []
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMANENT, FailureKind.CONTENT])
@@ -123,7 +152,8 @@ def test_a_404_after_answers_concerns_one_request() -> None:
 def test_nobody_there_on_every_try_stops_the_run_also_after_answers() -> None:
     scripted = Scripted(ANSWER, REFUSED, REFUSED, REFUSED)
     scripted.ask()
-    with pytest.raises(EndpointError, match=r"http://here/v1: cannot be reached after 3 tries.*Check that the server"):
+    scripted.waits.append(1.0)
+    with pytest.raises(EndpointError, match=r"http://here/v1/\d+: cannot be reached after 3 tries.*Check that the server"):
         scripted.ask()
 
 

@@ -1,22 +1,32 @@
 """`VllmEngine`: completions of a vLLM server, token ids in and out."""
 
 import math
+import threading
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 from stillhouse.errors import EndpointError
 from stillhouse.serving.generation import Generation, GenerationRequest
-from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
+from stillhouse.training.on_policy.sampling.vllm_server import ServerLost, VllmServer
 
 _SHOWN_CHARACTERS: Final = 200
+_MAX_LOSSES: Final = 5
 
 
 class VllmEngine:
-    """Completions by one model name of a server, up to `max_concurrent` at once."""
+    """Completions by one model name of a server, up to `max_concurrent` at once.
 
-    def __init__(self, server: VllmServer, model: str, max_concurrent: int) -> None:
+    `restore` waits for a server that was lost and gives it the weights again. An answer that came while that was going
+    on may be that of other weights: it is dropped, and its request sent again.
+    """
+
+    def __init__(self, server: VllmServer, model: str, max_concurrent: int, restore: Callable[[], None]) -> None:
         self._server = server
         self._model = model
+        self._restore = restore
+        self._restoring = threading.Lock()
+        self._num_restored = 0
         self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
         self._running: dict[Future[Generation], int] = {}
         self._num_submitted = 0
@@ -43,8 +53,25 @@ class VllmEngine:
         Raises:
             EndpointError: it failed, or the answer lacks what training needs.
         """
-        answer = self._server.post("/v1/completions", _body(self._model, request))
-        return read_generation(answer, request)
+        body = _body(self._model, request)
+        for _ in range(_MAX_LOSSES):
+            with self._restoring:
+                num_restored = self._num_restored
+            answer, reason = None, ""
+            try:
+                answer = self._server.complete(body)
+            except ServerLost as lost:
+                reason = str(lost)
+            with self._restoring:
+                if num_restored == self._num_restored:
+                    if not reason:
+                        return read_generation(answer, request)
+                    self._restore()
+                    self._num_restored += 1
+        raise EndpointError(
+            f"the vLLM server at {self._server.root} was lost {_MAX_LOSSES} times during one completion: {reason}. See "
+            "its log; out of memory: lower its --gpu-memory-utilization or --max-num-seqs"
+        )
 
     def close(self) -> None:
         """Drops the requests not sent yet."""

@@ -1,6 +1,8 @@
 """`VllmServer`: requests to a server that samples, with retries and errors that name the remedy."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, Final
 
 from stillhouse.errors import AuthenticationError, EndpointError
@@ -25,12 +27,17 @@ _REMEDIES: Final = {
 }
 
 
+class ServerLost(Exception):
+    """The server ended, or was started anew without the weights it had been given."""
+
+
 class VllmServer:
     """One server. Safe to use from several threads.
 
     Args:
         base_url: its address with `/v1`.
         api_key_env: the environment variable that holds its key; None sends none.
+        max_outage_s: how long to wait for a server that answered before.
         effects: clock, sleep and jitter.
 
     Raises:
@@ -42,8 +49,10 @@ class VllmServer:
         base_url: str,
         api_key_env: str | None = None,
         *,
+        max_outage_s: float = 0.0,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
+        self._patient = replace(_RETRIES, max_outage_s=max_outage_s)
         key = read_key(api_key_env, "on_policy.engine_api_key_env")
         self._server = ModelServer(base_url, key, _TIMEOUT_S, effects=effects)
         self.root = self._server.root
@@ -54,15 +63,33 @@ class VllmServer:
         Raises:
             EndpointError: it did not, also after retries.
         """
-        return self._ask(path, lambda: self._server.post(path, body, _RETRIES))
+        return self._ask(path, lambda: self._server.post(path, body, self._patient))
 
-    def models(self) -> list[ListedModel]:
+    def complete(self, body: object) -> Any:
+        """What `/v1/completions` answered, as `post`.
+
+        Raises:
+            ServerLost: the connection was lost, or the server does not know the model.
+            EndpointError: it did not answer, also after retries.
+        """
+        path = "/v1/completions"
+        try:
+            return self._server.post(path, body, self._patient, _is_lost)
+        except RequestFailed as error:
+            if _is_lost(error.failure):
+                raise ServerLost(error.failure.message) from error
+            raise self._error(path, error.failure) from error
+
+    def models(self, *, is_first: bool = False) -> list[ListedModel]:
         """What it serves, at least one: base models and adapters.
+
+        Waits for a server that is being started again, unless this is the first request to it.
 
         Raises:
             EndpointError: it does not list them.
         """
-        found: list[ListedModel] = self._ask("/v1/models", lambda: self._server.models(_RETRIES))
+        policy = _RETRIES if is_first else self._patient
+        found: list[ListedModel] = self._ask("/v1/models", lambda: self._server.models(policy))
         return found
 
     def stop(self) -> None:
@@ -85,7 +112,8 @@ class VllmServer:
         if failure.unreachable:
             return EndpointError(
                 f"{where} cannot be reached: {failure.message}. Start it with the student's base model, mend "
-                "on_policy.engine_url, or set on_policy.engine to `transformers`"
+                "on_policy.engine_url, or set on_policy.engine to `transformers`. runtime.max_outage_s is how long a "
+                "server is waited for that answered before"
             )
         if failure.kind is FailureKind.AUTH:
             return AuthenticationError(
@@ -93,3 +121,8 @@ class VllmServer:
                 "on_policy.engine_api_key_env"
             )
         return EndpointError(f"{where} does not do what is asked: {failure.message}. {_REMEDIES.get(path, '')}")
+
+
+def _is_lost(failure: Failure) -> bool:
+    is_gone = failure.status is None and failure.kind is FailureKind.TRANSIENT
+    return is_gone or failure.status == HTTPStatus.NOT_FOUND

@@ -46,6 +46,7 @@ def load_teachers(
     averaged: Averaged,
     runtime: RuntimeConfig | None = None,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
+    say: Callable[[str | None], None] = lambda text: None,
 ) -> TeacherRouter:
     """The teachers of `config`; none if nothing is scored.
 
@@ -57,6 +58,7 @@ def load_teachers(
         averaged: context in which the student has its EMA weights.
         runtime: hedging, and the store that keeps learnt rate limits; None hedges and keeps none.
         budget: limits the spending of served teachers.
+        say: shows what is waited for; None when it is over.
 
     Raises:
         ConfigError: a teacher cannot be loaded or does not support a setting.
@@ -65,7 +67,7 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None))
+    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None), say)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -99,6 +101,7 @@ class _Loading:
     averaged: Averaged
     runtime: RuntimeConfig | None
     budget: Budget
+    say: Callable[[str | None], None]
 
     def route(self, settings: OnPolicyTeacher, kl_coef: float) -> Route:
         tokenizer = self._tokenizer(settings)
@@ -122,6 +125,7 @@ class _Loading:
                     self.work_dir,
                     runtime=self.runtime,
                     budget=self.budget,
+                    say=self.say,
                 )
         if isinstance(teacher, LocalTeacher):
             _probe_local(teacher, tokenizer or self.student.tokenizer)

@@ -1,5 +1,6 @@
 """Connects to a served teacher of the config and checks it before use."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def connect(
     *,
     runtime: RuntimeConfig | None = None,
     budget: Budget | None = None,
+    say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
     """The served teacher of `settings`, checked by `probe_server`.
 
@@ -40,8 +42,10 @@ def connect(
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they share a vocabulary.
         work_dir: holds the journal.
-        runtime: hedging, and the store that keeps learnt rate limits; None hedges and keeps none.
+        runtime: hedging, how long to wait for a server, and the store of learnt rate limits; None hedges, does not
+            wait and keeps none.
         budget: limits its spending; None sets no limit.
+        say: shows what is waited for; None when it is over.
 
     Raises:
         AuthenticationError: the key is missing or refused.
@@ -81,6 +85,10 @@ def connect(
             temperature=temperature,
             budget=budget,
             hedge=runtime is None or runtime.hedge,
+            max_outage_s=0.0 if runtime is None else runtime.max_outage_s,
+            on_outage=lambda seconds: say(
+                None if seconds is None else f"waiting for teacher {settings.name!r}: no connection for {seconds:.0f} s"
+            ),
         )
         # The scoring request also generates one token.
         max_context = None if length is None else length - 1

@@ -107,6 +107,11 @@ def _final_error(where: str, failure: Failure) -> StillhouseError:
         )
     if failure.status in (404, 405):
         return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_REMEDY}")
+    if failure.unreachable:
+        return EndpointError(
+            f"{where}: cannot be reached: {failure.message}. Scores received so far are kept: start the server again, "
+            "and run the same command again. runtime.max_outage_s is how long a server is waited for"
+        )
     return EndpointError(
         f"{where}: {failure.message}. Scores received so far are kept: fix the server (out of memory: lower its "
         "--max-num-batched-tokens and the teacher's batch_tokens; late: raise the teacher's request_timeout_s) and run "
