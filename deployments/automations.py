@@ -24,9 +24,14 @@ from prefect.settings import get_current_settings
 from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
 
 FLOWS: Final = ("distill", "evaluate-models", "generate", "train-on-policy", "train-sft")
-"""Others that share the server may beat slower or wait longer, and are not touched."""
+"""What people start. Others that share the server may beat slower or wait longer, and are not touched."""
+_STAGE_FLOW: Final = "run-stage"
+"""A stage of another flow run, which waits for it and starts it again; it is no news to anybody."""
 _FLOW_RUNS: Final = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
 _OF_OURS: Final = ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(FLOWS)})
+_OURS_AND_STAGES: Final = ResourceSpecification(
+    {"prefect.resource.role": "flow", "prefect.resource.name": [*FLOWS, _STAGE_FLOW]}
+)
 
 
 def crashed(name: str, *, after: str, within: timedelta, message: str) -> AutomationCore:
@@ -40,7 +45,7 @@ def crashed(name: str, *, after: str, within: timedelta, message: str) -> Automa
             after={after},
             expect={"prefect.flow-run.*"},
             match=_FLOW_RUNS,
-            match_related=_OF_OURS,
+            match_related=_OURS_AND_STAGES,
             for_each={"prefect.resource.id"},
             threshold=1,
             within=within,

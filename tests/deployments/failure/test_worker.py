@@ -20,8 +20,9 @@ def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
     worker.wait_until(case.newest_checkpoint, "a checkpoint")
     family = [process for process in worker.family() if process.is_running()]
     (training,) = [process for process in family if "stillhouse.training" in " ".join(process.cmdline()).split()]
-    flow = training.parent()
-    assert flow is not None
+    # The training is forked from a process of the flow's.
+    forks = "stillhouse.processes.fork_server"
+    flow = next(process for process in training.parents() if forks not in " ".join(process.cmdline()).split())
     return run, flow
 
 

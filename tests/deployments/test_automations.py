@@ -1,0 +1,32 @@
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, ResourceSpecification
+
+from deployments.automations import crashes, notifications
+
+CRASHES = list(crashes(30, timedelta(minutes=10)))
+NOTIFICATIONS = list(notifications(uuid4()))
+
+
+def concerns(automation: AutomationCore, flow: str) -> bool:
+    assert isinstance(automation.trigger, EventTrigger)
+    related = automation.trigger.match_related
+    assert isinstance(related, ResourceSpecification)
+    return related.matches({"prefect.resource.role": "flow", "prefect.resource.name": flow})
+
+
+@pytest.mark.parametrize("automation", CRASHES, ids=lambda automation: automation.name)
+def test_a_lost_run_of_ours_is_marked_as_crashed_also_that_of_a_stage_for_which_another_waits(
+    automation: AutomationCore,
+) -> None:
+    assert concerns(automation, "distill")
+    assert concerns(automation, "run-stage")
+    assert not concerns(automation, "somebody-elses")
+
+
+@pytest.mark.parametrize("automation", NOTIFICATIONS, ids=lambda automation: automation.name)
+def test_nobody_is_told_of_a_stage_that_is_started_again(automation: AutomationCore) -> None:
+    assert concerns(automation, "distill")
+    assert not concerns(automation, "run-stage")
