@@ -135,6 +135,9 @@ class RuntimeConfig(Section):
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
+    ray_python: str | None = None
+    """Interpreter with Stillhouse on the hosts of a Ray cluster that trains, such as `/opt/venv/bin/python`. None takes
+    the path of this run's own, which hosts of one image or one virtual environment share."""
     launcher: Literal["inline", "subprocess", "torchrun", "ray"] = "subprocess"
     """Where training runs: in the flow's process, in a guarded process, in several by torchrun, or as a job of a Ray
     cluster (the extra `ray`; KubeRay on Kubernetes) whose hosts share the store."""

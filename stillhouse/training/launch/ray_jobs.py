@@ -1,6 +1,7 @@
 """A training as a Ray job: one actor a host, in a placement group, each of which runs that host's torchrun."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,10 +31,11 @@ class RayJobs:
 
     def __init__(self, runtime: RuntimeConfig) -> None:
         self._client = _connect(runtime.ray_address)
+        self._python = runtime.ray_python or sys.executable
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
         """Submits the driver, which asks for the hosts and waits for them."""
-        command = ["python", "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
+        command = [self._python, "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
         # Ray kills what is not over 3 s after it was told to stop; a checkpoint takes longer.
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE_S + EXIT_S:.0f}"}
         self._call(

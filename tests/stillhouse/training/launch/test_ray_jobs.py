@@ -44,7 +44,8 @@ def dashboard() -> Iterator[str]:
     command = [binaries / "ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", "--disable-usage-stats"]
     command += ["--num-cpus=2", "--num-gpus=0", f"--temp-dir={folder}"]
-    env = {**os.environ, "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]])}
+    # Another `python` on the cluster's PATH is not the one that has Stillhouse.
+    env = {**os.environ, "PATH": os.defpath}
     with (Path(folder) / "ray.log").open("wb") as log:
         head = subprocess.Popen([*map(str, command)], env=env, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{dashboard_port}"
