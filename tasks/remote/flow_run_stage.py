@@ -28,6 +28,7 @@ from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
+from tasks.cache.results import artifacts_in
 from tasks.cache.stage import Stage, call_stage, find_cached
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
@@ -59,7 +60,15 @@ class StageCall(BaseModel):
 
     @classmethod
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
-        """The call of a stage with a task's inputs, which may hold artifacts, models and config sections."""
+        """The call of a stage with a task's inputs, which may hold artifacts, models and config sections.
+
+        Where the store is a URL, artifacts that this machine made for the call are uploaded.
+
+        Raises:
+            StoreError: the storage cannot be reached or refuses.
+        """
+        for artifact in artifacts_in(list(inputs.values())):
+            context.store.share(artifact)
         if context.store.remote is None:
             # The child's working directory may be another.
             runtime = context.runtime.model_copy(update={"store": str(context.store.root)})

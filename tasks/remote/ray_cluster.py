@@ -34,12 +34,19 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
     The first task joins the cluster, or starts one of `num_workers` here; the end of the block leaves or stops it.
 
     Raises:
-        ConfigError: the extra `ray` is not installed; by a call, no cluster answers at `runtime.ray_address`.
+        ConfigError: the extra `ray` is not installed, or the workers of a cluster elsewhere could not read the store;
+            by a call, no cluster answers at `runtime.ray_address`.
         StillhouseError: by a call: no cluster could be started on this machine, or a task's worker was killed on every
             try.
     """
     if runtime.ray_address is None:
         _require_token()
+    elif "://" in runtime.store:
+        raise ConfigError(
+            f"runtime.task_runner is `ray` on the cluster at {runtime.ray_address}, whose workers do not read "
+            f"runtime.store = {runtime.store!r}; expected a folder that they have under the same path. Set it to "
+            "one, or have flow runs sample (runtime.rollout_deployment)"
+        )
     prefect_ray = _import_prefect_ray()
     with ExitStack() as opened:
         if runtime.ray_address is None:

@@ -62,7 +62,7 @@ def _in_flow_runs(deployment: str, stage: Stage, run: Run, threads: Executor) ->
     async def run_task(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
         inputs = {name: value for name, value in arguments.items() if name not in {"key", "context"}}
         stop = threading.Event()
-        stage_call = StageCall.of(stage, inputs, arguments["context"])
+        stage_call = await asyncio.to_thread(StageCall.of, stage, inputs, arguments["context"])
         # The context tells Prefect which flow run this is.
         work = partial(copy_context().run, run_stage_on, deployment, stage_call, stop)
         child = asyncio.get_running_loop().run_in_executor(threads, work)

@@ -131,6 +131,27 @@ def test_a_trained_student_is_found_on_this_machine(
     assert local_inputs(StageCall.model_validate(call))[model].ref == stored.uri
 
 
+def test_what_one_machine_made_for_the_call_another_has_from_the_storage(
+    s3: Any, make_context: MakeContext, tmp_path: Path, sft_inputs: dict[str, Any]
+) -> None:
+    here, there = (
+        make_context(store="s3://bucket/team", scratch=str(tmp_path / machine)) for machine in ("here", "there")
+    )
+
+    def fill(folder: Path) -> tuple[int, dict[str, Any]]:
+        (folder / "prompts.jsonl").write_text("{}\n")
+        return 1, {}
+
+    shard = here.store.write("shards", "a" * 16, fill)
+    stage, _ = STAGES["rollouts"]
+    inputs = {**inputs_of_stages(shard, sft_inputs)["rollouts"], "metadata": None}
+    call = json.loads(StageCall.of(stage, inputs, here).model_dump_json())
+    call["context"] = json.loads(there.model_dump_json())
+    found = local_inputs(StageCall.model_validate(call))["shard"]
+    assert Path(found.uri).is_relative_to(tmp_path / "there")
+    assert (Path(found.uri) / "prompts.jsonl").read_text() == "{}\n"
+
+
 def test_a_worker_of_another_version_refuses(call_of: Any, sft_inputs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"sft/v0-0 .* different versions of Stillhouse"):
         run_stage_call(call_of("sft", sft_inputs, key="sft/v0-0"))

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from stillhouse.config import BudgetConfig
-from stillhouse.errors import BudgetReached
+from stillhouse.errors import BudgetReached, ConfigError
+from tasks.remote.ray_cluster import ray_workers
 from tasks.remote.rollout_workers import share_of
 from tasks.run.context import RunContext
 
@@ -55,3 +56,9 @@ def test_shards_of_other_machines_have_their_own_journals_and_those_here_share_o
     journals = {share_of(there, 0.5, key).journal for key in ("a", "b")}
     assert len(journals) == 2
     assert all(path.parent == there.store.root / "journals" for path in journals)
+
+
+def test_ray_workers_of_other_machines_need_a_folder_they_share(make_context: MakeContext) -> None:
+    runtime = make_context(task_runner="ray", ray_address="10.0.0.5:6379", store="s3://bucket/team").runtime
+    with pytest.raises(ConfigError, match=r"'s3://bucket/team'; expected a folder .*runtime\.rollout_deployment"):
+        ray_workers(runtime, num_workers=1).__enter__()
