@@ -70,7 +70,11 @@ _QUOTA_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reach
 _CONTENT_CODES: Final = frozenset({"content_filter", "content_policy_violation"})
 _CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded"})
-_CONTEXT_PHRASES: Final = ("maximum context length", "prompt is too long", "exceeds the available context size")
+_CONTEXT_PHRASES: Final = (
+    *("maximum context length", "prompt is too long", "exceeds the available context size"),
+    # vLLM of a prompt that fills the context to its last token; no request asks for less than one.
+    "max_tokens must be at least 1",
+)
 _DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
 # In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
 _SCOPE_PHRASES: Final = (

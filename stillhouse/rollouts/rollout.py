@@ -114,8 +114,22 @@ class Rollout:
             )
         except _CapReached:
             return End(StopReason.BUDGET)
-        cut_by_cap = self._caps.has_cut and ending.stop_reason is StopReason.LENGTH
-        return End(StopReason.BUDGET) if cut_by_cap else ending
+        if ending.stop_reason is not StopReason.LENGTH:
+            return ending
+        return End(StopReason.BUDGET) if self._caps.has_cut else self._explained_cut(ending)
+
+    def _explained_cut(self, ending: End) -> End:
+        """Notes where the endpoint cut a completion below max_tokens without a word, as vLLM does at its context."""
+        usage, max_tokens = self._conversation.turns[-1].usage, self._context.config.max_tokens
+        num_tokens = usage.get("completion_tokens", max_tokens)
+        if num_tokens >= max_tokens:
+            return ending
+        read = f" behind a prompt of {usage['prompt_tokens']}" if "prompt_tokens" in usage else ""
+        message = (
+            f"the endpoint cut the completion after {num_tokens} tokens{read}, though max_tokens was {max_tokens}: its "
+            "context is full (vLLM: --max-model-len), or it allows no longer completions"
+        )
+        return End(StopReason.LENGTH, {"kind": "max_tokens_lowered", "message": message})
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
         """The next completion: the journal's, or the endpoint's once it is in the journal."""

@@ -57,6 +57,7 @@ def test_kind_follows_status_and_type(status: int, answer: Any, kind: str) -> No
         body("This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
         body("prompt is too long: 210000 tokens > 200000 maximum"),
         body("the request exceeds the available context size"),
+        body("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"),
         {"object": "error", "message": "This model's maximum context length is 4096", "code": 400},
     ],
 )

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,20 @@ def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(co
         assert row.error is None
         assert len(row.turns) == len(provider.requests) == 2
         assert sum(turn.usage["prompt_tokens"] + turn.usage["completion_tokens"] for turn in row.turns) <= 1500
+
+
+@pytest.mark.parametrize(("num_tokens", "is_noted"), [(9, True), (200, False)])
+def test_a_completion_that_the_endpoint_cut_below_max_tokens_says_so(
+    collect: Collect, num_tokens: int, is_noted: bool
+) -> None:
+    with SimulatedProvider(
+        lambda _: Reply(used(completion("and so", finish_reason="length"), 50, num_tokens))
+    ) as provider:
+        row = only(collect(provider.url, 1, config=RolloutsConfig(max_tokens=200)))
+    assert row.stop_reason is StopReason.LENGTH
+    expected = r"after 9 tokens behind a prompt of 50, though max_tokens was 200: .* --max-model-len"
+    assert (row.error is not None) == is_noted
+    assert row.error is None or re.search(expected, row.error["message"])
 
 
 def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Collect) -> None:
