@@ -11,7 +11,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup base demo test test-slow test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ test: setup
 ## test-slow  the tests that take long
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+## test-outside  a real vLLM server and a pretrained model, downloaded into ~/.cache/stillhouse (6 GB, half an hour)
+test-outside: setup
+	$(BIN)/pytest -m outside
 
 ## test-gpu   the tests that need a CUDA device
 test-gpu: setup

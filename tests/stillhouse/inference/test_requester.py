@@ -153,7 +153,7 @@ def test_nobody_there_on_every_try_stops_the_run_also_after_answers() -> None:
     scripted = Scripted(ANSWER, REFUSED, REFUSED, REFUSED)
     scripted.ask()
     scripted.waits.append(1.0)
-    with pytest.raises(EndpointError, match=r"http://here/v1/\d+: cannot be reached after 3 tries.*Check that the server"):
+    with pytest.raises(EndpointError, match=r"http://here/v1.*: cannot be reached after 3 tries.*Check that"):
         scripted.ask()
 
 

@@ -1,0 +1,176 @@
+"""A real vLLM server writes rollouts, scores, and samples for the student; also one that is killed meanwhile."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoTokenizer
+
+from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
+
+pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+STILLHOUSE = Path(sys.executable).with_name("stillhouse")
+COUNTRIES = ("France", "Italy", "Spain", "Poland", "Norway", "Japan", "Chile", "Kenya", "Egypt", "Cuba", "Peru", "Fiji")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"What is the capital of {country}?"} for country in COUNTRIES]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def config_file(folder: Path, student: Path, **sections: dict[str, Any]) -> Path:
+    config = {
+        "prompts": {"source": str(folder / "prompts.jsonl")},
+        "teacher": {"model": str(student)},
+        "student": {"model": str(student), "dtype": "float32", "max_length": 256},
+        "sft": {"enabled": False},
+        "evaluation": {"enabled": False},
+        "tracking": {"enabled": False},
+        **sections,
+    }
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def on_policy(**settings: Any) -> dict[str, Any]:
+    """Four steps, one request at a time: vLLM repeats a completion to the bit only in the same batch."""
+    steps = {"num_steps": 4, "prompts_per_step": 3, "max_tokens": 24, "max_turns": 1, "max_concurrent": 1}
+    return {"enabled": True, **steps, "learning_rate": 1e-4, **settings}
+
+
+def teacher(server: VllmServer) -> dict[str, Any]:
+    return {"name": "served", "kind": "vllm", "model": MODEL, "base_url": server.url, "max_in_flight": 1}
+
+
+def start(file: Path, store: Path, output: Path) -> "subprocess.Popen[bytes]":
+    command = [STILLHOUSE, "on-policy", file, "--set", f"runtime.store={store}", "--set", "runtime.num_threads=1"]
+    with output.open("wb") as target:
+        return subprocess.Popen(command, stdout=target, stderr=target, env={**os.environ, "OPENAI_API_KEY": "none"})
+
+
+def train(file: Path, store: Path) -> Path:
+    """Trains to the end; returns the student's folder."""
+    output = store.with_suffix(".txt")
+    with start(file, store, output) as process:
+        assert process.wait() == 0, output.read_text()
+    return student_in(store)
+
+
+def train_and_kill(file: Path, store: Path, server: VllmServer, *, after_step: int) -> Path:
+    """As `train`, with the server killed after a step and started again."""
+    output = store.with_suffix(".txt")
+    with start(file, store, output) as process:
+        while f" {after_step}/" not in output.read_text():
+            assert process.poll() is None, output.read_text()
+            time.sleep(0.05)
+        server.kill()
+        time.sleep(2)
+        assert process.poll() is None, output.read_text()
+        server.start()
+        assert process.wait() == 0, output.read_text()
+    server.wait()
+    return student_in(store)
+
+
+def student_in(store: Path) -> Path:
+    [student] = (store / "artifacts" / "on_policy").iterdir()
+    return student
+
+
+def weights(student: Path) -> str:
+    [file] = student.glob("*.safetensors")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def metrics(student: Path, name: str) -> list[float]:
+    rows = [json.loads(line)["metrics"] for line in (student / "metrics.jsonl").read_text().splitlines()]
+    return [row[name] for row in rows if name in row]
+
+
+def test_a_scoring_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
+    scoring_server: VllmServer, pretrained: Path, folder: Path
+) -> None:
+    settings = on_policy(teachers=[teacher(scoring_server)])
+    file = config_file(folder, pretrained, on_policy=settings)
+    undisturbed = train(file, folder / "undisturbed")
+    # The student is its own teacher: what is left is rounding, a token's share of which is far above the mean's.
+    assert all(abs(kl) < 0.05 for kl in metrics(undisturbed, "on_policy/teacher_kl"))
+    killed = train_and_kill(file, folder / "killed", scoring_server, after_step=2)
+    assert weights(killed) == weights(undisturbed)
+
+
+def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
+    sampling_server: VllmServer, pretrained: Path, folder: Path
+) -> None:
+    settings = on_policy(teacher=str(pretrained), engine="vllm", engine_url=sampling_server.url)
+    file = config_file(folder, pretrained, on_policy=settings)
+    undisturbed = train(file, folder / "undisturbed")
+    killed = train_and_kill(file, folder / "killed", sampling_server, after_step=2)
+    assert weights(killed) == weights(undisturbed)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_whole_weights_are_pushed_and_sampled(
+    scoring_server: VllmServer, pretrained: Path, folder: Path, max_staleness: int
+) -> None:
+    settings = on_policy(
+        teacher=str(pretrained),
+        engine="vllm",
+        engine_url=scoring_server.url,
+        max_staleness=max_staleness,
+        learning_rate=1e-5,
+    )
+    student = {"model": str(pretrained), "dtype": "float32", "max_length": 256, "parameters": "full"}
+    trained = train(config_file(folder, pretrained, on_policy=settings, student=student), folder / "store")
+    # In nats a token between sampler and trainer, where both have the same weights.
+    assert metrics(trained, "on_policy/staleness")[-1] == max_staleness
+    assert all(abs(ratio) < 0.15 for ratio in metrics(trained, "on_policy/log_ratio_mean"))
+
+
+def test_a_full_context_and_a_lowered_limit_are_told(
+    scoring_server: VllmServer, pretrained: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+
+    def prompt_of(num_tokens: int) -> str:
+        def size(text: str) -> int:
+            chat = [{"role": "user", "content": text}]
+            return len(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+
+        text = " dog" * (num_tokens - size(""))
+        assert size(text) == num_tokens
+        return text
+
+    rows = [{"prompt": prompt_of(size)} for size in (CONTEXT - 5, CONTEXT, CONTEXT + 1)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sections = {
+        "teacher": {"model": MODEL, "base_url": scoring_server.url},
+        "rollouts": {"max_tokens": 64, "temperature": 0.0},
+        "prompts": {"source": str(tmp_path / "prompts.jsonl"), "held_out_fraction": 0.0},
+    }
+    file = config_file(tmp_path, pretrained, **sections)
+    subprocess.run(
+        [STILLHOUSE, "generate", file, "--set", f"runtime.store={tmp_path / 'store'}"],
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+        check=False,
+        capture_output=True,
+    )
+    lines = [
+        json.loads(line)
+        for part in (tmp_path / "store" / "artifacts" / "rollouts").glob("*/trajectories.jsonl")
+        for line in part.read_text().splitlines()
+    ]
+    assert sorted(line["stop_reason"] for line in lines) == ["context_overflow", "context_overflow", "length"]
+    [cut] = [line for line in lines if line["stop_reason"] == "length"]
+    assert "--max-model-len" in cut["error"]["message"]
