@@ -139,7 +139,14 @@ _lock = threading.Lock()
 
 def can_fork(gpu_devices: Iterable[str] = _GPU_DEVICES) -> bool:
     """Whether children may be forked on this machine."""
-    return sys.platform == "linux" and not any(Path(device).exists() for device in gpu_devices)
+    if sys.platform != "linux" or any(Path(device).exists() for device in gpu_devices):
+        return False
+    try:
+        # Refused by kernels before 5.3 and by the profiles of some containers.
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 def fork_child(module: str, args: Sequence[str], environment: Mapping[str, str]) -> ForkedChild | None:
