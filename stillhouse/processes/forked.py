@@ -99,6 +99,8 @@ class _ForkServer:
                 env=environment,
                 pass_fds=[theirs.fileno()],
             )
+        # Not when this module is imported: `without_teardown` calls only what is registered while the program runs.
+        atexit.register(self.close)
 
     def fork(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> ForkedChild:
         request = {"module": module, "args": args, "environment": environment, "folder": os.getcwd()}
@@ -121,18 +123,12 @@ class _ForkServer:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ends the server; its children go on."""
+        """Ends the server; its children go on. Safe to call twice."""
         self._requests.close()
         self._process.kill()
         self._process.wait()
 
 
-def _close_server() -> None:
-    if _server is not None:
-        _server.close()
-
-
-atexit.register(_close_server)
 _server: _ForkServer | None = None
 _lock = threading.Lock()
 
