@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
+from stillhouse.errors import InputError
 from stillhouse.inference.batch import MAX_REQUESTS, require_batchable
 from stillhouse.rollouts.context import rollout_keys
 from stillhouse.rollouts.plan import UntilAccepted
@@ -84,9 +85,15 @@ def sample_teacher(
 
     Raises:
         ConfigError: `teacher.batch` is set together with a setting that batch endpoints do not support.
+        InputError: all prompts are held out.
         FailureBudgetExceeded: more rollouts of a shard failed than the config allows; finished ones are kept.
         EndpointError: the endpoint cannot be used.
     """
+    if prompts.train.num_rows == 0:
+        raise InputError(
+            f"prompts.held_out_fraction = {config.prompts.held_out_fraction}: all {prompts.held_out.num_rows} prompts "
+            "are held out for evaluation, and none is left to sample. Lower it, or give more prompts"
+        )
     require_batchable(config.teacher, config.rollouts, config.tools)
     started = time.monotonic()
     toolbox = Toolbox.from_config(config.tools)

@@ -105,6 +105,14 @@ def test_one_error_names_file_row_value_and_remedy(generate, provider: Simulated
     assert len(provider.ledger) in {0, len(ROWS)}
 
 
+def test_prompts_that_are_all_held_out_are_an_error_before_anything_is_asked(
+    generate, provider: SimulatedProvider
+) -> None:
+    with pytest.raises(InputError, match=r"held_out_fraction = 0\.999999: all \d+ prompts are held out .* Lower it"):
+        generate({}, prompts={"held_out_fraction": 0.999999})
+    assert len(provider.ledger) == 0
+
+
 def test_answers_are_kept_where_a_mistake_is_found_after_them(generate, provider: SimulatedProvider) -> None:
     with pytest.raises(ConfigError, match="which no trajectory is tagged"):
         generate({}, dataset={"selection": {"quotas": {"sum": 3}}})
