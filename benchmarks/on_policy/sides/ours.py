@@ -33,6 +33,7 @@ from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
@@ -264,8 +265,9 @@ def train(
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
         checkpoints = work_dir / "checkpoints"
+        activity = Activity(NoProgress(), OnPolicy.name, config.num_steps)
         method = Watched(
-            record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {}, NoProgress()
+            record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {}, activity
         )
         marks = Marks(record, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)

@@ -64,7 +64,9 @@ def rolled_out(script: list[str], prompt: Prompt, config: RolloutsConfig, collec
         num_calls = sum(len(message.get("tool_calls") or ()) for message in messages)
         text = script[request.num_turns]
         message = dict(parse_completion(text, num_calls))
-        return Reply(completion(message=message, finish_reason="length" if text.endswith(CUT) else "stop"))
+        if text.endswith(CUT):
+            return Reply(completion(message=message, finish_reason="length", completion_tokens=config.max_tokens))
+        return Reply(completion(message=message))
 
     with SimulatedProvider(answer) as provider:
         collected = collect(provider.url, [prompt], config=config)
