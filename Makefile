@@ -18,7 +18,7 @@ help:
 
 # torch first, by pip and from the pin alone: nothing else then asks for a build of it that brings CUDA along, nor does
 # uv, which reads none of pip's settings.
-$(BASE): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt | $(PREFECT_HOME)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --no-compile -c constraints.txt torch
 	.ci/install $(BIN) -e .
@@ -51,7 +51,7 @@ test: setup
 test-slow: setup
 	$(BIN)/pytest -m slow
 
-## test-outside  a real vLLM server and a pretrained model, downloaded into ~/.cache/stillhouse (6 GB, half an hour)
+## test-outside  a real vLLM server and a pretrained model, downloaded into ~/.cache/stillhouse (4 GB, a quarter of an hour)
 test-outside: setup
 	$(BIN)/pytest -m outside
 
