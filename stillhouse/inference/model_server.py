@@ -94,8 +94,8 @@ class ModelServer:
     ) -> Any:
         """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
 
-        `path` starts at the server's root; a `policy` of None sends the request once, and so do failures of which
-        `is_final` is true.
+        `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final`
+        is true are not tried again.
 
         Raises:
             RequestFailed: there is no such answer.

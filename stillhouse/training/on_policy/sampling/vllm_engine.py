@@ -54,17 +54,18 @@ class VllmEngine:
             EndpointError: it failed, or the answer lacks what training needs.
         """
         body = _body(self._model, request)
+        reason = "its weights were loaded again meanwhile"
         for _ in range(_MAX_LOSSES):
             with self._restoring:
                 num_restored = self._num_restored
-            answer, reason = None, ""
+            answer, is_lost = None, False
             try:
                 answer = self._server.complete(body)
             except ServerLost as lost:
-                reason = str(lost)
+                is_lost, reason = True, str(lost)
             with self._restoring:
                 if num_restored == self._num_restored:
-                    if not reason:
+                    if not is_lost:
                         return read_generation(answer, request)
                     self._restore()
                     self._num_restored += 1
