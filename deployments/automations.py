@@ -26,7 +26,7 @@ from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTE
 FLOWS: Final = ("distill", "evaluate-models", "generate", "train-on-policy", "train-sft")
 """What people start. Others that share the server may beat slower or wait longer, and are not touched."""
 _STAGE_FLOW: Final = "run-stage"
-"""A stage of another flow run, which waits for it and starts it again; it is no news to anybody."""
+"""A stage of another flow run, which waits for it and starts it again: nobody is notified of it."""
 _FLOW_RUNS: Final = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
 _OF_OURS: Final = ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(FLOWS)})
 _OURS_AND_STAGES: Final = ResourceSpecification(

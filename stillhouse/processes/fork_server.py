@@ -21,7 +21,7 @@ from setproctitle import getproctitle, setproctitle
 
 from stillhouse.processes.guarded_process import run_guarded
 
-MAX_REQUEST_BYTES: Final = 1 << 20
+_MAX_REQUEST_BYTES: Final = 1 << 20
 _PRELOADED: Final = (
     *("torch", "transformers", "transformers.modeling_utils", "transformers.models.qwen3.modeling_qwen3"),
     *("stillhouse.serving.server", "stillhouse.serving.app", "stillhouse.serving.models", "stillhouse.training.run"),
@@ -77,7 +77,7 @@ def serve(requests: socket.socket) -> str:
             if file in children:
                 _update(children[file], file, children, poller)
                 continue
-            request, files, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
+            request, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 4)
             if not request:
                 os._exit(0)
             pid = os.fork()
