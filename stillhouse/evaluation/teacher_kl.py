@@ -30,6 +30,7 @@ def teacher_kl(
     Raises:
         InputError: a token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
         ConfigError: the teacher cannot be loaded.
+        StillhouseError: the process that scores was killed.
     """
     if temperature != 1.0:
         return None
