@@ -169,10 +169,10 @@ class Prefect(Server):
     def launch(self, command: Sequence[str], log: Path, cwd: Path = ROOT) -> Launched:
         return Launched(command, log, env=self.env, cwd=cwd)
 
-    def worker(self) -> Launched:
-        """A worker of the pool `cpu`, started as `make worker-cpu` does."""
+    def worker(self, pool: str = "cpu") -> Launched:
+        """A worker of a pool, started as `make worker-cpu` does."""
         log = self.folder / f"worker-{next(self._worker_numbers)}.log"
-        return self.launch([*TOOL, "prefect", "worker", "start", "--pool", "cpu"], log)
+        return self.launch([*TOOL, "prefect", "worker", "start", "--pool", pool], log)
 
     def tool(self, *command: str) -> str:
         """What a command says that is started from the project's root as the Makefile does."""

@@ -10,7 +10,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NUM_PROMPTS = 24
-StartWorker = Callable[[], Any]
+StartWorker = Callable[..., Any]
 AssertGone = Callable[[list[psutil.Process]], None]
 
 
@@ -104,3 +104,22 @@ def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_p
     assert case.trackings("generate") == ["KILLED", "FINISHED"]
     assert case.teacher.num_billed == NUM_PROMPTS
     assert not case.teacher.paid_twice
+
+
+def test_a_machine_that_is_lost_with_the_training_of_a_run_is_noticed_and_another_goes_on(
+    case: Any, deployed: Any, start_worker: StartWorker
+) -> None:
+    deployed.deploy("--name=gpu")
+    deployed.tool("python", "deployments/automations.py")
+    case.config["runtime"]["training_deployment"] = "run-stage/gpu"
+    start_worker()
+    lost = start_worker("gpu")
+    run = case.submit("train-sft")
+    lost.wait_until(case.newest_checkpoint, "a checkpoint")
+    # The worker, its flow and the training: nobody is left to say that they ended.
+    lost.kill()
+
+    start_worker("gpu")
+    assert case.prefect.ended(run)["type"] == "COMPLETED"
+    assert case.resumed_from_step() > 0
+    assert case.teacher.num_asked == NUM_PROMPTS
