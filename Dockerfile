@@ -11,7 +11,7 @@ ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 # of code does not install them again.
 FROM ${PYTHON_IMAGE} AS dependencies
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE deployments/images/slim.sh ./
 RUN python -m venv /venv \
     && for package in flows tasks stillhouse; do mkdir "$package" && touch "$package/__init__.py"; done
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -20,21 +20,24 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # the same name on a second index can take another's place.
 FROM dependencies AS build-cpu
 ARG TORCH_INDEX_CPU=https://download.pytorch.org/whl/cpu
-RUN /venv/bin/pip install --no-deps --index-url "$TORCH_INDEX_CPU" -c constraints.txt torch \
-    && /venv/bin/pip install -c constraints.txt '.[hub,s3,postgres,serve,servers]'
+RUN /venv/bin/pip install --no-compile --no-deps --index-url "$TORCH_INDEX_CPU" -c constraints.txt torch \
+    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,serve,servers]'
 COPY flows flows
 COPY tasks tasks
 COPY stillhouse stillhouse
-RUN /venv/bin/pip install --no-deps --force-reinstall .
+# Nothing is built in this image, which has no compiler.
+RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . \
+    && rm -r /venv/lib/python*/site-packages/torch/include \
+    && sh slim.sh /venv
 
 FROM dependencies AS build-gpu
 ARG TORCH_INDEX_GPU=https://download.pytorch.org/whl/cu130
-RUN /venv/bin/pip install --no-deps --index-url "$TORCH_INDEX_GPU" -c constraints.txt torch \
-    && /venv/bin/pip install -c constraints.txt '.[hub,s3,postgres,serve,servers,quantised]'
+RUN /venv/bin/pip install --no-compile --no-deps --index-url "$TORCH_INDEX_GPU" -c constraints.txt torch \
+    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,serve,servers,quantised]'
 COPY flows flows
 COPY tasks tasks
 COPY stillhouse stillhouse
-RUN /venv/bin/pip install --no-deps --force-reinstall .
+RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . && sh slim.sh /venv
 
 FROM ${PYTHON_IMAGE} AS runtime
 # tini passes signals on and reaps what a killed training leaves behind.

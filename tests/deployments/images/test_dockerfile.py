@@ -63,10 +63,31 @@ def test_packages_come_from_the_constraints_and_torch_alone_from_its_own_index(r
         assert command.split()[-1] == "torch"
         assert "--no-deps" in command
     assert all(
-        "-c constraints.txt" in command for command in installs if command.strip() != "--no-deps --force-reinstall ."
+        "-c constraints.txt" in command
+        for command in installs
+        if command.strip() != "--no-compile --no-deps --force-reinstall ."
     )
     addresses = set(re.findall(r"https?://[^/\s]+", text))
     assert addresses == {"https://download.pytorch.org"}
+
+
+def test_an_environment_is_finished_without_the_tests_of_packages_and_with_bytecode(root: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    [packages] = tmp_path.glob("lib/python*/site-packages")
+    for name in (
+        "pandas/tests/test_a.py",
+        "pandas/core.py",
+        "torch/test/a.py",
+        "torch/bin/test_api",
+        "torch/bin/torch_shm_manager",
+    ):
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text("")
+    subprocess.run(["sh", root / "deployments" / "images" / "slim.sh", tmp_path], check=True)
+    files = {path.relative_to(packages).as_posix() for path in packages.rglob("*") if path.is_file()}
+    compiled = {name for name in files if name.endswith(".pyc")}
+    assert files - compiled == {"pandas/core.py", "torch/bin/torch_shm_manager"}
+    assert len(compiled) == 1
 
 
 def test_extras_that_the_images_install_exist(root: Path) -> None:
