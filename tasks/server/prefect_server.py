@@ -6,6 +6,7 @@ page that somebody on this machine opens could start runs.
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Collection
 
@@ -64,7 +65,8 @@ def main() -> None:
     # Services of the server call its API too.
     os.environ.setdefault("PREFECT_API_AUTH_STRING", login)
     os.environ.setdefault("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", own_origins(options.host, options.port))
-    _say_how_to_log_in(f"http://{options.host}:{options.port}", is_kept=login_file().exists() and login == kept_login())
+    name = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
+    _say_how_to_log_in(f"http://{name}:{options.port}", is_kept=login_file().exists() and login == kept_login())
     serve(options.host, options.port, options.allowed_hosts, webserver_only=options.no_services)
 
 
