@@ -11,7 +11,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup base demo test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -42,6 +42,17 @@ $(PREFECT_HOME):
 ## demo       the whole DAG on the embedded models
 demo: base
 	$(BIN)/stillhouse distill configs/demo.yaml
+
+# The teacher is trained once: its folder is there afterwards.
+SMOLLM := runs/smollm
+## recipe-smollm  a pretrained model of 135M parameters: teacher, SFT, on-policy, evaluation, publishing; a quarter of an hour
+recipe-smollm: base
+	$(BIN)/python examples/smollm/model.py $(SMOLLM)/model
+	$(BIN)/python examples/smollm/orders.py $(SMOLLM)/orders
+	$(BIN)/stillhouse convert $(SMOLLM)/orders/answered.jsonl -o $(SMOLLM)/answers
+	test -d $(SMOLLM)/teacher || { $(BIN)/stillhouse sft examples/smollm/teacher.yaml && $(BIN)/stillhouse publish -o $(SMOLLM)/teacher; }
+	$(BIN)/stillhouse distill examples/smollm/student.yaml
+	test -d $(SMOLLM)/student || $(BIN)/stillhouse publish -o $(SMOLLM)/student --merge
 
 ## test       the fast tests, on all cores
 test: setup
