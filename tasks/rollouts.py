@@ -171,7 +171,7 @@ def _sample_shards(
                 PartProgress("rollouts", shard.uri, shard.num_rows).skip()
             elif run_task is not run_in_process:
                 # Other processes do not report before their shard is finished.
-                PartProgress("rollouts", shard.uri, shard.num_rows).finish(shard.facts.get("usd") or 0.0)
+                PartProgress("rollouts", shard.uri, shard.num_rows, is_local=is_served_here).finish(shard.facts)
 
         work = map_shards(
             ROLLOUTS,

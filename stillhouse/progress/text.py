@@ -10,7 +10,7 @@ def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
     """Labels and texts of speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
     return [
         ("speed", ", ".join(_speed(state))),
-        ("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
+        ("limit", ", ".join(_limit(state))),
         ("reason", state.limit_reason or "nothing refused yet"),
         ("trouble", ", ".join(_trouble(state)) or "none"),
         ("cost", _cost(state)),
@@ -92,6 +92,9 @@ def _speed(state: RolloutProgress) -> Iterator[str]:
 
 
 def _limit(state: RolloutProgress) -> Iterator[str]:
+    if not state.limit:
+        yield "each worker has its own" if state.done > state.num_replayed else "nobody asked yet"
+        return
     yield f"{state.in_flight} of {state.limit} in flight"
     if state.requests_per_minute is not None:
         yield f"{short(state.requests_per_minute)} requests/min"

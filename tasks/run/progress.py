@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from stillhouse.errors import StillhouseError
 from stillhouse.progress.run_state import RunState
@@ -167,6 +167,7 @@ class PartProgress:
         self._part = part
         self._total = total
         self._clock = clock
+        self._is_local = is_local
         # Shown from the start, since a model that has to be loaded first takes a while.
         self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0, is_local=is_local))
 
@@ -174,9 +175,17 @@ class PartProgress:
         """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
         self._stage.update(self._part, replace(state, total=self._total), self._clock())
 
-    def finish(self, usd: float) -> None:
-        """Shows a part as done that was sampled in a process that does not report, at the cost `usd`."""
-        self.update_rollouts("", RolloutProgress(done=self._total, total=self._total, usd=usd))
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Shows a part as done that was sampled in a process that does not report; `facts` are of its artifact."""
+        done = RolloutProgress(
+            done=self._total,
+            total=self._total,
+            failed=facts["failed"],
+            num_tokens=facts["completion_tokens"],
+            usd=facts["cost_usd"],
+            is_local=self._is_local,
+        )
+        self.update_rollouts("", done)
 
     def skip(self) -> None:
         """Shows a part as done whose result was in the cache."""

@@ -6,6 +6,7 @@ import pytest
 from stillhouse.errors import QuotaError
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
+from stillhouse.progress.text import lines_of
 from stillhouse.types import Trajectory
 from tasks.run.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
 
@@ -84,6 +85,14 @@ def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Seen) -> None:
     with rollout_stage("rollouts", 20):
         PartProgress("rollouts", "a", 10).skip()
     assert (seen.last.done, seen.last.num_replayed, seen.last.usd) == (10, 10, 0.0)
+
+
+def test_a_part_sampled_by_a_worker_elsewhere_is_shown_with_what_it_cost(seen: Seen) -> None:
+    with rollout_stage("rollouts", 20):
+        part = PartProgress("rollouts", "a", 10)
+        part.finish({"failed": 1, "completion_tokens": 900, "cost_usd": 0.25})
+    assert (seen.last.done, seen.last.failed, seen.last.num_tokens, seen.last.usd) == (10, 1, 900, 0.25)
+    assert dict(lines_of(seen.last))["limit"] == "each worker has its own"
 
 
 def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None:
