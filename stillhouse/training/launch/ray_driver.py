@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,11 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
     runtime = job.runtime
     needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
     group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")
+    has = ray.cluster_resources()
+    with attempt.message_file("cluster").open("a") as stream:
+        # A cluster may be growing. One that never has room, for instance without GPUs, is told by this line.
+        waiting = f"waiting for {runtime.num_hosts} hosts with {_listed(needs)} each; the cluster has {_listed(has)}"
+        MessageWriter(stream).update(job.method, 0, None, doing=waiting)
     ray.get(group.ready())
     return [
         ray.remote(Host)
@@ -89,6 +95,10 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
         .remote(str(attempt.folder), number, str(Path.cwd()))
         for number in range(runtime.num_hosts)
     ]
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
 
 
 def _report(attempt: Attempt, error: str) -> None:
