@@ -6,6 +6,7 @@ is killed leaves it running, and the same command follows it.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,8 @@ class Timeouts:
     """Between two looks at the job."""
     settle_s: float = 20.0
     """For messages of the hosts after the job has ended, which take a while through a network file system."""
+    verdict_s: float = 120.0
+    """For the job's end after a host has failed: a cluster takes a minute to notice that another one was lost."""
     unreachable_s: float = 600.0
     """For a cluster that does not answer, for instance while its API server restarts."""
     stop_s: float = GRACE_S + EXIT_S
@@ -134,7 +137,7 @@ class _Follower:
         self._warning = ""
 
     def follow(self, progress: Progress) -> JsonObject:
-        deadline: float | None = None
+        deadline = math.inf
         while True:
             # Before the messages: what a job wrote before it ended is then read in the same round.
             status = self._poll()
@@ -142,7 +145,8 @@ class _Follower:
                 return facts
             now = time.monotonic()
             if status.has_ended or self._failures:
-                deadline = deadline or now + self.timeouts.settle_s
+                patience = self.timeouts.settle_s if status.has_ended else self.timeouts.verdict_s
+                deadline = min(deadline, now + patience)
                 if now >= deadline or (status.has_ended and self._failures):
                     raise self._error(status)
             time.sleep(self.timeouts.poll_s)

@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.exceptions import RayError
@@ -23,6 +23,8 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt
 from stillhouse.training.launch.cluster import gpus_of
 from stillhouse.training.launch.messages import GRACE_S, MessageWriter, exit_reason
+
+_TELL_EVERY_S: Final = 30.0
 
 
 class Host:
@@ -50,26 +52,44 @@ def main(attempt: Attempt) -> int:
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     ray.init()
     hosts = _start_hosts(attempt, job)
-    numbers = {host.wait.remote(): number for number, host in enumerate(hosts)}
+    code = 0
     try:
-        waiting = list(numbers)
-        while waiting:
-            (ended, *_), waiting = ray.wait(waiting)
-            try:
-                code = ray.get(ended)
-            except RayError as error:
-                _report(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
-                return 1
-            if code < 0:
-                _report(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
-            if code:
-                return code
-        return 0
+        code = _wait(attempt, job, hosts)
+        return code
     finally:
-        # Lost hosts cannot be stopped.
-        for stopped in [host.stop.remote() for host in hosts]:
-            with suppress(RayError):
-                ray.get(stopped)
+        lost = _stop(hosts)
+        if code:
+            # One that lost its connection to a lost host failed first, and would not be worth another try.
+            for number, error in lost.items():
+                _report(attempt, f"{job.method}: host {number} was lost: {error}")
+
+
+def _wait(attempt: Attempt, job: TrainJob, hosts: Sequence[Any]) -> int:
+    """Returns the exit code of the first host that failed, else 0 once all have ended."""
+    numbers = {host.wait.remote(): number for number, host in enumerate(hosts)}
+    waiting = list(numbers)
+    while waiting:
+        (ended, *_), waiting = ray.wait(waiting)
+        try:
+            code = ray.get(ended)
+        except RayError:
+            return 1
+        if code < 0:
+            _report(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
+        if code:
+            return int(code)
+    return 0
+
+
+def _stop(hosts: Sequence[Any]) -> dict[int, RayError]:
+    """Stops all hosts; returns those that are lost, by their numbers, and why."""
+    lost = {}
+    for number, stopped in enumerate([host.stop.remote() for host in hosts]):
+        try:
+            ray.get(stopped)
+        except RayError as error:
+            lost[number] = error
+    return lost
 
 
 def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
@@ -77,12 +97,15 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
     runtime = job.runtime
     needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
     group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")
-    has = ray.cluster_resources()
+    ready = group.ready()
     with attempt.message_file("cluster").open("a") as stream:
-        # A cluster may be growing. One that never has room, for instance without GPUs, is told by this line.
-        waiting = f"waiting for {runtime.num_hosts} hosts with {_listed(needs)} each; the cluster has {_listed(has)}"
-        MessageWriter(stream).update(job.method, 0, None, doing=waiting)
-    ray.get(group.ready())
+        # A cluster may be growing. That it never has room, for instance without GPUs, is seen by these figures.
+        while True:
+            has = _listed(ray.cluster_resources())
+            doing = f"waiting for {runtime.num_hosts} hosts with {_listed(needs)} each; the cluster has {has}"
+            MessageWriter(stream).update(job.method, 0, None, doing=doing)
+            if ray.wait([ready], timeout=_TELL_EVERY_S)[0]:
+                break
     return [
         ray.remote(Host)
         .options(

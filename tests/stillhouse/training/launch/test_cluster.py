@@ -15,7 +15,7 @@ from stillhouse.training.launch.cluster import JobStatus, Timeouts, train_on_clu
 from stillhouse.types import JsonObject
 
 RUNS = JobStatus(has_ended=False)
-TIMEOUTS = Timeouts(poll_s=0.001, settle_s=0.05, unreachable_s=0.05, stop_s=0.05)
+TIMEOUTS = Timeouts(poll_s=0.001, settle_s=0.05, verdict_s=0.05, unreachable_s=0.05, stop_s=0.05)
 DONE = {"done": {"steps": 9}}
 
 Turn = Callable[[Attempt], JobStatus]
