@@ -9,6 +9,8 @@ import os
 import socket
 import sys
 from collections.abc import Collection
+from contextlib import suppress
+from ipaddress import ip_address
 
 from tasks.server.environment import set_defaults
 from tasks.server.login import kept_login, login_file
@@ -65,9 +67,18 @@ def main() -> None:
     # Services of the server call its API too.
     os.environ.setdefault("PREFECT_API_AUTH_STRING", login)
     os.environ.setdefault("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", own_origins(options.host, options.port))
-    name = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
-    _say_how_to_log_in(f"http://{name}:{options.port}", is_kept=login_file().exists() and login == kept_login())
+    _say_how_to_log_in(
+        f"http://{_name_for_others(options.host)}:{options.port}",
+        is_kept=login_file().exists() and login == kept_login(),
+    )
     serve(options.host, options.port, options.allowed_hosts, webserver_only=options.no_services)
+
+
+def _name_for_others(host: str) -> str:
+    with suppress(ValueError):
+        if ip_address(host).is_unspecified:
+            return socket.gethostname()
+    return host
 
 
 def _say_how_to_log_in(url: str, *, is_kept: bool) -> None:
