@@ -76,10 +76,11 @@ def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: st
 
 
 def _title(record: StudentRecord) -> str:
-    student, teachers = public_name(record.stages[0].base), _teachers(record)
+    # Without the digests of local folders, which the summary has.
+    student, *teachers = (name.partition("@")[0] for name in (public_name(record.stages[0].base), *_teachers(record)))
     if not teachers:
         return f"{plain(student)}, fine-tuned"
-    source = public_name(teachers[0]) if len(teachers) == 1 else f"{len(teachers)} teachers"
+    source = teachers[0] if len(teachers) == 1 else f"{len(teachers)} teachers"
     return f"{plain(student)}, distilled from {plain(source)}"
 
 
@@ -93,7 +94,7 @@ def _summary(record: StudentRecord, adapter: Adapter | None) -> str:
         kind = f"{below} with a trained adapter merged into its weights"
     else:
         kind = f"{below} with all of its weights trained"
-    teachers = ", ".join(code(public_name(teacher)) for teacher in _teachers(record))
+    teachers = ", ".join(map(code, _teachers(record)))
     teaching = f" It learnt from {teachers}." if teachers else ""
     made = f"Made with Stillhouse {code_version()}."
     return f"{kind}; trained by {methods}.{teaching} {made}\n"
@@ -105,7 +106,10 @@ def _base(record: StudentRecord, adapter: Adapter | None) -> str:
 
 
 def _teachers(record: StudentRecord) -> list[str]:
-    return list(dict.fromkeys(teacher for stage in record.stages for teacher in stage.teachers))
+    """Public names of the teachers, each once: one that wrote goes by its name, and where it scored by a digest too."""
+    names = dict.fromkeys(public_name(teacher) for stage in record.stages for teacher in stage.teachers)
+    with_digest = {name.partition("@")[0] for name in names if "@" in name}
+    return [name for name in names if name not in with_digest]
 
 
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)

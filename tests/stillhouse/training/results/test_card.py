@@ -112,6 +112,16 @@ def test_the_card_of_two_trainings_names_both_and_the_first_base(tmp_path: Path)
     assert not re.search("/store|/models", text)
 
 
+def test_a_local_teacher_that_wrote_and_scored_is_one_teacher(tmp_path: Path):
+    config = {"student_ref": "sft@1", "student": STUDENT, "on_policy": {"seed": 1, "teacher": "/models/big"}}
+    fields = {"method": "on_policy", "base": "/store/sft", "config": config, "data": {}, "teachers": ("big@2",)}
+    sft = record(base="small@5", teachers=("/models/big",))
+    record(**fields, before=sft).write(tmp_path)
+    write_card(tmp_path)
+    assert "# small, distilled from big\n" in card(tmp_path)
+    assert "It learnt from `big@2`." in card(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
