@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -98,8 +98,3 @@ class ComposeStack:
     @staticmethod
     def _name(service: str) -> str:
         return f"{_PROJECT}_{service}_1"
-
-
-def answer(response: Any) -> tuple[int, str]:
-    """Status and kind of content of an answer."""
-    return response.status_code, response.headers.get("content-type", "").partition(";")[0]

@@ -16,6 +16,8 @@ import httpx
 import pytest
 
 from tests.outside.containers import PROGRAMS, PYTHON_IMAGE, ROOT, Containers
+from tests.outside.hosts import PROGRAMS as MACHINE_PROGRAMS
+from tests.outside.hosts import Network
 from tests.outside.vllm_server import VllmServer
 
 _VLLM_VERSION = "0.32.0"
@@ -127,3 +129,14 @@ def podman_compose(outside: Path) -> Path:
         pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet"]
         installed([*pip, "podman-compose==1.6.0"], "podman-compose")
     return environment / "bin" / "podman-compose"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    """Machines on this one."""
+    if os.getuid() != 0:
+        pytest.skip("network namespaces are made as root")
+    if missing := [name for name in MACHINE_PROGRAMS if shutil.which(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    with Network(tmp_path) as network:
+        yield network

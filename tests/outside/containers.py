@@ -52,8 +52,10 @@ class Containers:
         (folder / "containers.conf").write_text(
             f'[network]\nnetwork_backend = "netavark"\n[engine]\n{engine}{runtimes}'
         )
+        (folder / "registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
         self.env = {
             **os.environ,
+            "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf"),
             "CONTAINERS_CONF": str(folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
         }

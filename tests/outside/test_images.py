@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.outside.compose_stack import SECRETS, ComposeStack, answer
+from tests.outside.compose_stack import SECRETS, ComposeStack
 from tests.outside.containers import Containers
 
 pytestmark = [pytest.mark.outside, pytest.mark.containers, pytest.mark.timeout(3600)]
@@ -89,7 +89,8 @@ def test_a_worker_runs_the_dag_and_both_servers_ask_for_a_login(stack: ComposeSt
     states = [run["state_type"] for run in httpx.post(runs, json={}, auth=login).raise_for_status().json()]
     # Those that are scheduled for the night wait.
     assert set(states) == {"COMPLETED", "SCHEDULED"}
-    assert answer(httpx.get(prefect, follow_redirects=True)) == (200, "text/html")
+    page = httpx.get(prefect, follow_redirects=True).raise_for_status()
+    assert page.headers["content-type"].startswith("text/html")
     admin = httpx.BasicAuth("admin", SECRETS["MLFLOW_PASSWORD"])
     search = f"{mlflow}/api/2.0/mlflow/experiments/search"
     assert httpx.post(search, json={"max_results": 5}).status_code == 401

@@ -1,9 +1,7 @@
 """A Ray cluster of two machines with a token, which loses one of them amid rollouts and amid a training."""
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 import yaml
 
 from tests.outside.containers import ROOT
-from tests.outside.hosts import PROGRAMS, SHARED, Host, Network, wait_until
+from tests.outside.hosts import SHARED, Host, Network, wait_until
 
 pytestmark = [pytest.mark.outside, pytest.mark.hosts, pytest.mark.timeout(3600)]
 
@@ -54,16 +52,6 @@ ENV = {
     "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
     "RAY_raylet_start_wait_time_s": "180",
 }
-
-
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
-    if os.getuid() != 0:
-        pytest.skip("network namespaces are made as root")
-    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    with Network(tmp_path) as network:
-        yield network
 
 
 def join(host: Host, *options: str) -> None:
