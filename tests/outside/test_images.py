@@ -82,19 +82,21 @@ def stack(
 def test_a_worker_runs_the_dag_and_both_servers_ask_for_a_login(stack: ComposeStack) -> None:
     deployment = ["prefect", "deployment", "run", "distill/smoke", "--watch", "--watch-timeout", "1500"]
     assert "Completed" in stack.run_in("worker-cpu", *deployment)
+    # Servers that record a run which has just ended take their time.
+    client = httpx.Client(timeout=120, follow_redirects=True)
     prefect, mlflow = stack.url("PREFECT"), stack.url("MLFLOW")
     login = httpx.BasicAuth(*SECRETS["PREFECT_AUTH_STRING"].split(":"))
     runs = f"{prefect}/api/flow_runs/filter"
-    assert httpx.post(runs, json={}).status_code == 401
-    states = [run["state_type"] for run in httpx.post(runs, json={}, auth=login).raise_for_status().json()]
+    assert client.post(runs, json={}).status_code == 401
+    states = [run["state_type"] for run in client.post(runs, json={}, auth=login).raise_for_status().json()]
     # Those that are scheduled for the night wait.
     assert set(states) == {"COMPLETED", "SCHEDULED"}
-    page = httpx.get(prefect, follow_redirects=True).raise_for_status()
+    page = client.get(prefect).raise_for_status()
     assert page.headers["content-type"].startswith("text/html")
     admin = httpx.BasicAuth("admin", SECRETS["MLFLOW_PASSWORD"])
     search = f"{mlflow}/api/2.0/mlflow/experiments/search"
-    assert httpx.post(search, json={"max_results": 5}).status_code == 401
-    experiments = httpx.post(search, json={"max_results": 5}, auth=admin).raise_for_status().json()["experiments"]
+    assert client.post(search, json={"max_results": 5}).status_code == 401
+    experiments = client.post(search, json={"max_results": 5}, auth=admin).raise_for_status().json()["experiments"]
     assert "stillhouse" in {experiment["name"] for experiment in experiments}
 
 
