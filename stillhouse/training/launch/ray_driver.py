@@ -59,9 +59,9 @@ def main(attempt: Attempt) -> int:
     finally:
         lost = _stop(hosts)
         if code:
-            # One that lost its connection to a lost host failed first, and would not be worth another try.
+            # The first to fail may be a host whose connection to a lost one broke, with an error that is not retried.
             for number, error in lost.items():
-                _report(attempt, f"{job.method}: host {number} was lost: {error}")
+                _report_lost(attempt, job, number, error)
 
 
 def _wait(attempt: Attempt, job: TrainJob, hosts: Sequence[Any]) -> int:
@@ -72,7 +72,8 @@ def _wait(attempt: Attempt, job: TrainJob, hosts: Sequence[Any]) -> int:
         (ended, *_), waiting = ray.wait(waiting)
         try:
             code = ray.get(ended)
-        except RayError:
+        except RayError as error:
+            _report_lost(attempt, job, numbers[ended], error)
             return 1
         if code < 0:
             _report(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
@@ -122,6 +123,10 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
 
 def _listed(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
+
+
+def _report_lost(attempt: Attempt, job: TrainJob, number: int, error: RayError) -> None:
+    _report(attempt, f"{job.method}: host {number} was lost: {error}")
 
 
 def _report(attempt: Attempt, error: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,12 @@ def test_a_job_that_is_refused_leaves_nothing_to_follow(job: TrainJob):
     with pytest.raises(ConfigError, match="no such namespace"):
         train_with(Refusing(is_at(RUNS)), job)
     assert not job.output_dir.exists()
+
+
+def test_a_host_that_lost_its_connection_is_no_error_of_the_training_once_another_is_known_to_be_lost(job: TrainJob):
+    broken = says(failed("connection reset", at=5.0))
+    unnoticed = [is_at(RUNS)] * 100
+    lost = says(failed("host 1 was lost", at=0.0, killed=True), who="cluster", status=JobStatus(True, "failed"))
+    patient = replace(TIMEOUTS, verdict_s=60.0)
+    with pytest.raises(TrainingKilled, match="host 1 was lost"):
+        train_on_cluster(job, NoProgress(), Cluster(broken, *unnoticed, lost), patient)
