@@ -9,16 +9,9 @@ from typing import Final
 
 import yaml
 
+from tests.deployments.images.compose_secrets import SECRETS
 from tests.outside.containers import ROOT, Containers
 
-SECRETS: Final = {
-    "POSTGRES_PASSWORD": "0123456789abcdef",
-    "REDIS_PASSWORD": "fedcba9876543210",
-    "REDIS_URL": "redis://:fedcba9876543210@redis:6379/0",
-    "PREFECT_AUTH_STRING": "stillhouse:prefect-login",
-    "MLFLOW_PASSWORD": "mlflow-login-0123",
-    "MLFLOW_COOKIE_KEY": "mlflow-cookies",
-}
 _PROJECT: Final = "stillhouse-outside"
 
 

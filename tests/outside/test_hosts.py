@@ -129,6 +129,6 @@ def test_a_machine_that_is_lost_amid_a_training_is_noticed_and_another_ends_it(n
     [student] = [key for key in keys(servers, "artifacts/on_policy/") if key.endswith("/student.json")]
     read = f"s3.get_object(Bucket={BUCKET!r}, Key={student!r})['Body'].read().decode()"
     facts = json.loads(servers.run("python", "-c", f"{S3}print({read})"))["facts"]
-    assert facts["resumed_from_step"] >= 10
+    assert facts["resumed_from_step"] >= 20
     # Each rollout was sampled on the worker's machine, as a flow run of its own.
     assert "run-stage" in cpu.log("worker")

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.outside.compose_stack import SECRETS, ComposeStack
+from tests.deployments.images.compose_secrets import SECRETS
+from tests.outside.compose_stack import ComposeStack
 from tests.outside.containers import Containers
 
 pytestmark = [pytest.mark.outside, pytest.mark.containers, pytest.mark.timeout(3600)]

@@ -129,7 +129,5 @@ def test_a_node_that_is_lost_costs_no_rollout_and_the_training_goes_on_from_its_
     node.kill()
     replace(node)
     wait_until(lambda: "ended with" in head.log("run"), "the run ends")
-    if "ended with 0" not in head.log("run"):
-        assert "checkpoint" in head.log("run")
-        head.run("stillhouse", "sft", "config.yaml")
+    assert "ended with 0" in head.log("run")
     assert facts(shared)["resumed_from_step"] >= 20

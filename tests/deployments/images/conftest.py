@@ -19,18 +19,12 @@ import httpx
 import pytest
 import yaml
 
+from tests.deployments.images.compose_secrets import SECRETS
+
 Stages = dict[str, list[tuple[str, str]]]
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "deployments" / "images"
 BIN = Path(sys.executable).parent
-SECRETS = {
-    "POSTGRES_PASSWORD": "0123456789abcdef",
-    "REDIS_PASSWORD": "fedcba9876543210",
-    "REDIS_URL": "redis://:fedcba9876543210@redis:6379/0",
-    "PREFECT_AUTH_STRING": "stillhouse:prefect-login",
-    "MLFLOW_PASSWORD": "mlflow-login-0123",
-    "MLFLOW_COOKIE_KEY": "mlflow-cookies",
-}
 NEEDED = ("postgres", "initdb", "psql", "pg_isready", "redis-server", "redis-cli")
 
 
