@@ -62,7 +62,7 @@ test: setup
 test-slow: setup
 	$(BIN)/pytest -m slow
 
-## test-outside  a real vLLM server, images, several machines; downloads into ~/.cache/stillhouse (12 GB, an hour; some as root)
+## test-outside  a real vLLM server, images, several machines; into ~/.cache/stillhouse (40 GB, 40 minutes; images and machines as root)
 test-outside: setup
 	$(BIN)/pytest -m outside
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Finishes the virtual environment $1: removes the tests of packages, which nothing imports, and compiles the rest but
-# for what is large and seldom or never imported. Otherwise an image is 500 MB larger.
+# for what is large and seldom or never imported. Otherwise an image is some 400 MB larger.
 set -eu
 find "$1"/lib -depth -type d -name tests -exec rm -rf {} +
 for torch in "$1"/lib/python*/site-packages/torch; do
