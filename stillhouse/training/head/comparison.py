@@ -5,7 +5,7 @@ Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabul
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch import Tensor
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
-from stillhouse.training.head.divergence import Pair, divergences
+from stillhouse.training.head.divergence import divergences
+from stillhouse.training.head.forms import Pair
 from stillhouse.training.head.layer import OutputLayer
 from stillhouse.training.head.scores import Reference, ScoreName, TokenScores
 from stillhouse.training.head.softmax import block_rows, wide
@@ -50,6 +51,13 @@ class _Settings(NamedTuple):
     scaling: LogitScaling
     """Of the teacher's logits."""
     wants_reverse_kl: bool
+
+
+class Comparison(Protocol):
+    """Compares the student with a teacher."""
+
+    def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
+        """Compares a chunk, given its logits under the student."""
 
 
 class TeacherComparison:
@@ -104,7 +112,7 @@ class TeacherComparison:
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
-        """Compares a chunk, given its logits under the student."""
+        """See `Comparison`."""
         if self._layer is None:
             zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
             reverse_kl_C = zeros_C.clone() if self._settings.wants_reverse_kl else None
@@ -134,8 +142,8 @@ def _compare_(
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Values of some rows; the gradient overwrites the teacher's logits."""
     shared = reference_RS.shape[1]
-    log_p_RS = _log_probabilities(logits_RV[:, :shared], UNSCALED, settings.softness)
-    log_q_RS = _log_probabilities(reference_RS, settings.scaling, settings.temperature)
+    log_p_RS = log_probabilities(logits_RV[:, :shared], UNSCALED, settings.softness)
+    log_q_RS = log_probabilities(reference_RS, settings.scaling, settings.temperature)
     is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
     logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
     pair = Pair(log_p_RS, log_q_RS)
@@ -147,6 +155,7 @@ def _compare_(
     return values_R, reverse_kl_R, logprobs_R
 
 
-def _log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:
+def log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:
+    """The log-softmax of scaled logits / temperature, in float32 or float64."""
     logits_RS = scaling.apply_(logits_RS.to(wide(logits_RS.dtype)))
     return (logits_RS if temperature == 1.0 else logits_RS / temperature).log_softmax(dim=-1)

@@ -2,7 +2,8 @@
 
 The logits of a chunk live in one buffer, which their gradient then overwrites; those of a whole microbatch never exist,
 nothing is computed twice, and only the gradients of hidden states and weight are kept for the backward pass.
-A teacher's logits of the same chunk live in a second buffer, which the gradient of the divergence overwrites.
+A teacher's logits of the same chunk live in a second buffer, which the gradient of the divergence overwrites. Of a
+teacher whose most probable tokens alone are known that buffer holds the gradient.
 
 Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.training.head.capping import SoftCap
-from stillhouse.training.head.comparison import TeacherComparison
+from stillhouse.training.head.comparison import Comparison, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer
 from stillhouse.training.head.precision import Float32Linear
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores, TopReference
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
+from stillhouse.training.head.top_comparison import TopComparison
 
 CPU_CHUNK_ELEMENTS: Final = 3 << 23
 """Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes the matrix products of a large vocabulary too
@@ -80,7 +82,7 @@ def fused_loss(
     temperature: float = 1.0,
     wants: Set[ScoreName] = frozenset(),
     divergence: Sequence[Divergence] = (),
-    reference: Reference | None = None,
+    reference: Reference | TopReference | None = None,
     scaling: LogitScaling = UNSCALED,
     chunk_elements: int | None = None,
     compiled: bool = False,
@@ -123,9 +125,15 @@ def fused_loss(
         cap = None if scaling.cap is None else SoftCap(scaling.factor, scaling.cap, buffer_CV, compiled=compiled)
         # A factor alone is part of the temperature.
         softness = temperature if cap is not None else temperature / scaling.factor
-        comparison = TeacherComparison(
-            reference, targets_N, divergence, temperature, wants, buffer_CV, softness=softness, compiled=compiled
-        )
+        comparison: Comparison
+        if isinstance(reference, TopReference):
+            comparison = TopComparison(
+                reference, targets_N, divergence, wants, buffer_CV, softness=softness, compiled=compiled
+            )
+        else:
+            comparison = TeacherComparison(
+                reference, targets_N, divergence, temperature, wants, buffer_CV, softness=softness, compiled=compiled
+            )
         # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))

@@ -24,8 +24,9 @@ class TokenScores:
     In float32, or in float64 where the model is. A loss may be differentiated through `logprobs_N`,
     `log_normalisers_N`, `mean_logprobs_N` and `divergence_N`; the others carry no gradient.
 
-    Comparisons with a teacher are over the ids that both share, at the same temperature. They are present whenever the
-    method has divergence terms or wants `reverse_kl`; a microbatch without a teacher counts as one without difference.
+    Comparisons with a teacher are over the ids that both share, at the same temperature; with a `TopReference` over its
+    ids and all others as one. They are present whenever the method has divergence terms or wants `reverse_kl`; a
+    microbatch without a teacher counts as one without difference.
     """
 
     targets_N: Tensor
@@ -64,6 +65,20 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class TopReference:
+    """A teacher at the loss positions of a microbatch: its K most probable tokens at each, as a server gives them."""
+
+    ids_NK: Tensor
+    """int64, best first, each id at most once."""
+    logprobs_NK: Tensor
+    """In nats, at the temperature of the method."""
+    log_others_N: Tensor
+    """Logarithm of the mass of all other tokens."""
+    target_logprobs_N: Tensor
+    """Log-probability of each target."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLosses:
     """The loss at each of N positions, and metrics of them. Every tensor has shape [N]."""
 
@@ -95,8 +110,8 @@ class TokenLoss(Protocol):
     def partition(self, sample: Sample) -> str:
         """A key that samples must have in common to share a microbatch, and so a reference."""
 
-    def reference(self, samples: Sequence[Sample]) -> Reference | None:
-        """The teacher's hidden states at all loss positions of `samples`, sample by sample; None for no teacher.
+    def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
+        """The teacher at all loss positions of `samples`, sample by sample; None for no teacher.
 
         Called once for each microbatch, without gradient and in the student's precision. A process left without work
         asks with no samples, as often as the others ask with some.

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
-from stillhouse.training.head.scores import Reference, TokenLoss
+from stillhouse.training.head.scores import Reference, TokenLoss, TopReference
 from stillhouse.training.model.attention import backbone_outputs, packs_exactly
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
@@ -182,7 +182,7 @@ class StudentStep(nn.Module):
         return self._parts[1]
 
     def forward(
-        self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | None = None
+        self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | TopReference | None = None
     ) -> LossSums:
         """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
 

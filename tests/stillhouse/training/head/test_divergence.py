@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
-from stillhouse.training.head.divergence import Pair, divergences
+from stillhouse.training.head.divergence import divergences, top_divergences
+from stillhouse.training.head.forms import Pair
+from stillhouse.training.head.top_k import TeacherTop
 
 R, S = 6, 40
 
@@ -188,3 +190,72 @@ def test_with_the_tail_the_same_descent_finds_the_teacher(kind: str):
     assert after == pytest.approx(wanted, abs=1e-3)
     _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
     assert true_kl < kl_at_start
+
+
+MERGED = [*WHOLE, Divergence(kind="reverse_kl", top_k=3), Divergence(kind="jsd", top_k=2)]
+
+
+def top_of(teacher: Tensor, k: int) -> TeacherTop:
+    """A teacher's k best, of which one is the target, and the mass of the others."""
+    logprobs = teacher.log_softmax(-1)
+    best = logprobs.topk(k)
+    others = logprobs.scatter(1, best.indices, -torch.inf).logsumexp(1, keepdim=True)
+    ids = torch.cat([torch.full((len(teacher), 1), S), best.indices], dim=1)
+    values = torch.cat([torch.full((len(teacher), 1), -torch.inf, dtype=teacher.dtype), best.values], dim=1)
+    return TeacherTop(ids, values, others.clamp(min=-700))
+
+
+def naive_merged(student: Tensor, teacher: Tensor, term: Divergence, k: int) -> Tensor:
+    """By the definition, over the teacher's k best and the others as one."""
+    ids = teacher.topk(min(k, term.top_k or k)).indices
+    sides = [with_tail(logits.softmax(-1), ids).log() for logits in (student, teacher)]
+    return naive(*sides, term.model_copy(update={"top_k": None}))
+
+
+@pytest.mark.parametrize("term", MERGED, ids=name)
+@pytest.mark.parametrize("k", [1, 7, 30])
+def test_divergence_from_a_teachers_best_tokens_is_what_autograd_finds(
+    logits: tuple[Tensor, Tensor], term: Divergence, k: int
+):
+    student, teacher = logits
+    found = top_divergences(student.detach().log_softmax(-1), top_of(teacher, k), [term])
+    expected = naive_merged(student, teacher, term, k)
+    assert_close(found.values_R, expected.detach())
+    assert_close(found.gradients_RS, torch.autograd.grad(expected.sum(), student)[0])
+    plain = naive_merged(student, teacher, Divergence(kind="reverse_kl"), k)
+    assert_close(found.reverse_kl_R, plain.detach())
+
+
+@pytest.mark.parametrize("term", WHOLE, ids=name)
+def test_best_tokens_bound_the_whole_divergence_and_all_but_one_of_them_give_it(
+    logits: tuple[Tensor, Tensor], term: Divergence
+):
+    student, teacher = logits
+    (whole, slopes) = ours(student, teacher, term)
+    found = [top_divergences(student.detach().log_softmax(-1), top_of(teacher, k), [term]) for k in (1, 5, 20, S - 1)]
+    values = [bound.values_R for bound in found]
+    assert (values[0] >= 0).all()
+    assert all((larger >= smaller - 1e-12).all() for smaller, larger in pairwise(values))
+    assert_close(values[-1], whole)
+    assert_close(found[-1].gradients_RS, slopes)
+
+
+@pytest.mark.parametrize("term", WHOLE, ids=name)
+def test_nothing_is_to_be_learnt_from_ones_own_best_tokens(logits: tuple[Tensor, Tensor], term: Divergence):
+    student = logits[0].detach()
+    found = top_divergences(student.log_softmax(-1), top_of(student, 5), [term])
+    assert_close(found.values_R, torch.zeros(R, dtype=torch.float64), atol=1e-14)
+    assert_close(found.gradients_RS, torch.zeros(R, S, dtype=torch.float64), atol=1e-14)
+
+
+@pytest.mark.parametrize("term", WHOLE, ids=name)
+def test_best_tokens_far_from_the_students_stay_finite_and_exact_in_float32(term: Divergence):
+    student, teacher = 20 * torch.randn(2, R, S, generator=torch.Generator().manual_seed(1))
+    single = top_divergences(student.log_softmax(-1), top_of(teacher, 4), [term])
+    exact = top_divergences(student.double().log_softmax(-1), TeacherTop(*_doubled(top_of(teacher, 4))), [term])
+    torch.testing.assert_close(single.values_R.double(), exact.values_R, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(single.gradients_RS.double(), exact.gradients_RS, rtol=1e-3, atol=1e-3)
+
+
+def _doubled(top: TeacherTop) -> tuple[Tensor, Tensor, Tensor]:
+    return top.ids_RK, top.logprobs_RK.double(), top.log_others_R1.double()

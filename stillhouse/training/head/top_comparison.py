@@ -1,0 +1,113 @@
+"""Compares student and teacher where of the teacher only the most probable tokens and the target are known.
+
+The target counts for itself where it is none of the best. That is where a reverse KL needs it: a token that the student
+sampled and the teacher finds improbable is else merged with all others.
+
+Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabulary of the student, K the teacher's most
+probable tokens.
+"""
+
+from collections.abc import Sequence, Set
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence
+from stillhouse.serving.score import UNSCALED
+from stillhouse.training.head.comparison import ComparisonResult, log_probabilities
+from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
+from stillhouse.training.head.divergence import top_divergences
+from stillhouse.training.head.scores import ScoreName, TopReference
+from stillhouse.training.head.softmax import block_rows, wide
+from stillhouse.training.head.top_k import TeacherTop
+
+_LEAST_REST: Final = 2.0**-10
+"""Share of the others that is left without the target: less is rounding of their mass in half precision."""
+
+
+class TopComparison:
+    """The comparison with a teacher's most probable tokens; the arguments are those of `TeacherComparison`.
+
+    Raises:
+        ValueError: the reference has another number of positions than there are targets.
+    """
+
+    def __init__(
+        self,
+        reference: TopReference,
+        targets_N: Tensor,
+        terms: Sequence[Divergence],
+        wants: Set[ScoreName],
+        like_CV: Tensor,
+        *,
+        softness: float,
+        compiled: bool = False,
+    ) -> None:
+        if len(reference.ids_NK) != len(targets_N):
+            raise ValueError(f"the reference has {len(reference.ids_NK)} positions for {len(targets_N)} targets")
+        self._terms, self._softness, self._compiled = tuple(terms), softness, compiled
+        self._wants_reverse_kl = "reverse_kl" in wants
+        dtype = wide(like_CV.dtype)
+        self._target_logprobs_N = reference.target_logprobs_N.to(like_CV.device, dtype)
+        self._top = _normalised(reference, targets_N, like_CV.shape[1], dtype)
+        self._gradients_CV = torch.empty_like(like_CV)
+
+    def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
+        """See `Comparison`."""
+        gradients_CV = self._gradients_CV[: len(logits_CV)]
+        ids_NK, logprobs_NK, log_others_N1 = self._top
+        inputs = (gradients_CV, logits_CV, ids_NK[chunk], logprobs_NK[chunk], log_others_N1[chunk])
+        if self._compiled and len(logits_CV) >= MIN_TOKENS:
+            blocks = [compiled(_compare_top_)(*any_length(*inputs), softness=self._softness, terms=self._terms)]
+        else:
+            num_rows = block_rows(logits_CV)
+            blocks = [
+                _compare_top_(*block, softness=self._softness, terms=self._terms)
+                for block in zip(*(tensor.split(num_rows) for tensor in inputs), strict=True)
+            ]
+        values, reverse_kls = zip(*blocks, strict=True)
+        return ComparisonResult(
+            torch.cat(values) if self._terms else None,
+            torch.cat(reverse_kls) if self._wants_reverse_kl else None,
+            self._target_logprobs_N[chunk],
+            gradients_CV if self._terms else None,
+        )
+
+
+def _normalised(reference: TopReference, targets_N: Tensor, size: int, dtype: torch.dtype) -> TeacherTop:
+    """The teacher's tokens with probabilities that sum to 1, which rounding may have changed.
+
+    The mass of ids that the student does not have, rows of the teacher's embedding beyond the vocabulary, goes to the
+    others.
+    """
+    device = targets_N.device
+    ids_NK, logprobs_NK = reference.ids_NK.to(device), reference.logprobs_NK.to(device, dtype)
+    others_N1, targets_N1 = reference.log_others_N.to(device, dtype)[:, None], targets_N[:, None]
+    is_best_N1 = (ids_NK == targets_N1).any(dim=1, keepdim=True)
+    target_N1 = reference.target_logprobs_N.to(device, dtype)[:, None].masked_fill(is_best_N1, -torch.inf)
+    others_N1 = others_N1 + torch.log1p(-(target_N1 - others_N1).exp().clamp(max=1.0 - _LEAST_REST))
+    is_known_NK = ids_NK < size
+    unknown_N1 = logprobs_NK.masked_fill(is_known_NK, -torch.inf).logsumexp(1, keepdim=True)
+    known_NK = logprobs_NK.masked_fill(~is_known_NK, -torch.inf)
+    normalised = torch.cat([target_N1, known_NK, others_N1.logaddexp(unknown_N1)], dim=1).log_softmax(dim=1)
+    ids_NJ = torch.cat([targets_N1.masked_fill(is_best_N1, size), ids_NK.clamp(max=size)], dim=1)
+    return TeacherTop(ids_NJ, normalised[:, :-1], normalised[:, -1:])
+
+
+def _compare_top_(
+    gradients_RV: Tensor,
+    logits_RV: Tensor,
+    ids_RK: Tensor,
+    logprobs_RK: Tensor,
+    log_others_R1: Tensor,
+    *,
+    softness: float,
+    terms: Sequence[Divergence],
+) -> tuple[Tensor, Tensor]:
+    """Values and reverse KL of some rows; writes the gradients if there are terms."""
+    log_p_RV = log_probabilities(logits_RV, UNSCALED, softness)
+    compared = top_divergences(log_p_RV, TeacherTop(ids_RK, logprobs_RK, log_others_R1), terms)
+    if terms:
+        gradients_RV.copy_(compared.gradients_RS)
+    return compared.values_R, compared.reverse_kl_R

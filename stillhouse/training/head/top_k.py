@@ -1,0 +1,121 @@
+"""A divergence over k ids of each row, with all others as one more token.
+
+Without that token a sum over k ids is no divergence: it falls below zero wherever the student has more mass on them
+than the teacher (verl#7855, verl#7856).
+
+Dimensions: R rows, S ids, X = S + 1, K the chosen ones.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence
+from stillhouse.training.head.forms import FORMS, Compared, Form, Pair
+
+
+class TeacherTop(NamedTuple):
+    """The target of each row and the teacher's most probable ids, best first, with probabilities that sum to 1."""
+
+    ids_RK: Tensor
+    """S, without mass, for a target among the best, and for an id that the student does not have."""
+    logprobs_RK: Tensor
+    log_others_R1: Tensor
+    """Logarithm of the mass of all other ids, above minus infinity."""
+
+    def best(self, most: int | None) -> "TeacherTop":
+        """The target and the `most` best ids, or all for None."""
+        if most is None or most >= self.ids_RK.shape[1] - 1:
+            return self
+        count = most + 1
+        log_others_R1 = torch.cat([self.logprobs_RK[:, count:], self.log_others_R1], dim=1).logsumexp(1, keepdim=True)
+        return TeacherTop(self.ids_RK[:, :count], self.logprobs_RK[:, :count], log_others_R1)
+
+
+class _Part(NamedTuple):
+    """As `Compared`."""
+
+    p_RS: Tensor
+    q_RS: Tensor
+    r_RS: Tensor
+
+
+class ComparedIds(NamedTuple):
+    """K ids of each row under student and teacher, and all others as one."""
+
+    ids_RK: Tensor
+    inside: Compared
+    """The ids, [R, K] each."""
+    others: Compared | None
+    """All others, [R, 1] each; None leaves them out."""
+
+    def reverse_kl(self) -> Tensor:
+        """KL(student || teacher) of each row."""
+        parts = [part for part in (self.inside, self.others) if part is not None]
+        return torch.cat([part.p_RS * part.r_RS for part in parts], dim=1).sum(dim=1)
+
+
+def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
+    """The `most` best ids of teacher or student, of whole distributions."""
+    ranking_RS = pair.q_RS if term.top_k_of == "teacher" else pair.p_RS
+    ids_RK = ranking_RS.topk(min(most, ranking_RS.shape[1]), dim=-1).indices
+    inside = _Part(*(probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS)))
+    if not term.tail:
+        return ComparedIds(ids_RK, inside, None)
+    p_R1, q_R1 = (_mass_outside(probabilities_RS, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS))
+    return ComparedIds(ids_RK, inside, _Part(p_R1, q_R1, p_R1.log() - q_R1.log()))
+
+
+def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
+    """The teacher's best ids and all others.
+
+    Args:
+        log_p_RS: log-probabilities under the student.
+        p_RX: the probabilities, and a column of zeros.
+        teacher: the same rows.
+    """
+    size = log_p_RS.shape[1]
+    log_p_RK = log_p_RS.gather(1, teacher.ids_RK.clamp(max=size - 1))
+    r_RK = torch.where(teacher.ids_RK < size, log_p_RK - teacher.logprobs_RK, 0.0)
+    p_R1 = _mass_outside(p_RX, teacher.ids_RK)
+    inside = _Part(p_RX.gather(1, teacher.ids_RK), teacher.logprobs_RK.exp(), r_RK)
+    others = _Part(p_R1, teacher.log_others_R1.exp(), p_R1.log() - teacher.log_others_R1)
+    return ComparedIds(teacher.ids_RK, inside, others)
+
+
+def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: Divergence) -> Tensor:
+    """Values of the term, [R], whose gradient is added; the g of the others is that of each of them, or else 0."""
+    values_R, slopes_RK = _form(term, compared.inside)
+    p_RK, ids_RK = compared.inside.p_RS, compared.ids_RK
+    mean_R1, others_slope_R1 = slopes_RK.sum(dim=-1, keepdim=True), torch.zeros_like(p_RK[:, :1])
+    if compared.others is not None:
+        others_R, weighted_R1 = _form(term, compared.others)
+        values_R, mean_R1 = values_R + others_R, mean_R1 + weighted_R1
+        others_slope_R1 = weighted_R1 / compared.others.p_RS
+    inside_RK = gradients_RS.gather(1, ids_RK).add_(slopes_RK - p_RK * mean_R1, alpha=term.weight)
+    gradients_RS.addcmul_(p_RS, others_slope_R1 - mean_R1, value=term.weight)
+    # Written, not added: with little mass outside, the slope of the others is large beside what is wanted inside.
+    gradients_RS.scatter_(1, ids_RK, inside_RK)
+    return term.weight * values_R
+
+
+def _form(term: Divergence, part: Compared) -> Form:
+    """As `FORMS`; of a plain KL with the constant in g, which counts where the others are left out."""
+    match term.kind:
+        case "reverse_kl":
+            slopes = part.p_RS * part.r_RS
+            return slopes.sum(dim=-1), slopes + part.p_RS
+        case "forward_kl":
+            return -(part.q_RS * part.r_RS).sum(dim=-1), -part.q_RS
+        case kind:
+            return FORMS[kind](part, term)
+
+
+def _mass_outside(probabilities_RS: Tensor, ids_RK: Tensor) -> Tensor:
+    """Probability of all other ids, [R, 1], at least the smallest positive one.
+
+    A sum, and not 1 less the probability inside, of which rounding would leave no digit.
+    """
+    outside_R1 = probabilities_RS.scatter(1, ids_RK, 0.0).sum(dim=-1, keepdim=True)
+    return outside_R1.clamp_min_(torch.finfo(outside_R1.dtype).tiny)
