@@ -25,19 +25,25 @@ class Divergence(Section):
     skew: float = Field(default=0.1, gt=0.0, lt=1.0)
     """Share of the first distribution of a skewed KL in its mixture with the second; 0.1 is DistiLLM's."""
     top_k: int | None = Field(default=None, ge=1)
-    """Compare the k most probable tokens alone; only for `reverse_kl` and `forward_kl`. None compares all, and is
-    exact; 64 is NeMo-RL's and ROLL's."""
+    """Compare the k most probable tokens, and all others as one. None compares all, and is exact; with a server it
+    compares the tokens that this gives (the teacher's `top_k`). 64 is NeMo-RL's and ROLL's."""
     top_k_of: Literal["teacher", "student"] = "teacher"
     """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
-    weigh the sum."""
+    weigh the sum. A server gives the teacher's alone."""
     tail: bool = True
-    """Count the mass outside the k tokens as one more token. Without it the sum is no divergence and can collapse."""
+    """Count the mass outside the k tokens as one more token. Without it, which is for `reverse_kl` and `forward_kl` of
+    local teachers, the sum is no divergence and can collapse."""
 
     @model_validator(mode="after")
-    def _top_k_of_a_plain_kl(self) -> Self:
-        if self.top_k is not None and self.kind not in ("reverse_kl", "forward_kl"):
-            raise ValueError(f"top_k is for reverse_kl and forward_kl, saw kind {self.kind!r}; leave it out")
+    def _left_out_of_a_plain_kl(self) -> Self:
+        if not self.tail and self.kind not in ("reverse_kl", "forward_kl"):
+            raise ValueError(f"tail: false is for reverse_kl and forward_kl, saw kind {self.kind!r}; leave it out")
         return self
+
+    @property
+    def is_of_given_tokens(self) -> bool:
+        """Whether a teacher's most probable tokens and the mass of all others are enough for it."""
+        return self.tail and (self.top_k is None or self.top_k_of == "teacher")
 
 
 class OnPolicyConfig(TrainerConfig):
@@ -132,10 +138,10 @@ class OnPolicyConfig(TrainerConfig):
     high variance."""
     kl_baseline: bool = False
     """Take the exact KL at each token off its sampled KL, which lowers the variance, mostly by 2 to 20 % (local
-    teachers). `divergence` lowers it further."""
+    teachers, or `top_k` of a served one). `divergence` lowers it further."""
     divergence: tuple[Divergence, ...] = ()
-    """Exact divergence in place of the sampled KL: the weighted sum of its terms (local teachers). Try a single
-    `reverse_kl`: the same goal with less noise, so that fewer steps do."""
+    """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
+    `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
@@ -249,15 +255,34 @@ class OnPolicyConfig(TrainerConfig):
         if len(set(names)) < len(names):
             raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
         for teacher in self.teachers:
-            if (self.divergence or self.kl_baseline) and (not teacher.is_local or teacher.alignment != "ids"):
-                raise ValueError(
-                    f"`divergence` and kl_baseline need the teacher's whole distribution over the student's "
-                    f"vocabulary, which teacher {teacher.name!r} (kind {teacher.kind!r}, alignment "
-                    f"{teacher.alignment!r}) does not give; use a local teacher of the student's family"
-                )
+            if self.divergence or self.kl_baseline:
+                self._check_gives_distribution(teacher)
             if teacher.kind == "ema" and self.ema_decay is None:
                 raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
         return self
+
+    def _check_gives_distribution(self, teacher: OnPolicyTeacher) -> None:
+        if teacher.alignment != "ids" or teacher.kind == "echo":
+            raise ValueError(
+                f"`divergence` and kl_baseline need the teacher's distribution over the student's vocabulary, which "
+                f"teacher {teacher.name!r} (kind {teacher.kind!r}, alignment {teacher.alignment!r}) does not give; use "
+                "a teacher of the student's family, local or behind vLLM or SGLang"
+            )
+        if teacher.is_local:
+            return
+        if teacher.top_k is None:
+            raise ValueError(
+                f"`divergence` and kl_baseline compare distributions, and teacher {teacher.name!r} of kind "
+                f"{teacher.kind!r} gives the sampled token's alone: set its `top_k`, such as 20 (of vLLM at most its "
+                "--max-logprobs)"
+            )
+        for term in self.divergence:
+            if not term.is_of_given_tokens or (term.top_k or 0) > teacher.top_k:
+                raise ValueError(
+                    f"a term of `divergence` has top_k {term.top_k}, top_k_of {term.top_k_of!r} and tail {term.tail}, "
+                    f"but teacher {teacher.name!r} of kind {teacher.kind!r} gives its own {teacher.top_k} best tokens; "
+                    "leave top_k, top_k_of and tail out, or use a local teacher"
+                )
 
     @model_validator(mode="after")
     def _engine_has_an_address(self) -> Self:

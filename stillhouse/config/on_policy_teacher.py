@@ -13,7 +13,7 @@ TeacherKind = Literal["local", "base", "ema", "snapshot", "vllm", "sglang", "ech
 
 _STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema", "snapshot"})
 _SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
-_SERVER_FIELDS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s")
+_SERVER_FIELDS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s", "top_k")
 _MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "quantised", "device", "offload")
 
 
@@ -35,6 +35,10 @@ class OnPolicyTeacher(Section):
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""
+    top_k: int | None = later_field(None, ge=1)
+    """Most probable tokens that a vLLM or SGLang server gives at each sampled token, for `divergence` and kl_baseline;
+    the others count as one. 20 is the most that vLLM gives unless it is started with a higher --max-logprobs; the more,
+    the nearer to the whole distribution."""
     kl_coef: float | None = Field(default=None, ge=0.0)
     """Factor of this teacher's KL; None takes on_policy.kl_coef. For one that only holds the student near, such as
     `base`, try rnow's 0.01 to 0.1."""
@@ -105,6 +109,15 @@ class OnPolicyTeacher(Section):
             raise ValueError(
                 f"teacher {self.name!r} reads the student's tokens: set student.chat_template_kwargs, or `alignment: "
                 "bytes` for a teacher with a chat template of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gives_ids_of_its_top_k(self) -> Self:
+        if self.top_k is not None and (self.kind == "echo" or self.alignment == "bytes"):
+            raise ValueError(
+                f"teacher {self.name!r} has a top_k, but kind {self.kind!r} with alignment {self.alignment!r} gives no "
+                "ids of the student's vocabulary; leave it out"
             )
         return self
 

@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import quote
 
 from stillhouse.inference.journal.schema import PLACE_BYTES, digest_of, prepare
-from stillhouse.inference.scoring.journal import KEY_BYTES, ScoreJournal, digest_of_scores
 from stillhouse.inspection.pages import Record
 from stillhouse.store.sqlite import SQLITE_ERRORS
 
@@ -58,9 +57,6 @@ class JournalKind:
 
 
 ANSWERS: Final = JournalKind("entry", "place", "body", PLACE_BYTES, 3, digest_of, prepare)
-SCORES: Final = JournalKind(
-    "score", "key", "logprobs", KEY_BYTES, 1, digest_of_scores, lambda path: ScoreJournal(path, "").close()
-)
 
 
 @dataclass(frozen=True, slots=True)

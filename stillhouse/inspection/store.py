@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
-from stillhouse.inference.scoring.journal import SCORES_FILE
-from stillhouse.inspection.databases import ANSWERS, SCORES, JournalKind, inspect_database
+from stillhouse.inference.scoring.ledger import LEDGER
+from stillhouse.inference.scoring.segments import SEGMENT, find_keys, read_scores
+from stillhouse.inspection.databases import ANSWERS, JournalKind, inspect_database
 from stillhouse.inspection.salvage import Salvaged, salvage
 from stillhouse.store.manifest import damage
 from stillhouse.store.private import is_open_to_others
@@ -37,6 +38,7 @@ def inspect_store(root: Path) -> Iterator[Finding]:
     yield from _checkpoints(root)
     for path, kind in _journals(root):
         yield _database("journal", path, kind, f"{salvage_command(root)} copies what can be read into a new file")
+    yield from _ledgers(root)
     tracking = root / "mlflow.db"
     if tracking.exists():
         remedy = (
@@ -126,8 +128,23 @@ def _journals(root: Path) -> Iterator[tuple[Path, JournalKind]]:
     for path in (root / JOURNAL_FILE, *sorted(root.glob(f"journals/*/{JOURNAL_FILE}"))):
         if path.exists():
             yield path, ANSWERS
-    for path in sorted(root.glob(f"training/*/{SCORES_FILE}")):
-        yield path, SCORES
+
+
+def _ledgers(root: Path) -> Iterator[Finding]:
+    paths = sorted(root.glob(f"{LEDGER}/*/*.{SEGMENT}"))
+    problems: list[str | None] = []
+    for path in paths:
+        try:
+            places = [place for _, place in find_keys(path)]
+            found = [read_scores(path, offset, [row])[0] for _, offset, row, _ in places]
+        except OSError as error:
+            problems.append(f"{path} cannot be read: {error}")
+            continue
+        altered = found.count(None)
+        text = f"{path}: {altered} of {len(found)} answers were altered; the next run that needs them asks again"
+        problems.append(text if altered else None)
+    if paths:
+        yield from _of_all("file of teachers' score", problems, "are as they were written")
 
 
 def _database(name: str, path: Path, kind: JournalKind | None, remedy: str) -> Finding:

@@ -15,7 +15,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _PRIVATE_UMASK: Final = 0o077
 _STORE_NAMES: Final = (
     *("artifacts", "batches", "journal", "mlartifacts", "mlflow", "registered"),
-    *("reports", "results", "tracking", "training", "views"),
+    *("reports", "results", "scores", "tracking", "training", "views"),
 )
 """Prefixes of the names of outputs of runs, since the folder of a store may contain other files."""
 

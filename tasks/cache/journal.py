@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stillhouse.inference.copier import Copier
 from stillhouse.inference.journal import Journal, open_journal
-from stillhouse.inference.journal.copies import INTERVAL_S, Copier, JournalCopies
+from stillhouse.inference.journal.copies import JournalCopies
 from stillhouse.store import ArtifactStore
 from tasks.run.context import RunContext
 
@@ -49,7 +50,7 @@ def _start_sync(copies: JournalCopies, store: ArtifactStore) -> None:
     with _lock:
         if store.root not in _synced:
             copies.take_over()
-            _synced[store.root] = _Synced(Copier(copies, INTERVAL_S))
+            _synced[store.root] = _Synced(Copier(copies.hand_on))
         _synced[store.root].num_users += 1
 
 

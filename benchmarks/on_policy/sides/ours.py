@@ -23,7 +23,7 @@ from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsCo
 from stillhouse.progress.state import NoProgress
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.head.scores import Reference
+from stillhouse.training.head.scores import Reference, TopReference
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.load import load_student
@@ -142,7 +142,7 @@ class Watched(OnPolicy):
             self._profiler.start()
         return batch
 
-    def reference(self, samples: Sequence[Sample]) -> Reference | None:
+    def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """See `TokenLoss`."""
         started = clock()
         reference = super().reference(samples)

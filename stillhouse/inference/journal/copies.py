@@ -1,6 +1,6 @@
 """A journal on object storage, so that another machine does not pay again for the answers of a lost one.
 
-New records are uploaded as a file of a unique name every `INTERVAL_S` seconds and at the end; each machine takes over
+New records are uploaded as a file of a unique name at intervals and at the end; each machine takes over
 the files it has not seen when it begins. A lost machine loses the answers of its last interval. Nothing on the storage
 is ever replaced: journals only grow, and equal places hold equal answers.
 """
@@ -9,7 +9,6 @@ import fcntl
 import json
 import logging
 import tempfile
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from stillhouse.store.fingerprint import canonical_json
 from stillhouse.store.private import private_folder
 from stillhouse.store.remote import RemoteFolder
 
-INTERVAL_S: Final = 60.0
 _FOLDER: Final = "journal"
 _STATE_FILE: Final = "journal-copies.json"
 # Records of other machines are not uploaded again. ?1 and ?2 bound the rows; `others` are spans of row numbers.
@@ -121,28 +119,3 @@ class JournalCopies:
             last = connection.execute(_LAST.format("other")).fetchone()[0]
             span = (state["handed_on"], last, json.dumps(state["others"]))
             return connection.execute(f"INSERT INTO entry (place, body, digest) {_NEW}", span).rowcount, last
-
-
-class Copier:
-    """A thread that uploads new records every `interval_s` seconds; failures are logged and tried again."""
-
-    def __init__(self, copies: JournalCopies, interval_s: float) -> None:
-        self._copies, self._interval_s = copies, interval_s
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="journal-copies", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self._hand_on()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            self._hand_on()
-
-    def _hand_on(self) -> None:
-        try:
-            self._copies.hand_on()
-        except (StoreError, OSError) as error:
-            logger.warning("answers of this machine are not on the storage yet: %s", error)

@@ -1,6 +1,7 @@
-"""Log-probabilities of given tokens from servers. Free of torch.
+"""Scores of given tokens from servers. Free of torch.
 
 scorer     requests in batches, with retries, rate limits and budget
-apis       the forms of request and answer of vLLM, SGLang and completions with `echo`
-journal    what was answered, durable before it is used
+api        what is scored, and the forms of request and answer: `completions_api` (vLLM, `echo`) and `sglang_api`
+scores     log-probabilities of tokens, and of a teacher's most probable ones
+ledger     what was answered, durable before it is used, in `segments`
 """

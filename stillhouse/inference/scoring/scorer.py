@@ -1,4 +1,4 @@
-"""`Scorer`: log-probabilities of given tokens from a server, in batches of which those that fail are cut in two.
+"""`Scorer`: scores of given tokens from a server, in batches of which those that fail are cut in two.
 
 What a server cannot do with many sequences (it runs out of memory, answers late, refuses one of them) it may do with
 fewer. A sequence that fails alone is sent again as often as its failure allows.
@@ -21,8 +21,9 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects
-from stillhouse.inference.scoring.apis import ScoringApi, TokenSequence
-from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.scoring.api import ScoringApi, TokenSequence
+from stillhouse.inference.scoring.ledger import ScoreLedger
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.usage import read_usage
 from stillhouse.types import Turn
@@ -36,16 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class _Answer:
     body: Any
     turn: Turn
     limits: RateLimits | None
-    logprobs: list[list[float]]
-    """Of the scored tokens of each sequence; empty if only spellings were requested."""
+    scores: list[SequenceScores]
+    """Of each sequence; empty if only spellings were requested."""
 
 
 class Scorer:
-    """Scores through one server; what was answered is in the journal before it is used.
+    """Scores through one server; what was answered is in the ledger before it is used.
 
     Its coroutines run on the server's event loop.
 
@@ -61,7 +62,7 @@ class Scorer:
         self,
         server: ModelServer,
         api: ScoringApi,
-        journal: ScoreJournal,
+        ledger: ScoreLedger | None,
         controller: Controller,
         *,
         batch_tokens: int,
@@ -76,7 +77,8 @@ class Scorer:
         self.stats = RolloutStats()
         self._server = server
         self._api = api
-        self._journal = journal
+        self.ledger = ledger
+        """None until the server is known to be the teacher of a ledger; `score` needs it."""
         self._batch_tokens = batch_tokens
         self._temperature = temperature
         self._requester = Requester(
@@ -91,24 +93,25 @@ class Scorer:
             stats=self.stats,
             effects=effects,
         )
-        self._waiting: set[asyncio.Task[list[list[float]]]] = set()
-        self._sending: set[asyncio.Task[Scores]] = set()
+        self._waiting: set[asyncio.Task[list[SequenceScores]]] = set()
+        self._sending: set[asyncio.Task[_Answer]] = set()
         self._closing = False
 
-    async def score(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence.
+    async def score(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        """Scores of the scored tokens of each sequence.
 
-        Sequences in the journal are not sent, and equal ones are sent once. Batches go on after one has failed, so that
+        Sequences in the ledger are not sent, and equal ones are sent once. Batches go on after one has failed, so that
         what they are answered is kept.
 
         Raises:
             RequestFailed: a sequence could not be scored.
             WrongAnswer: an answer does not hold the scores.
-            StoreError: the journal cannot be read or written.
+            StoreError: the ledger cannot be read or written.
             BudgetReached: the run may not spend what a request could cost.
         """
-        keys = [self._journal.key(sequence) for sequence in sequences]
-        known = self._journal.find(keys)
+        assert self.ledger is not None
+        keys = [self.ledger.key(sequence) for sequence in sequences]
+        known = self.ledger.find(keys)
         missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
         self.stats.num_replayed += len(known)
         tasks = [asyncio.create_task(self._score(batch)) for batch in self._batches(missing.values())]
@@ -119,9 +122,9 @@ class Scorer:
         known.update(zip(missing, answers, strict=True))
         return [known[key] for key in keys]
 
-    async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[list[float]]:
-        """As `score`, past the journal, in one request and with patience only for a busy server."""
-        return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).logprobs
+    async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[SequenceScores]:
+        """As `score`, past the ledger, in one request and with patience only for a busy server."""
+        return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).scores
 
     async def spellings(self, sequence: TokenSequence) -> list[str | None]:
         """How the server writes the tokens of a sequence; None where it does not say. Patient as `score_now`."""
@@ -146,7 +149,7 @@ class Scorer:
             room -= len(sequence.token_ids)
         return batches
 
-    async def _score(self, batch: Sequence[TokenSequence]) -> list[list[float]]:
+    async def _score(self, batch: Sequence[TokenSequence]) -> list[SequenceScores]:
         def is_halved(failure: Failure) -> bool:
             return len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
 
@@ -163,11 +166,11 @@ class Scorer:
                 failed.failure.message,
             )
         else:
-            return answer.logprobs
+            return answer.scores
         middle = len(batch) // 2
         return await self._score(batch[:middle]) + await self._score(batch[middle:])
 
-    async def _ask_once(self, sequences: Sequence[TokenSequence], send: Callable[[], Awaitable[Scores]]) -> Scores:
+    async def _ask_once(self, sequences: Sequence[TokenSequence], send: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Waits for a server that has too much to do or still loads; any other failure is raised at once."""
 
         def is_final(failure: Failure) -> bool:
@@ -175,7 +178,7 @@ class Scorer:
 
         return await self._requester.send_with_retries(send, size=_size(sequences), is_final=is_final)
 
-    async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> Scores:
+    async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:
         """One attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
         sending = asyncio.create_task(self._post_and_keep(batch))
         self._sending.add(sending)
@@ -187,22 +190,23 @@ class Scorer:
                 sending.cancel()
             raise
 
-    async def _post_and_keep(self, batch: Sequence[TokenSequence]) -> Scores:
+    async def _post_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:
         answer = await self._post(batch, self._temperature)
-        self._journal.put(
-            {self._journal.key(sequence): scores for sequence, scores in zip(batch, answer.logprobs, strict=True)}
+        assert self.ledger is not None
+        self.ledger.put(
+            {self.ledger.key(sequence): scores for sequence, scores in zip(batch, answer.scores, strict=True)}
         )
         return answer
 
-    async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> Scores:
+    async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> _Answer:
         request = self._api.body(sequences, temperature, spelt=spelt)
         answer = await self._server.send("POST", self._api.path, request)
         body = answer.body()
         if isinstance(body, str):
             message = f"HTTP 200, but its body is no JSON: {body[:_SHOWN_CHARACTERS] or 'nothing'}"
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
-        logprobs = [] if spelt else self._api.logprobs(body, sequences)
-        return Scores(body, self._turn(body, answer, sequences), answer.limits, logprobs)
+        scores = [] if spelt else self._api.scores(body, sequences)
+        return _Answer(body, self._turn(body, answer, sequences), answer.limits, scores)
 
     def _turn(self, body: Any, answer: HttpAnswer, sequences: Sequence[TokenSequence]) -> Turn:
         usage = read_usage(body.get("usage")) if isinstance(body, dict) else {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
@@ -27,6 +27,7 @@ from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.teachers.top_reference import top_reference
 from stillhouse.types import JsonObject, Sample
 
 
@@ -109,15 +110,14 @@ class OnPolicy:
         """Samples of one teacher, if distributions are compared exactly."""
         return self._objective.partition(sample)
 
-    def reference(self, samples: Sequence[Sample]) -> Reference | None:
-        """The distribution of the samples' teacher if the divergence is exact."""
+    def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
+        """The distribution of the samples' teacher if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
         name = scored[0].teacher if scored else None
         if not self._objective.is_exact or name is None:
             return None
         teacher = self._teachers.by_name[name]
-        assert isinstance(teacher, ExactTeacher)
-        return teacher.reference(scored)
+        return teacher.reference(scored) if isinstance(teacher, ExactTeacher) else top_reference(scored)
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""
@@ -141,8 +141,8 @@ class OnPolicy:
             batch_tokens=self._config.microbatch_tokens,
         )
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
-        logprobs = iter(scorer.start(requests).result())
-        parts = [[replace(sample, old_logprobs=next(logprobs)) for sample in part] for part in rollouts.parts]
+        scores = iter(scorer.start(requests).result())
+        parts = [[replace(sample, old_logprobs=next(scores).logprobs) for sample in part] for part in rollouts.parts]
         rollouts = replace(rollouts, parts=parts)
         self._queue.keep(rollouts)
         return rollouts

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.types import Sample
 
 
@@ -27,7 +28,9 @@ class ScoredSample(Sample):
     kl_coef: float = 0.0
     """Factor of its teacher's KL."""
     teacher_logprobs: list[float] | None = None
-    """Of the sampled tokens; None without a teacher, or if the teacher's full distribution is compared instead."""
+    """Of the sampled tokens; None without a teacher, or if the full distribution of a local one is compared instead."""
+    teacher_top: TopLogprobs | None = None
+    """A served teacher's most probable tokens at the positions of the mask, if its distribution is compared."""
     teacher_view: TeacherView | None = None
     """The teacher's input; None for `token_ids`."""
     old_logprobs: list[float] | None = None

@@ -12,7 +12,6 @@ import pytest
 from stillhouse.errors import StoreError
 from stillhouse.inference import Journal
 from stillhouse.inference.journal.journal import JOURNAL_FILE
-from stillhouse.inference.scoring.journal import SCORES_FILE, ScoreJournal
 from stillhouse.inspection import inspect_store, salvage_store
 from stillhouse.store import digest
 
@@ -167,20 +166,3 @@ def test_a_file_without_one_record_is_an_error_and_stays(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="no record in it can be read"):
         list(salvage_store(tmp_path))
     assert (tmp_path / JOURNAL_FILE).read_bytes() == b"something else" * 1000
-
-
-def test_scores_of_a_teacher_are_saved_too(tmp_path: Path) -> None:
-    path = tmp_path / "training" / "on_policy-1" / SCORES_FILE
-    journal = ScoreJournal(path, "far")
-    scores = {number.to_bytes(32): [-float(number)] * 60 for number in range(500)}
-    journal.put(scores)
-    journal.close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    _damage(path, [1, 7], random.Random(3))
-    (saved,) = salvage_store(tmp_path)
-    journal = ScoreJournal(path, "far")
-    kept = journal.find(list(scores))
-    journal.close()
-    assert len(kept) == saved.num_records >= 440
-    assert kept.items() <= scores.items()

@@ -48,8 +48,8 @@ class Algorithm(ABC):
     """
 
     asks: ClassVar[Asks]
-    """What a teacher gives: nothing, the log-probabilities of the sampled tokens, or all of its distribution at each
-    of them, which only a model in this process has."""
+    """What a teacher gives: nothing, the log-probabilities of the sampled tokens, or its distribution at each of them:
+    all of it from a model in this process, the most probable tokens from a server."""
     scores: frozenset[ScoreName] = frozenset()
     """What else the student's output layer computes for `losses`."""
 

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
@@ -44,7 +46,7 @@ def write_batch(path: Path, batch: RolloutBatch) -> None:
     Raises:
         StoreError: no space or no permission.
     """
-    rows = [{**asdict(sample), "part": number} for number, part in enumerate(batch.parts) for sample in part]
+    rows = [{**_row(sample), "part": number} for number, part in enumerate(batch.parts) for sample in part]
     facts = {
         "index": batch.index,
         "policy_version": batch.policy_version,
@@ -75,7 +77,19 @@ def read_batch(path: Path) -> RolloutBatch:
     return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
 
 
+def _row(sample: ScoredSample) -> dict[str, Any]:
+    """Without matrices, which Parquet does not have: the rows of one are written one after the other."""
+    top = sample.teacher_top
+    lists = {} if top is None else {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__}
+    return {**asdict(replace(sample, teacher_top=None)), "teacher_top": lists or None}
+
+
 def _sample(row: dict[str, Any]) -> ScoredSample:
-    view = row["teacher_view"]
+    view, top = row["teacher_view"], row["teacher_top"]
     row["teacher_view"] = None if view is None else TeacherView(**view)
+    if top is not None:
+        shape = (len(top["log_others_N"]), -1)
+        ids, logprobs = np.array(top["ids_NK"], np.int32), np.array(top["logprobs_NK"], np.float16)
+        log_others_N = np.array(top["log_others_N"], np.float16)
+        row["teacher_top"] = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_others_N)
     return ScoredSample(**row)

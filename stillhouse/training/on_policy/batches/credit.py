@@ -47,6 +47,7 @@ def without_first_tokens(samples: list[ScoredSample], num_tokens: int) -> tuple[
         replace(
             sample,
             loss_mask=without_first(sample.loss_mask, num_tokens),
+            teacher_top=sample.teacher_top and sample.teacher_top.part(num_tokens, sum(sample.loss_mask)),
             teacher_view=sample.teacher_view
             and replace(sample.teacher_view, loss_mask=without_first(sample.teacher_view.loss_mask, num_tokens)),
         )

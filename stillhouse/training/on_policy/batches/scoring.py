@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher, TeacherScores
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
 
@@ -33,7 +33,7 @@ class Scoring:
         teachers: assigns each prompt its teacher.
         metadata: by prompt id; may lack any.
         prompt_ids: prompts of the batch, in order.
-        objective: if it is exact, no sampled tokens are scored here.
+        objective: if it is exact, teachers in this process score nothing here.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Scoring:
         self._objective = objective
         self._added: list[tuple[SampledTrajectory, Teacher | None, TeacherView | None]] = []
         self._pending: dict[str, _Pending] = {}
-        self._sent: list[tuple[list[int], Future[list[list[float]]]]] = []
+        self._sent: list[tuple[list[int], Future[list[TeacherScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Adds the finished trajectories of one prompt."""
@@ -61,7 +61,7 @@ class Scoring:
                 continue
             view = self._teachers.view(trajectory, metadata)
             self._added.append((trajectory, teacher, view))
-            if teacher is not None and not self._objective.is_exact:
+            if teacher is not None and not (self._objective.is_exact and isinstance(teacher, ExactTeacher)):
                 request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
                 pending = self._pending.setdefault(teacher.name, _Pending(teacher))
                 pending.requests.append(request)
@@ -78,17 +78,17 @@ class Scoring:
         for pending in self._pending.values():
             self._send(pending)
         self._pending.clear()
-        logprobs: dict[int, list[float]] = {}
+        scores: dict[int, TeacherScores] = {}
         for indices, future in self._sent:
-            logprobs |= dict(zip(indices, future.result(), strict=True))
-        samples = [self._sample(index, logprobs.get(index)) for index in range(len(self._added))]
+            scores |= dict(zip(indices, future.result(), strict=True))
+        samples = [self._sample(index, scores.get(index)) for index in range(len(self._added))]
         by_prompt = sorted(range(len(samples)), key=lambda index: (self._order[samples[index].prompt_id], index))
         return [samples[index] for index in by_prompt]
 
     def _send(self, pending: _Pending) -> None:
         self._sent.append((pending.indices, pending.teacher.start(pending.requests)))
 
-    def _sample(self, index: int, teacher_logprobs: list[float] | None) -> ScoredSample:
+    def _sample(self, index: int, scores: TeacherScores | None) -> ScoredSample:
         trajectory, teacher, view = self._added[index]
         metadata = self._metadata.get(trajectory.prompt_id)
         return ScoredSample(
@@ -99,7 +99,8 @@ class Scoring:
             sampling_logprobs=trajectory.sampling_logprobs,
             teacher=teacher.name if teacher else None,
             kl_coef=teacher.kl_coef if teacher else 0.0,
-            teacher_logprobs=teacher_logprobs,
+            teacher_logprobs=None if scores is None else scores.logprobs,
+            teacher_top=None if scores is None else scores.top,
             teacher_view=view,
             route=self._teachers.label(metadata),
             policy_version=trajectory.policy_version,

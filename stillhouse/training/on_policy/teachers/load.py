@@ -15,6 +15,7 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import Budget
+from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import TeacherView
@@ -54,9 +55,9 @@ def load_teachers(
         config: lists the teachers.
         student: samples the tokens that they score.
         default_ref: model used if the config names none; None if there is none.
-        work_dir: holds the journal of scores.
+        work_dir: holds the copies of a `snapshot`, and without `runtime` the ledger of scores.
         averaged: context in which the student has its EMA weights.
-        runtime: hedging, and the store that keeps learnt rate limits; None hedges and keeps none.
+        runtime: hedging, and the store, which keeps scores and learnt rate limits; None hedges and learns none.
         budget: limits the spending of served teachers.
         say: shows what is waited for; None when it is over.
 
@@ -67,7 +68,8 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None), say)
+    store = ArtifactStore(work_dir) if runtime is None else ArtifactStore(runtime.store, runtime.scratch)
+    loading = _Loading(config, student, work_dir, store, averaged, runtime, Budget(budget, None), say)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -98,6 +100,7 @@ class _Loading:
     config: OnPolicyConfig
     student: Student
     work_dir: Path
+    store: ArtifactStore
     averaged: Averaged
     runtime: RuntimeConfig | None
     budget: Budget
@@ -122,7 +125,7 @@ class _Loading:
                     self.config.temperature,
                     tokenizer if is_other else self.student.tokenizer,
                     self._alignment(settings, tokenizer),
-                    self.work_dir,
+                    self.store,
                     runtime=self.runtime,
                     budget=self.budget,
                     say=self.say,
@@ -239,7 +242,7 @@ def _probe_local(teacher: LocalTeacher, tokenizer: PreTrainedTokenizerBase) -> N
     def score(views: Sequence[TeacherView]) -> list[list[float]]:
         requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
         answers = teacher.start(requests).result()
-        return [answer[1:] for answer in answers]
+        return [answer.logprobs[1:] for answer in answers]
 
     probe(teacher.name, score, tokenizer)
 

@@ -22,7 +22,7 @@ from stillhouse.training.model.load import quantisation, require_bitsandbytes
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.packed import PackedModel
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished, placed, view_of
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, finished, placed, view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class LocalTeacher:
         if compiled:
             compile_frozen_blocks(model)
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         """See `Teacher`; finished when it returns."""
         views = [request.read for request in requests]
         with self._reading():
-            logprobs = self._packed.logprobs(views, self._settings.temperature, self._settings.batch_tokens)
-        return finished(placed(requests, logprobs, self._alignment))
+            scores = self._packed.scores(views, self._settings.temperature, self._settings.batch_tokens)
+        return finished(placed(requests, scores, self._alignment))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`."""

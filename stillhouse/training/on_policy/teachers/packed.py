@@ -1,6 +1,6 @@
 """Forward passes of a frozen causal language model over packed rows.
 
-Dimensions: N scored tokens, C those of a chunk, R hidden size, V vocabulary.
+Dimensions: N scored tokens, C those of a chunk, R hidden size, V vocabulary, K most probable tokens.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from stillhouse.errors import TrainingError
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
@@ -58,25 +59,31 @@ class PackedModel:
         self._check(views)
         return self._hidden_states([_sample(view) for view in views])
 
-    def logprobs(self, views: Sequence[TeacherView], temperature: float, max_tokens: int) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each view under softmax(logits / temperature).
+    def scores(
+        self, views: Sequence[TeacherView], temperature: float, max_tokens: int, top_k: int = 0
+    ) -> list[SequenceScores]:
+        """Scores of the scored tokens of each view under softmax(logits / temperature).
 
         Args:
             views: the input.
             temperature: divides the logits.
             max_tokens: limit of one forward pass; a longer view gets its own.
+            top_k: most probable tokens to give at each; 0 gives none.
 
         Raises:
             TrainingError: as for `hidden_states`.
         """
         self._check(views)
-        answers: list[list[float]] = [[] for _ in views]
+        answers = [SequenceScores([]) for _ in views]
         samples = [_sample(view) for view in views]
         places = {id(sample): place for place, sample in enumerate(samples)}
         for group in microbatch_groups(samples, max_tokens, packing=self._packing):
-            logprobs = iter(self._target_logprobs(*self._hidden_states(group), temperature).tolist())
+            scores = self._target_scores(*self._hidden_states(group), temperature, top_k)
+            first = 0
             for sample in group:
-                answers[places[id(sample)]] = [next(logprobs) for _ in range(sum(sample.loss_mask))]
+                last = first + sum(sample.loss_mask)
+                answers[places[id(sample)]] = scores.part(first, last)
+                first = last
         return answers
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
@@ -84,16 +91,22 @@ class PackedModel:
         outputs = backbone_outputs(self._backbone, microbatch)
         return microbatch.before_targets(outputs.last_hidden_state), microbatch.targets_N
 
-    def _target_logprobs(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
+    def _target_scores(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float, top_k: int) -> SequenceScores:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
-        pieces = []
+        logprobs, ids, best = [], [], []
         for hidden_CR, targets_C in zip(hidden_NR.split(size), targets_N.split(size), strict=True):
             logits_CV = self.head(hidden_CR)
             logits_CV = self.scaling.apply_(logits_CV.to(wide(logits_CV.dtype)))
             if temperature != 1.0:  # a pass over all logits otherwise
                 logits_CV.div_(temperature)
-            pieces.append(logits_CV.gather(1, targets_C[:, None]).squeeze(1) - logits_CV.logsumexp(dim=-1))
-        return torch.cat(pieces)
+            normalisers_C = logits_CV.logsumexp(dim=-1)
+            logprobs.append(logits_CV.gather(1, targets_C[:, None]).squeeze(1) - normalisers_C)
+            if top_k:
+                top = logits_CV.topk(min(top_k, self.num_rows), dim=-1)
+                ids.append(top.indices)
+                best.append(top.values - normalisers_C[:, None])
+        top_NK = TopLogprobs.rounded(torch.cat(ids).cpu().numpy(), torch.cat(best).cpu().numpy()) if top_k else None
+        return SequenceScores(torch.cat(logprobs).tolist(), top_NK)
 
     def _check(self, views: Sequence[TeacherView]) -> None:
         longest = max((len(view.token_ids) for view in views), default=0)

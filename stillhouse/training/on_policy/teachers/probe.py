@@ -7,6 +7,7 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.inference.scoring.ledger import SAME_TEACHER
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
@@ -14,14 +15,14 @@ from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, s
 _TEXT: Final = "The answer to the question is 42."
 _NUM_TOKENS: Final = 5
 _NUM_SPELT: Final = 64
-_SELF_KL: Final = 0.05
-"""Allowed difference in nats per token: half-precision servers round differently in another batch."""
+_NUM_REPLICAS: Final = 8
+"""Requests for the same tokens at once."""
 
 
 def probe(
     name: str, score: Callable[[Sequence[TeacherView]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Checks that scores are finite, at most 0, and the same alone and batched with a longer sequence.
+) -> list[float]:
+    """Checks that scores are finite, at most 0, and the same alone and batched with a longer sequence; those of alone.
 
     Args:
         name: of the teacher.
@@ -41,15 +42,19 @@ def probe(
                 "many finite numbers of at most 0. Check its weights, and `dtype` of a local teacher"
             )
     difference = _largest_difference(alone, behind)
-    if difference > _SELF_KL:
+    if difference > SAME_TEACHER:
         raise EndpointError(
             f"teacher {name!r} differs from itself by {difference:.3g} nats for the same tokens in another request, "
-            f"{alone} and {behind}; expected at most {_SELF_KL}. It may mix up the sequences of a request"
+            f"{alone} and {behind}; expected at most {SAME_TEACHER}. It may mix up the sequences of a request"
         )
+    return alone
 
 
-def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> None:
-    """`probe`, and checks of the server's vocabulary and temperature.
+def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> list[float]:
+    """`probe`, and checks of the server's vocabulary, temperature and replicas; the log-probabilities of the probe.
+
+    The same tokens are sent several times at once, so that replicas behind one address answer side by side: those of
+    serverless endpoints were seen to differ by more than a training changes (SkyRL#2256).
 
     Raises:
         TrainingError: it has another vocabulary.
@@ -58,17 +63,26 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
     """
     ids = spelling_sample(tokenizer, _NUM_SPELT)
     check_spellings(teacher.name, ids, teacher.spellings(_all_but_first(ids)), tokenizer)
-    probe(teacher.name, lambda views: teacher.ask(views, temperature), tokenizer)
-    if temperature == 1.0:
-        return
+    probed = probe(teacher.name, lambda views: teacher.ask(views, temperature), tokenizer)
     view = probe_view(tokenizer)
+    answers = teacher.ask_at_once(view, temperature, _NUM_REPLICAS)
+    difference = max(_largest_difference(probed, answer) for answer in answers)
+    if difference > SAME_TEACHER:
+        raise EndpointError(
+            f"teacher {teacher.name!r} was asked for the same {len(probed)} tokens {_NUM_REPLICAS} times at once, and "
+            f"its answers differ by up to {difference:.3g} nats; expected at most {SAME_TEACHER}. Replicas behind one "
+            "address serve other weights or precisions: name one of them in base_url, or start them alike"
+        )
+    if temperature == 1.0:
+        return probed
     tempered, plain = (teacher.ask([view], asked)[0] for asked in (temperature, 1.0))
-    if _largest_difference(tempered, plain) <= _SELF_KL:
+    if _largest_difference(tempered, plain) <= SAME_TEACHER:
         raise ConfigError(
             f"on_policy.temperature = {temperature}: teacher {teacher.name!r} gives the same log-probabilities at any "
             "temperature, so that they are not those of the distribution that the student samples from. Set it to 1, "
             "or use a local teacher"
         )
+    return probed
 
 
 def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:

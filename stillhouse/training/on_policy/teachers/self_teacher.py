@@ -16,7 +16,7 @@ from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.packed import PackedModel
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished, placed, view_of
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, finished, placed, view_of
 
 
 class SelfTeacher:
@@ -53,12 +53,12 @@ class SelfTeacher:
         linears = [module for module in student.causal_lm.modules() if isinstance(module, nn.Linear)]
         self._linears = [(module, module.weight) for module in linears]
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         """See `Teacher`; finished when it returns."""
         with self._reading():
             views = [request.read for request in requests]
-            logprobs = self._packed.logprobs(views, self._temperature, self._batch_tokens)
-        return finished(placed(requests, logprobs, None))
+            scores = self._packed.scores(views, self._temperature, self._batch_tokens)
+        return finished(placed(requests, scores, None))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`. If the output layer is trained, the next call overwrites the reference's copy of it."""

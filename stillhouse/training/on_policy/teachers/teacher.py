@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
@@ -29,6 +30,15 @@ class ScoreRequest:
         return self.view or TeacherView(self.token_ids, self.loss_mask)
 
 
+class TeacherScores(NamedTuple):
+    """A teacher's scores of a request."""
+
+    logprobs: list[float]
+    """At the sampling temperature, aligned with `token_ids`; 0.0 where the mask is False."""
+    top: TopLogprobs | None = None
+    """At the sampled tokens, in order; None unless a server was asked for them."""
+
+
 class Teacher(Protocol):
     """Scores sampled tokens."""
 
@@ -44,12 +54,11 @@ class Teacher(Protocol):
     def max_context(self) -> int | None:
         """Longest input in tokens; None if unknown."""
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         """Starts to score; a teacher in this process has finished when this returns.
 
         Returns:
-            For each request its log-probabilities at the sampling temperature, aligned with `token_ids`, 0.0 where the
-            mask is False. `result()` raises a `StillhouseError` if scoring failed.
+            The scores of each request. `result()` raises a `StillhouseError` if scoring failed.
         """
 
     def close(self) -> None:
@@ -73,29 +82,29 @@ def view_of(sample: ScoredSample) -> TeacherView:
 
 
 def placed(
-    requests: Sequence[ScoreRequest], logprobs: Sequence[Sequence[float]], alignment: "ByteAlignment | None"
-) -> list[list[float]]:
-    """Log-probabilities of scored tokens, aligned with the token ids of their requests.
+    requests: Sequence[ScoreRequest], scores: Sequence[SequenceScores], alignment: "ByteAlignment | None"
+) -> list[TeacherScores]:
+    """Scores aligned with the token ids of their requests.
 
     Args:
         requests: the requests.
-        logprobs: for each request those of the tokens that the teacher scored, in order.
+        scores: for each request those of the tokens that the teacher scored, in order.
         alignment: from the teacher's tokens to the student's; None if they share a vocabulary.
 
     Raises:
         ValueError: a request has another number of sampled tokens.
     """
     answers = []
-    for request, scored in zip(requests, logprobs, strict=True):
+    for request, (scored, top) in zip(requests, scores, strict=True):
         if alignment is not None and request.view is not None:
             student = TeacherView(request.token_ids, request.loss_mask)
             scored = alignment.align(student, request.view, scored)
-        answers.append(at_sampled_tokens(scored, request.loss_mask))
+        answers.append(TeacherScores(at_sampled_tokens(scored, request.loss_mask), top))
     return answers
 
 
-def finished(answers: list[list[float]]) -> Future[list[list[float]]]:
+def finished(answers: list[TeacherScores]) -> Future[list[TeacherScores]]:
     """A future that has its result."""
-    future: Future[list[list[float]]] = Future()
+    future: Future[list[TeacherScores]] = Future()
     future.set_result(answers)
     return future

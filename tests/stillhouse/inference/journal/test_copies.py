@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stillhouse.inference.copier import Copier
 from stillhouse.inference.journal import open_journal
-from stillhouse.inference.journal.copies import Copier, JournalCopies
+from stillhouse.inference.journal.copies import JournalCopies
 from stillhouse.store import digest
 from stillhouse.store.remote import RemoteFolder
 
@@ -70,7 +71,7 @@ def test_where_both_were_answered_each_keeps_its_own(machine: Machine) -> None:
 
 def test_a_machine_that_is_lost_has_handed_on_what_is_older_than_an_interval(machine: Machine, s3: Any) -> None:
     (there, from_there), (here, from_here) = machine("there"), machine("here")
-    copier = Copier(from_there, interval_s=0.02)
+    copier = Copier(from_there.hand_on, interval_s=0.02)
     answer(there, "a")
     deadline = time.monotonic() + 120
     # While the machine lives: nothing is said to it that it should stop.

@@ -18,8 +18,9 @@ from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
 from stillhouse.inference.retry import Effects
-from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scorer import Scorer
+from stillhouse.inference.scoring.scores import SequenceScores
 
 OOM = Failure(FailureKind.TRANSIENT, "CUDA out of memory", 500)
 LATE = Failure(FailureKind.STALL, "no answer within 1 s")
@@ -47,8 +48,8 @@ class Api:
     def body(self, sequences: Sequence[Any], temperature: float, *, spelt: bool = False) -> Any:
         return [sequence.token_ids for sequence in sequences]
 
-    def logprobs(self, answer: Any, sequences: Sequence[Any]) -> list[list[float]]:
-        return [[-token for token in ids[1:]] for ids in answer]
+    def scores(self, answer: Any, sequences: Sequence[Any]) -> list[SequenceScores]:
+        return [SequenceScores([-token for token in ids[1:]]) for ids in answer]
 
     def spellings(self, answer: Any, sequence: Any) -> list[str | None]:
         return [str(token) for token in answer[0]]
@@ -89,7 +90,7 @@ def scorer_of(server: Server, path: Path, batch_tokens: int = 100, **more: Any) 
     return Scorer(
         cast(ModelServer, server),
         Api(),
-        ScoreJournal(path / "scores.sqlite", "m"),
+        ScoreLedger(path / "scores"),
         Controller(RateControl(1, Caps(1))),
         batch_tokens=batch_tokens,
         temperature=1.0,
@@ -103,15 +104,15 @@ def sequences(lengths: Sequence[int]) -> list[Tokens]:
     return [Tokens([number, *range(1, length)]) for number, length in enumerate(lengths)]
 
 
-Score = Callable[..., list[list[float]]]
+Score = Callable[..., list[SequenceScores]]
 
 
 @pytest.fixture
 def score(tmp_path: Path) -> Score:
     """What is scored of sequences of given lengths."""
 
-    def score(server: Server, lengths: Sequence[int], **more: Any) -> list[list[float]]:
-        async def main() -> list[list[float]]:
+    def score(server: Server, lengths: Sequence[int], **more: Any) -> list[SequenceScores]:
+        async def main() -> list[SequenceScores]:
             async with aclosing(scorer_of(server, tmp_path, **more)) as scorer:
                 return await scorer.score(sequences(lengths))
 
@@ -120,8 +121,8 @@ def score(tmp_path: Path) -> Score:
     return score
 
 
-def expected(lengths: Sequence[int]) -> list[list[float]]:
-    return [[-token for token in range(1, length)] for length in lengths]
+def expected(lengths: Sequence[int]) -> list[SequenceScores]:
+    return [SequenceScores([-token for token in range(1, length)]) for length in lengths]
 
 
 def test_batches_hold_so_many_tokens_and_a_longer_sequence_goes_alone(score: Score) -> None:
@@ -186,7 +187,7 @@ def test_what_the_budget_does_not_hold_is_not_sent(score: Score) -> None:
 
 
 def test_before_the_training_only_a_busy_server_is_waited_for(tmp_path: Path) -> None:
-    async def ask(server: Server) -> list[list[float]]:
+    async def ask(server: Server) -> list[SequenceScores]:
         async with aclosing(scorer_of(server, tmp_path)) as scorer:
             return await scorer.score_now(sequences([3]), 1.0)
 
@@ -217,7 +218,7 @@ def test_closing_waits_for_what_is_on_the_wire_keeps_it_and_sends_nothing_more(t
     asyncio.run(main())
     assert server.batches == [[0]]
 
-    async def again() -> list[list[float]]:
+    async def again() -> list[SequenceScores]:
         return await scorer_of(server, tmp_path).score(sequences([2, 2]))
 
     server.hold = None

@@ -1,21 +1,24 @@
 """Connects to a served teacher of the config and checks it before use."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.inference.budget import Budget
+from stillhouse.inference.copier import Copier
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
-from stillhouse.inference.scoring.apis import EchoApi, ScoringApi, SglangApi, VllmApi
-from stillhouse.inference.scoring.journal import SCORES_FILE, ScoreJournal
+from stillhouse.inference.scoring.api import ScoringApi
+from stillhouse.inference.scoring.completions_api import EchoApi, VllmApi
+from stillhouse.inference.scoring.ledger import ScoreLedger, hand_on, open_ledger
 from stillhouse.inference.scoring.scorer import Scorer
-from stillhouse.store import digest
+from stillhouse.inference.scoring.sglang_api import SglangApi
+from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
@@ -27,7 +30,7 @@ def connect(
     temperature: float,
     tokenizer: PreTrainedTokenizerBase,
     alignment: ByteAlignment | None,
-    work_dir: Path,
+    store: ArtifactStore,
     *,
     runtime: RuntimeConfig | None = None,
     budget: Budget | None = None,
@@ -41,8 +44,8 @@ def connect(
         temperature: of sampling.
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they share a vocabulary.
-        work_dir: holds the journal.
-        runtime: hedging, how long to wait for a server, and the store of learnt rate limits; None hedges, does not
+        store: holds the ledger of its scores.
+        runtime: hedging, how long to wait for a server, and where learnt rate limits are kept; None hedges, does not
             wait and keeps none.
         budget: limits its spending; None sets no limit.
         say: shows what is waited for; None when it is over.
@@ -52,10 +55,11 @@ def connect(
         EndpointError: the server does not answer, does not know the model, or gives no log-probabilities.
         TrainingError: it has another vocabulary than `tokenizer`.
         ConfigError: its log-probabilities ignore the temperature.
-        StoreError: the journal cannot be opened.
+        StoreError: the ledger cannot be opened.
     """
     assert settings.base_url is not None
     assert settings.model is not None
+    resources = ExitStack()
     with ExitStack() as opened:
         key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
         server = ModelServer(
@@ -67,9 +71,6 @@ def connect(
         )
         opened.callback(server.close)
         length = _context_length(server, settings.model)
-        identity = digest([settings.kind, settings.model, server.root, temperature])
-        journal = ScoreJournal(work_dir / SCORES_FILE, identity)
-        opened.callback(journal.close)
         controller = shared_controller(
             server.endpoint,
             initial=settings.max_in_flight,
@@ -79,7 +80,7 @@ def connect(
         scorer = Scorer(
             server,
             _api(settings, server, tokenizer),
-            journal,
+            None,
             controller,
             batch_tokens=settings.batch_tokens,
             temperature=temperature,
@@ -92,18 +93,34 @@ def connect(
         )
         # The scoring request also generates one token.
         max_context = None if length is None else length - 1
-        teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, journal, alignment)
-        probe_server(teacher, temperature, tokenizer)
-        opened.pop_all()
+        teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, resources, alignment)
+        probed = probe_server(teacher, temperature, tokenizer)
+        known_by = {"kind": settings.kind, "model": settings.model, "server": server.root, "temperature": temperature}
+        scorer.ledger = opened.enter_context(_shared(open_ledger(store, known_by, probed, settings.top_k or 0), store))
+        resources.push(opened.pop_all())
     return teacher
+
+
+@contextmanager
+def _shared(ledger: ScoreLedger, store: ArtifactStore) -> Iterator[ScoreLedger]:
+    """The ledger, whose files are on the store's object storage, if it has one, once it is closed."""
+    with closing(ledger):
+        if store.remote is None:
+            yield ledger
+            return
+        copier = Copier(partial(hand_on, ledger, store.remote))
+        try:
+            yield ledger
+        finally:
+            copier.stop()
 
 
 def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTokenizerBase) -> ScoringApi:
     assert settings.model is not None
     if settings.kind == "vllm":
-        return VllmApi(settings.model)
+        return VllmApi(settings.model, top_k=settings.top_k or 0)
     if settings.kind == "sglang":
-        return SglangApi()
+        return SglangApi(top_k=settings.top_k or 0)
     with_ids = EchoApi(settings.model)
     try:
         server.post(with_ids.path, with_ids.body([probe_view(tokenizer)], 1.0))

@@ -2,16 +2,16 @@
 
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.model_server import ModelServer
-from stillhouse.inference.scoring.apis import WrongAnswer
-from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.scoring.api import WrongAnswer
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, placed
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, placed
 
 if TYPE_CHECKING:
     from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
@@ -32,8 +32,8 @@ class ServedTeacher:
         kl_coef: factor of its KL.
         max_context: longest input in tokens; None if unknown.
         scorer: sends the requests.
-        server: closed with the teacher.
-        journal: of the scorer; closed with the teacher.
+        server: answers them.
+        resources: closed with the teacher.
         alignment: for a teacher of another vocabulary; None compares ids.
     """
 
@@ -44,7 +44,7 @@ class ServedTeacher:
         max_context: int | None,
         scorer: Scorer,
         server: ModelServer,
-        journal: ScoreJournal,
+        resources: ExitStack,
         alignment: "ByteAlignment | None" = None,
     ) -> None:
         self.name = name
@@ -52,20 +52,27 @@ class ServedTeacher:
         self.max_context = max_context
         self._scorer = scorer
         self._server = server
-        self._journal = journal
+        self._resources = resources
         self._alignment = alignment
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         """See `Teacher`."""
         return self._server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
-        """Log-probabilities of the views' scored tokens in one request that bypasses the journal.
+        """Log-probabilities of the views' scored tokens in one request that bypasses the ledger.
 
         Raises:
             EndpointError: the server does not return them.
         """
-        return self._server.start(self._explained(self._scorer.score_now(views, temperature))).result()
+        scores = self._server.start(self._explained(self._scorer.score_now(views, temperature))).result()
+        return [scored.logprobs for scored in scores]
+
+    def ask_at_once(self, view: TeacherView, temperature: float, count: int) -> list[list[float]]:
+        """The answers to `count` requests of `ask` for the same view at once."""
+        asked = [self._scorer.score_now([view], temperature) for _ in range(count)]
+        futures = [self._server.start(self._explained(request)) for request in asked]
+        return [scored.logprobs for future in futures for scored in future.result()]
 
     def spellings(self, view: TeacherView) -> list[str | None]:
         """The server's text of each token; None where it returns none.
@@ -78,10 +85,9 @@ class ServedTeacher:
     def close(self) -> None:
         """Waits for the requests in progress and closes the connection."""
         self._server.start(self._scorer.aclose()).result()
-        self._server.close()
-        self._journal.close()
+        self._resources.close()
 
-    async def _score(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
+    async def _score(self, requests: Sequence[ScoreRequest]) -> list[TeacherScores]:
         scores = await self._scorer.score([request.read for request in requests])
         return placed(requests, scores, self._alignment)
 
@@ -104,6 +110,11 @@ def _final_error(where: str, failure: Failure) -> StillhouseError:
         return EndpointError(
             f"{where}: {failure.message}. Start the server with a longer context (vLLM: --max-model-len, which counts "
             "one generated token more), or lower on_policy.max_tokens or max_turns"
+        )
+    if "logprobs" in failure.message:
+        return EndpointError(
+            f"{where}: {failure.message}. Lower the teacher's top_k, or start the server with more (vLLM: "
+            "--max-logprobs)"
         )
     if failure.status in (404, 405):
         return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_REMEDY}")

@@ -2,9 +2,11 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
@@ -23,6 +25,18 @@ def test_a_batch_is_read_as_it_was_written_to_the_last_bit(tmp_path: Path) -> No
     write_batch(tmp_path / "b.parquet", batch)
     assert read_batch(tmp_path / "b.parquet") == batch
     assert batch.num_sampled_tokens == 6
+
+
+def test_most_probable_tokens_are_read_as_they_were_written(tmp_path: Path) -> None:
+    top = TopLogprobs.rounded(np.array([[5, 9, 2], [7, 1, 640]]), np.log([[0.5, 0.2, 0.1], [0.9, 0.05, 0.01]]))
+    batch = RolloutBatch(0, 0, [[sample("a", teacher_top=top), sample("b")]])
+    write_batch(tmp_path / "b.parquet", batch)
+    [[first, second]] = read_batch(tmp_path / "b.parquet").parts
+    assert second.teacher_top is None
+    for name in TopLogprobs.__slots__:
+        seen, written = getattr(first.teacher_top, name), getattr(top, name)
+        assert seen.dtype == written.dtype
+        assert np.array_equal(seen, written)
 
 
 def test_a_batch_of_which_nothing_could_be_sampled_is_a_batch(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, finished
 from stillhouse.types import Prompt, PromptMetadata
 
 
@@ -72,9 +72,9 @@ class NotingTeacher:
         self._engines = engines
         self.calls: list[tuple[int, list[str]]] = []
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         self.calls.append((len(self._engines.requests), [request.prompt_id for request in requests]))
-        return finished([[-1.0 if sampled else 0.0 for sampled in request.loss_mask] for request in requests])
+        return finished([TeacherScores([-1.0 * sampled for sampled in request.loss_mask]) for request in requests])
 
     def close(self) -> None:
         pass

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -54,9 +55,14 @@ class ScoringServer:
         self._chance = random.Random(0)
 
     def truth(self, ids: Sequence[int], place: int, temperature: float = 1.0) -> float:
-        """The log-probability of the token at `place`."""
+        """The log-probability of the token at `place`, as a server computes it in float32."""
         seen = sum((position + 1) * token for position, token in enumerate(ids[: place + 1]))
-        return -(1 + seen * 7919 % 997) / 100 / (temperature if self.tempers else 1.0)
+        return float(np.float32(-(1 + seen * 7919 % 997) / 100 / (temperature if self.tempers else 1.0)))
+
+    def best(self, ids: Sequence[int], place: int, count: int) -> list[tuple[int, float]]:
+        """The most probable tokens at `place` and their log-probabilities, of which the token there may be one."""
+        others = [(ids[place] + 1000 * rank, -0.7 * rank) for rank in range(1, count + 1)]
+        return sorted([(ids[place], self.truth(ids, place)), *others], key=lambda pair: -pair[1])[:count]
 
     def answer(self, path: str, body: Body) -> Any:
         with self._lock:
@@ -104,9 +110,9 @@ class ScoringServer:
         for place in range(1, len(ids)):
             logprob = self.truth(ids, place, body["temperature"])
             alternatives = {str(ids[place]): {"logprob": logprob, "rank": 4, "decoded_token": self.spell(ids[place])}}
-            for rank in range(1, self.num_alternatives + 1):
-                alternative = {"logprob": -0.001 * rank, "rank": rank, "decoded_token": "?"}
-                alternatives[str(ids[place] + 1000 * rank)] = alternative
+            best = self.best(ids, place, body["prompt_logprobs"] or self.num_alternatives)
+            for rank, (token, logprob) in enumerate((pair for pair in best if pair[0] != ids[place]), start=1):
+                alternatives[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": "?"}
             pairs = list(alternatives.items())
             self._chance.shuffle(pairs)
             entries.append(dict(pairs))
@@ -130,7 +136,14 @@ class ScoringServer:
                 ]
                 for place in range(start, len(ids))
             ]
-            results.append({"text": "", "meta_info": {"prompt_tokens": len(ids), "input_token_logprobs": triples}})
+            meta = {"prompt_tokens": len(ids), "input_token_logprobs": triples}
+            if count := body.get("top_logprobs_num"):
+                tops = [
+                    [[value, token, None] for token, value in self.best(ids, place, count)]
+                    for place in range(start, len(ids))
+                ]
+                meta["input_top_logprobs"] = [None, *tops[1:]]
+            results.append({"text": "", "meta_info": meta})
         return results
 
 

@@ -51,7 +51,7 @@ def scores_of(ref: str, requests: list[ScoreRequest]) -> list[list[float]]:
 def assert_scores(teacher: Teacher | None, ref: str, requests: list[ScoreRequest]) -> None:
     assert teacher is not None
     for seen, expected in zip(teacher.start(requests).result(), scores_of(ref, requests), strict=True):
-        assert seen == pytest.approx(expected, abs=1e-4)
+        assert seen.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
@@ -136,7 +136,7 @@ def test_a_served_teacher_is_tried_and_used(
         assert isinstance(teacher, ServedTeacher)
         assert not isinstance(teacher, ExactTeacher)
         assert teachers.max_context == scoring_server.max_model_len - 1
-        assert teacher.start(requests).result()[0][1] == scoring_server.truth(requests[0].token_ids, 1)
+        assert teacher.start(requests).result()[0].logprobs[1] == scoring_server.truth(requests[0].token_ids, 1)
 
 
 def test_padded_rows_of_an_embedding_are_no_part_of_what_is_shared(
@@ -188,7 +188,7 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     with loaded(student, tmp_path, teachers=[settings]) as teachers:
         view = teachers.view(trajectory, None)
         request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", view)
-        [scores] = teachers.by_name["far"].start([request]).result()
+        [(scores, _)] = teachers.by_name["far"].start([request]).result()
     assert view is not None
     text = "<|begin|>user: How many?<|stop|><|begin|>assistant: "
     parts = (text, "Ben has 17 eggs.<|stop|>")
@@ -236,7 +236,7 @@ def test_a_longer_view_is_scored_at_the_students_places(
     first = request.loss_mask.index(True)
     hinted = TeacherView([8] * 20 + request.token_ids[first:], [False] * 20 + request.loss_mask[first:])
     with loaded(student, tmp_path, teacher="embedded:teacher") as teachers:
-        [scores] = teachers.by_name["teacher"].start([replace(request, view=hinted)]).result()
+        [(scores, _)] = teachers.by_name["teacher"].start([replace(request, view=hinted)]).result()
     [known] = scores_of("embedded:teacher", [ScoreRequest(hinted.token_ids, hinted.loss_mask, "p")])
     assert scores[first:] == pytest.approx(known[20:], abs=1e-4)
     assert not any(scores[:first])

@@ -20,7 +20,7 @@ from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
 
 CPU = torch.device("cpu")
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32")
@@ -32,16 +32,16 @@ def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int
     return LocalTeacher(LocalSettings("near", 1.0, temperature, batch_tokens, rows), model, CPU, **more)  # type: ignore[arg-type]
 
 
-def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[list[float]]:
+def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[TeacherScores]:
     scores = score_tokens(model, [request.token_ids for request in requests], temperature=temperature)
     return [
-        [value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)]
+        TeacherScores([value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)])
         for row, request in zip(scores, requests, strict=True)
     ]
 
 
-def same(seen: Sequence[Sequence[float]], known: Sequence[Sequence[float]], tolerance: float = 1e-4) -> None:
-    for row, expected_row in zip(seen, known, strict=True):
+def same(seen: Sequence[TeacherScores], known: Sequence[TeacherScores], tolerance: float = 1e-4) -> None:
+    for (row, _), (expected_row, _) in zip(seen, known, strict=True):
         assert row == pytest.approx(expected_row, abs=tolerance)
 
 
@@ -84,7 +84,7 @@ def test_a_reference_has_the_whole_distribution_at_the_sampled_tokens_of_what_th
     known = [
         logprob
         for row, one in zip(teacher.start(asked).result(), asked, strict=True)
-        for logprob, sampled in zip(row, one.loss_mask, strict=True)
+        for logprob, sampled in zip(row.logprobs, one.loss_mask, strict=True)
         if sampled
     ]
     assert seen == pytest.approx(known, abs=1e-4)
@@ -99,7 +99,7 @@ def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(reque
     )  # fmt: skip
     gemma = Gemma2ForCausalLM(config).eval().requires_grad_(False)
     scores = local(gemma).start(requests).result()
-    for request, row in zip(requests, scores, strict=True):
+    for request, (row, _) in zip(requests, scores, strict=True):
         logprobs = gemma(torch.tensor([request.token_ids])).logits[0].float().log_softmax(-1)
         places = [place for place, sampled in enumerate(request.loss_mask) if sampled]
         known = [logprobs[place - 1, request.token_ids[place]].item() for place in places]
@@ -197,7 +197,7 @@ def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_studen
     before = {name: (p.requires_grad, p.detach().clone()) for name, p in student.model.named_parameters()}
     same(teacher.start(requests).result(), expected(base, requests))
     request = requests[1]
-    known = [p for p, sampled in zip(expected(base, [request])[0], request.loss_mask, strict=True) if sampled]
+    known = [p for p, sampled in zip(expected(base, [request])[0].logprobs, request.loss_mask, strict=True) if sampled]
     assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known, abs=1e-4)
     assert student.model.training
     for name, parameter in student.model.named_parameters():
@@ -225,7 +225,7 @@ def test_the_mean_scores_with_the_mean_weights_and_leaves_the_students_alone(
     same(teacher.start(requests).result(), known)
     request = requests[1]
     # Its output layer is still the mean's once the student has its own weights again.
-    masked = [p for p, sampled in zip(known[1], request.loss_mask, strict=True) if sampled]
+    masked = [p for p, sampled in zip(known[1].logprobs, request.loss_mask, strict=True) if sampled]
     assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(masked, abs=1e-4)
     for name, parameter in student.trained_parameters():
         assert torch.equal(parameter, weights[name])

@@ -9,30 +9,32 @@ import pytest
 # Without torch, which takes seconds to import.
 SCORE = """
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
-from stillhouse.inference.scoring.apis import VllmApi
-from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.scoring.completions_api import VllmApi
+from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
-journal = ScoreJournal(Path(sys.argv[2]), "far")
+ledger = ScoreLedger(Path(sys.argv[2]), top_k=3)
 server = ModelServer(sys.argv[1], None, 10.0)
 controller = Controller(RateControl(2, Caps(2)))
-scorer = Scorer(server, VllmApi("big"), journal, controller, batch_tokens=40, temperature=1.0)
-teacher = ServedTeacher("far", 1.0, None, scorer, server, journal)
+scorer = Scorer(server, VllmApi("big", top_k=3), ledger, controller, batch_tokens=40, temperature=1.0)
+teacher = ServedTeacher("far", 1.0, None, scorer, server, ExitStack())
 requests = [ScoreRequest([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
-print(sum(map(sum, teacher.start(requests).result())), flush=True)
+print(sum(sum(scores.logprobs) for scores in teacher.start(requests).result()), flush=True)
 teacher.close()
+server.close()
 assert "torch" not in sys.modules
 """
 IN_FLIGHT = 2 * 2  # sequences of a request, requests at once
 
 
 def test_a_process_that_is_killed_while_it_scores_asks_for_nothing_twice(scoring_server: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCORE, scoring_server.url, str(tmp_path / "scores.sqlite")]
+    command = [sys.executable, "-c", SCORE, scoring_server.url, str(tmp_path / "scores")]
     scoring_server.delay_s = 0.03
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         while len(scoring_server.asked) < 15:

@@ -1,0 +1,90 @@
+"""What is scored, and what the forms of request and answer of servers have in common."""
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
+from stillhouse.types import JsonObject
+
+_LEAST: Final = -9999.0  # written by vLLM and others for minus infinity, which JSON does not have
+_ROUNDING: Final = 1e-3
+
+
+class TokenSequence(Protocol):
+    """A sequence of tokens of which some are scored. Both lists are aligned."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens that the model reads."""
+
+    @property
+    def loss_mask(self) -> list[bool]:
+        """True at the tokens that are scored, never the first."""
+
+
+class ScoringApi(Protocol):
+    """The form of request and answer of one kind of server."""
+
+    path: str
+    """Of the route, from the server's root."""
+
+    def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
+        """The request for all sequences; `spelt` asks for the texts of tokens, where answers may lack them."""
+
+    def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        """Scores of the scored tokens of each sequence.
+
+        Raises:
+            WrongAnswer: the answer does not hold them.
+        """
+
+    def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
+        """How the server writes each token of the one sequence; None where it does not say."""
+
+
+class WrongAnswer(Exception):
+    """An answer with HTTP 200 that lacks the scores; another attempt is useless."""
+
+
+def checked_logprob(value: object, token: int) -> float:
+    """A log-probability of at most 0, in float32.
+
+    Raises:
+        WrongAnswer: no loss can be computed from it.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise WrongAnswer(f"the log-probability of token {token} is {value!r}; expected a number")
+    if not math.isfinite(value) or not _LEAST < value <= _ROUNDING:
+        raise WrongAnswer(
+            f"the log-probability of token {token} is {value}; expected a finite number of at most 0. A token of "
+            "no probability is one that the teacher does not know: check that the server has the student's vocabulary "
+            "and restricts no tokens"
+        )
+    # As it is stored.
+    return float(np.float32(min(value, 0.0)))
+
+
+def top_logprobs(positions: Sequence[Sequence[tuple[int, object]]], top_k: int) -> TopLogprobs:
+    """The `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer.
+
+    Raises:
+        WrongAnswer: positions have different numbers of them, or one is no log-probability.
+    """
+    checked = [[(token, _number(logprob, token)) for token, logprob in pairs] for pairs in positions]
+    best = [sorted(pairs, key=lambda pair: -pair[1])[:top_k] for pairs in checked]
+    counts = {len(pairs) for pairs in best}
+    if len(counts) > 1 or 0 in counts:
+        raise WrongAnswer(
+            f"it has {min(counts)} to {max(counts)} most probable tokens at a position; expected {top_k} at each. Does "
+            "the server cap their number?"
+        )
+    return TopLogprobs.of(best)
+
+
+def _number(value: object, token: int) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value > _ROUNDING:
+        raise WrongAnswer(f"the log-probability of token {token} is {value!r}; expected a number of at most 0")
+    return min(float(value), 0.0)

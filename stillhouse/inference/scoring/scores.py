@@ -1,0 +1,75 @@
+"""Scores of given tokens by a teacher, as they are stored and trained on.
+
+Dimensions: N scored tokens of a sequence, K a teacher's most probable tokens at each.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+_ROUNDING: Final = 1e-6
+"""Mass of the others below which 1 less the mass of the best is rounding: float32 logits of a size of 30, less their
+normaliser, are off by some 2e-6."""
+_LEAST_LOGPROB: Final = -100.0
+"""Of a token that a server gives no probability (vLLM writes -9999)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopLogprobs:
+    """A teacher's most probable tokens at N positions, and the mass of all others.
+
+    Half precision is off by at most 2^-11 of a value: of a log-probability between -1 and 0 by 0.0002, between -16 and
+    -8 by 0.004. The values are rounded when they arrive, so that stored ones train to the same bits.
+    """
+
+    ids_NK: np.ndarray
+    """int32, best first, each id at most once."""
+    logprobs_NK: np.ndarray
+    """float16, in nats."""
+    log_others_N: np.ndarray
+    """float16, logarithm of the mass of all other tokens. Below 1e-6 the mass of the best does not tell it; it is then
+    that of the last of the best, which the next token does not exceed."""
+
+    @classmethod
+    def of(cls, positions: Iterable[Sequence[tuple[int, float]]]) -> Self:
+        """Those of the same number of pairs of id and log-probability at each position, best first."""
+        pairs = list(positions)
+        ids_NK = np.array([[token for token, _ in best] for best in pairs], dtype=np.int32)
+        logprobs_NK = np.array([[logprob for _, logprob in best] for best in pairs], dtype=np.float64)
+        return cls.rounded(ids_NK.reshape(len(pairs), -1), logprobs_NK.reshape(len(pairs), -1))
+
+    @classmethod
+    def rounded(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
+        """Those of exact log-probabilities."""
+        others_N = 1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1)
+        last_N = np.clip(logprobs_NK[:, -1], _LEAST_LOGPROB, math.log(_ROUNDING))
+        log_others_N = np.where(others_N < _ROUNDING, last_N, np.log(np.maximum(others_N, _ROUNDING)))
+        rounded_NK = np.maximum(logprobs_NK, _LEAST_LOGPROB).astype(np.float16)
+        return cls(ids_NK.astype(np.int32), rounded_NK, log_others_N.astype(np.float16))
+
+    def best(self, count: int) -> "TopLogprobs":
+        """The first `count` at each position; the mass of the rest goes to the others."""
+        if count >= self.ids_NK.shape[1]:
+            return self
+        rest_N = np.exp(self.logprobs_NK[:, count:].astype(np.float64)).sum(axis=1)
+        log_others_N = np.log(np.exp(self.log_others_N.astype(np.float64)) + rest_N)
+        return TopLogprobs(self.ids_NK[:, :count], self.logprobs_NK[:, :count], log_others_N.astype(np.float16))
+
+    def part(self, first: int, last: int) -> "TopLogprobs":
+        """Those of the positions from `first` to before `last`."""
+        return TopLogprobs(self.ids_NK[first:last], self.logprobs_NK[first:last], self.log_others_N[first:last])
+
+
+class SequenceScores(NamedTuple):
+    """Scores of the N scored tokens of one sequence, in order."""
+
+    logprobs: list[float]
+    top: TopLogprobs | None = None
+    """None where only the tokens themselves were asked for."""
+
+    def part(self, first: int, last: int) -> "SequenceScores":
+        """Those of the scored tokens from `first` to before `last`."""
+        return SequenceScores(self.logprobs[first:last], None if self.top is None else self.top.part(first, last))
