@@ -62,7 +62,7 @@ _CPU: Final = torch.device("cpu")
 class Likelihood:
     """Cross-entropy of all tokens but the first two."""
 
-    temperature = 1.0
+    temperature = divergence_temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 

@@ -23,7 +23,7 @@ from prefect.settings import get_current_settings
 
 from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
 
-FLOWS: Final = ("distill", "evaluate-models", "generate", "train-on-policy", "train-sft")
+FLOWS: Final = ("distill", "evaluate-models", "generate", "score-rows", "train-on-policy", "train-sft")
 """What people start. Others that share the server may beat slower or wait longer, and are not touched."""
 _STAGE_FLOW: Final = "run-stage"
 """A stage of another flow run, which waits for it and starts it again: nobody is notified of it."""

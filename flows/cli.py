@@ -9,7 +9,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from pkgutil import resolve_name
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from dotenv import load_dotenv
@@ -18,7 +18,7 @@ from flows.verbs import Overrides
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
-from flows.verbs.run_config import config_from, config_in, row_numbers, shown_progress
+from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
 from flows.verbs.students import publish
 from flows.verbs.trial import show_preview, try_config
 from flows.verbs.watch import watch
@@ -100,6 +100,32 @@ def sft(config: ConfigPath, overrides: Overrides = None) -> None:
 def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
     """Distil on what the student itself samples, starting from student.model."""
     _run("flows.train_on_policy:train_on_policy", config_in(config, overrides or ()))
+
+
+@app.command()
+def score(
+    source: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .parquet, a dataset's folder.")
+    ],
+    model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher: a model, or its name there.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Its vLLM or SGLang server, up to and with /v1.")] = None,
+    kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="What the server is.")] = "vllm",
+    student: Annotated[str | None, typer.Option(help="Model by whose template and tokens rows are read.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option("-k", "--top-k", min=1, help="Most probable tokens to keep. [20]")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Have a teacher score rows once, for the loss `kl`: each token and the most probable ones in its place.
+
+    Run the same command again after an interruption: what was scored is not scored again.
+    """
+    options: dict[str, object] = {"sft.top_k": top_k, "student.model": student}
+    if base_url is None:
+        options["sft.teacher"] = model
+    else:
+        options["sft.teachers"] = [{"name": "teacher", "model": model, "kind": kind, "base_url": base_url}]
+    _run("flows.score_rows:score_rows", scoring_config(source, options, overrides or ()))
 
 
 @app.command()

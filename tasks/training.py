@@ -24,6 +24,7 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.scoring import score_rows
 
 SFT = Stage("sft", version=2)
 ON_POLICY = Stage("on_policy", version=5)
@@ -31,6 +32,7 @@ ON_POLICY = Stage("on_policy", version=5)
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
     """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
+    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if config.sft.loss == "kl" else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,
@@ -42,6 +44,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         student=config.student,
         sft=config.sft,
         tools=config.tools if config.sft.generate_every_steps else None,
+        **scored,
     )
     return trained_student("sft", artifact)
 
@@ -84,10 +87,16 @@ def sft_task(
     tools: ToolsConfig | None,
     key: str,
     context: RunContext,
+    scores: Artifact | None = None,
 ) -> Artifact:
     """Trains on rows. A training that was killed continues from its checkpoint."""
-    folder = None if dataset is None else dataset.uri
-    job = {"method": "sft", "sft": sft, "dataset_folder": folder, "tools": tools or ToolsConfig()}
+    job = {
+        "method": "sft",
+        "sft": sft,
+        "dataset_folder": None if dataset is None else dataset.uri,
+        "scores_folder": None if scores is None else scores.uri,
+        "tools": tools or ToolsConfig(),
+    }
     return _train(job, start, student, SFT, key, context, context.runtime)
 
 

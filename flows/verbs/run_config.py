@@ -53,6 +53,34 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
     return config
 
 
+def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
+    """The config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
+
+    Args:
+        source: a config, or rows as `sft.sources` takes them.
+        options: values by key of the config.
+        overrides: `section.key=value`, which win over the options.
+
+    Raises:
+        ConfigError: a key or value is wrong, or there is no such file or folder.
+    """
+    settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    settings = ['sft.loss="kl"', *settings, *overrides]
+    if source.suffix in {".yaml", ".yml"}:
+        return config_in(source, settings)
+    if not source.exists():
+        raise ConfigError(
+            f"INPUT {source}: there is no such file; expected a config (.yaml), or rows to score: .jsonl, .parquet or "
+            "the folder of a dataset"
+        )
+    body = {"sft": {"dataset_weight": 0.0, "sources": [{"path": str(source)}], "loss": "kl"}}
+    config = parse_config(body, origin=str(source), overrides=settings)
+    if not config.sft.teacher and not config.sft.teachers:
+        raise ConfigError("no teacher is named for the rows. Add -m MODEL, and for a server --base-url URL")
+    _require_models(config)
+    return config
+
+
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
     """The config in a file, as `load_config` reads it, whose local models fit.
 
@@ -79,6 +107,7 @@ def _prompts_without_teacher(config: DistillConfig) -> str | None:
 
 def _require_models(config: DistillConfig) -> None:
     refs = {"student.model": config.student.model, "on_policy.teacher": config.on_policy.teacher or ""}
+    refs["sft.teacher"] = config.sft.teacher or ""
     if config.teacher.base_url is None:
         refs["teacher.model"] = config.teacher.model
     for key, ref in refs.items():

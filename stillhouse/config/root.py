@@ -83,6 +83,17 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _soft_targets_have_a_teacher(self) -> Self:
+        sft, teacher = self.sft, self.teacher
+        if sft.enabled and sft.loss == "kl" and not sft.teacher and not sft.teachers and teacher.base_url is not None:
+            raise ValueError(
+                f"sft.loss is `kl`, sft.teacher is not set, and the teacher {teacher.model!r} is behind "
+                f"{teacher.base_url}, which gives no distribution at given tokens. Name a local model in "
+                "sft.teacher or a vLLM or SGLang server in sft.teachers, or learn its text alone by the loss `nll`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
         names = [source.name for source in self.prompts.sources]
         if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:

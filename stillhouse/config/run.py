@@ -18,6 +18,7 @@ StageName = Literal[
     "duplicates",
     "dataset",
     "approval",
+    "scores",
     "sft",
     "on_policy",
     "evaluation",

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 
 
@@ -191,9 +192,26 @@ class SftConfig(TrainerConfig):
     train_on_tool_calls: bool = True
     """Learn the tool calls, with the end of a turn that makes some. Off for a student that is only to read results and
     answer."""
-    loss: Literal["nll", "dft"] = "nll"
-    """Cross-entropy, or cross-entropy weighted by the probability of the token (dynamic fine-tuning). `nll` first;
-    `dft` learns less of what the student finds improbable, and generalised better in its paper (Wu et al., 2025)."""
+    loss: Literal["nll", "dft", "kl"] = "nll"
+    """Cross-entropy, cross-entropy weighted by the probability of the token (dynamic fine-tuning), or the KL from a
+    teacher that scores the rows once. `nll` first; `dft` learns less of what the student finds improbable, and
+    generalised better in its paper (Wu et al., 2025); `kl` learns from each token what else could stand there."""
+    teacher: str | None = later_field(None)
+    """Local model that scores the rows for `kl`, of the student's vocabulary; None takes the teacher's own model, which
+    must then be a local one."""
+    teachers: tuple[OnPolicyTeacher, ...] = later_field((), max_length=1)
+    """In place of `teacher`, one with settings of its own: a local model, or one behind vLLM or SGLang."""
+    top_k: int = later_field(20, ge=1)
+    """Most probable tokens of the teacher that `kl` compares at each token, all others being one more. 20 leaves little
+    of a sharp teacher to the others (`soft_targets_others`); 100 takes five times the space (610 bytes a token)."""
+    soft_weight: float = later_field(1.0, gt=0.0)
+    """Factor of the KL."""
+    hard_weight: float = later_field(0.0, ge=0.0)
+    """Factor of the cross-entropy beside the KL. 0 where the teacher wrote the rows itself; up to 1 for rows that are
+    better than the teacher (ROLL's supervised distillation has 0.5 each)."""
+    soft_temperature: float = later_field(1.0, gt=0.0)
+    """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
+    section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of each target's probability spread over the whole vocabulary. 0 for what a teacher wrote; up to 0.1 for
     noisy texts of people."""
@@ -217,6 +235,34 @@ class SftConfig(TrainerConfig):
             raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
         if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
             raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
-        if self.loss == "dft" and self.label_smoothing:
-            raise ValueError("sft.label_smoothing has no effect with sft.loss `dft`; expected one of them")
+        if self.label_smoothing and (self.loss == "dft" or (self.loss == "kl" and self.hard_weight == 0.0)):
+            raise ValueError(f"sft.label_smoothing has no effect with sft.loss `{self.loss}`; expected one of them")
         return self
+
+    @model_validator(mode="after")
+    def _a_teacher_of_soft_targets(self) -> Self:
+        if self.loss != "kl":
+            names = ("teacher", "teachers", "top_k", "soft_weight", "hard_weight", "soft_temperature")
+            fields = type(self).model_fields
+            if unused := [f"sft.{name}" for name in names if getattr(self, name) != fields[name].default]:
+                raise ValueError(f"sft.loss `{self.loss}` has no use for {', '.join(unused)}; expected loss `kl`")
+            return self
+        if self.teacher is not None and self.teachers:
+            raise ValueError("sft.teacher and sft.teachers are both set; put the model of `teacher` into `teachers`")
+        for teacher in self.teachers:
+            if teacher.kind not in ("local", "vllm", "sglang") or teacher.alignment != "ids":
+                raise ValueError(
+                    f"teacher {teacher.name!r} of sft.teachers is of kind {teacher.kind!r} with alignment "
+                    f"{teacher.alignment!r}, which gives no distribution over the student's vocabulary; expected "
+                    "`local`, `vllm` or `sglang` with `ids`"
+                )
+            if teacher.hint or teacher.routes or teacher.kl_coef or teacher.top_k:
+                raise ValueError(
+                    f"teacher {teacher.name!r} of sft.teachers scores the rows as they are: leave out its hint, "
+                    "routes, kl_coef and top_k (sft.top_k is for all rows)"
+                )
+        return self
+
+    def scoring_teacher(self, default_ref: str | None) -> OnPolicyTeacher:
+        """The teacher of the loss `kl`; `default_ref` is the local model where none is named."""
+        return self.teachers[0] if self.teachers else OnPolicyTeacher(name="teacher", model=self.teacher or default_ref)

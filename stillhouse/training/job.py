@@ -17,6 +17,7 @@ from stillhouse.config import (
     ToolsConfig,
 )
 from stillhouse.store import digest, file_sha256
+from stillhouse.store.artifacts import artifact_in
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import JsonObject
 
@@ -57,7 +58,8 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["sft", "on_policy"]
+    method: Literal["sft", "on_policy", "scores"]
+    """`scores` trains nothing: a teacher scores the rows that SFT learns from by the loss `kl`."""
     student_ref: str
     """The model to start from: a model ref, or the folder of an earlier student, whose adapter is then continued."""
     student: StudentConfig
@@ -65,6 +67,8 @@ class TrainJob(BaseModel):
     on_policy: OnPolicyConfig | None = None
     dataset_folder: Path | None = None
     """SFT: a dataset artifact's folder; None where its weight is zero."""
+    scores_folder: Path | None = None
+    """SFT: the teacher's scores of the rows, where the loss is `kl`."""
     prompts_file: Path | None = None
     """On-policy: prompts to sample from, as `stillhouse.store.records` writes them."""
     metadata_file: Path | None = None
@@ -73,7 +77,8 @@ class TrainJob(BaseModel):
     """On-policy: prompts that are not trained on, to measure on; their metadata is in `held_out_metadata_file`."""
     held_out_metadata_file: Path | None = None
     teacher_ref: str | None = None
-    """On-policy: the local model that scores where `on_policy.teachers` names none; None where nothing is scored."""
+    """The local model that scores where `on_policy` or `sft` names none; None where nothing is
+    scored."""
     tools: ToolsConfig = ToolsConfig()
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own."""
@@ -84,12 +89,12 @@ class TrainJob(BaseModel):
     """Where the finished student is written."""
     runtime: RuntimeConfig = RuntimeConfig()
     budget: BudgetConfig = BudgetConfig()
-    """On-policy: what teachers behind servers may spend."""
+    """What teachers behind servers may spend."""
     tracking: TrackingTarget | None = None
 
     @model_validator(mode="after")
     def _method_has_what_it_needs(self) -> Self:
-        needed = {"sft": ["sft"], "on_policy": ["on_policy", "prompts_file"]}[self.method]
+        needed = {"sft": ["sft"], "scores": ["sft"], "on_policy": ["on_policy", "prompts_file"]}[self.method]
         if self.sft is not None and self.sft.dataset_weight > 0.0:
             needed.append("dataset_folder")
         if self.on_policy is not None and self.on_policy.generate_every_steps is not None:
@@ -101,7 +106,7 @@ class TrainJob(BaseModel):
 
     @property
     def trainer(self) -> SftConfig | OnPolicyConfig:
-        config = self.sft if self.method == "sft" else self.on_policy
+        config = self.on_policy if self.method == "on_policy" else self.sft
         assert config is not None
         return config
 
@@ -115,6 +120,14 @@ class TrainJob(BaseModel):
         }
         if self.dataset_folder is not None:
             facts["dataset"] = source_fingerprint(SftSource(path=str(self.dataset_folder)))
+        if self.scores_folder is not None:
+            scores = artifact_in(self.scores_folder)
+            facts["scores"] = scores and scores.fingerprint
+        if self.method == "scores":
+            assert self.sft is not None
+            teacher = self.sft.scoring_teacher(self.teacher_ref)
+            model = str(teacher.model)
+            facts["teachers"] = {teacher.name: model_identity(model) if teacher.is_local else model}
         if self.sft is not None:
             facts["sources"] = [source_fingerprint(source) for source in self.sft.sources]
         if self.prompts_file is not None and self.on_policy is not None:
@@ -136,7 +149,7 @@ class TrainJob(BaseModel):
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
-        if self.method == "sft":
+        if self.method != "on_policy":
             # They bound answers sampled for validation only.
             del fields["max_tokens"], fields["max_turns"]
         return fields

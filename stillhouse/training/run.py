@@ -30,6 +30,7 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSett
 from stillhouse.training.ranks import Ranks, join_ranks
 from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
+from stillhouse.training.scoring.run import score_rows
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.sft.row_forms import validation_prompts
 from stillhouse.training.trajectories import SampledTrajectory
@@ -43,7 +44,7 @@ _PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
 
 
 def run_job(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts.
+    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts; or scores rows (`score_rows`).
 
     Raises:
         StillhouseError: of the kinds that students, methods and trainer name.
@@ -59,6 +60,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     ):
         ranks.barrier()
         make_repeatable(job.trainer.seed, job.runtime.num_threads, ranks.device)
+        if job.method == "scores":
+            return score_rows(job, ranks, progress)
         # Weights that will be sharded are loaded on the CPU; 4-bit weights on their device.
         is_sharded = ranks.size > 1 and job.student.parameters != "qlora"
         device = torch.device("cpu") if is_sharded else ranks.device
@@ -131,6 +134,7 @@ def _method(
             work_dir=job.work_dir,
             num_processes=job.runtime.label_processes,
             ranks=ranks,
+            scores_folder=job.scores_folder,
         )
     return load_on_policy(job, student, listener, averaged, resources, progress)
 

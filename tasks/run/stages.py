@@ -12,12 +12,13 @@ EVALUATION_OF: Final = "evaluation of "
 def planned_stages(flow: str, config: DistillConfig) -> list[str]:
     """Names of the stages as a run records them, in their order; those that only a run finds out about are missing."""
     students = [name for name in ("sft", "on_policy") if _trains(name, flow, config)]
-    needs_dataset = flow == "generate" or ("sft" in students and config.sft.dataset_weight > 0.0)
-    stages = ["prompts"] if needs_dataset or flow != "train-sft" else []
+    scores = ["scores"] * (flow == "score-rows" or ("sft" in students and config.sft.loss == "kl"))
+    needs_dataset = flow == "generate" or ((scores or "sft" in students) and config.sft.dataset_weight > 0.0)
+    stages = ["prompts"] if needs_dataset or flow not in ("train-sft", "score-rows") else []
     if needs_dataset:
         stages += _dataset_stages(config)
-        stages += ["approval"] * (config.approval.enabled and flow != "generate")
-    stages += students
+        stages += ["approval"] * (config.approval.enabled and flow not in ("generate", "score-rows"))
+    stages += [*scores, *students]
     if flow == "evaluate-models" or (flow == "distill" and config.evaluation.enabled):
         stages += [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
         stages += ["comparison"]

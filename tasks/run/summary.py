@@ -19,6 +19,7 @@ _RESULTS = {
     "judge": "{judged} judged",
     "difficulty": "{rows} measured",
     "embeddings": "{rows} measured",
+    "scores": "{rows} scored, {teacher_nll:.3g} nats a token",
 }
 """Results by stage, with names of facts; those of trainings are their steps."""
 _LEFT_OUT = {
@@ -74,7 +75,7 @@ def _result(stage: StageOutcome) -> str:
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:
     """Tokens, seconds of this run, and whether an earlier run paid for them."""
-    names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens")
+    names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens", "scored_tokens")
     tokens = sum(stage.result.facts.get(name) or 0 for stage in stages for name in names)
     seconds = sum(stage.seconds for stage in stages)
     num_cached = sum(stage.cached for stage in stages)

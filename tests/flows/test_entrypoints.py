@@ -18,6 +18,7 @@ FLOWS = {
     "distill": "distill",
     "evaluate_models": "evaluate-models",
     "generate": "generate",
+    "score_rows": "score-rows",
     "train_on_policy": "train-on-policy",
     "train_sft": "train-sft",
 }

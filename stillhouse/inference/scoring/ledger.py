@@ -12,12 +12,15 @@ import threading
 import time
 import uuid
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.copier import Copier
 from stillhouse.inference.scoring.api import TokenSequence
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.scoring.segments import SEGMENT, Place, SegmentWriter, find_keys, read_scores
@@ -30,6 +33,7 @@ from stillhouse.types import JsonObject
 LEDGER: Final = "scores"
 """Folder of the ledger in a store."""
 TEACHER_FILE: Final = "teacher.json"
+_IDENTITY_DIGITS: Final = 16
 SAME_TEACHER: Final = 0.05
 """Difference in nats a token up to which two answers are those of one model: half-precision servers round differently
 in another batch."""
@@ -60,7 +64,8 @@ class ScoreLedger:
         except OSError as error:
             raise _unreadable(folder, error) from error
 
-    def key(self, sequence: TokenSequence) -> bytes:
+    @staticmethod
+    def key(sequence: TokenSequence) -> bytes:
         """The key of a sequence and which of its tokens are scored."""
         hasher = hashlib.sha256(array("q", sequence.token_ids).tobytes())
         hasher.update(bytes(sequence.loss_mask))
@@ -137,11 +142,11 @@ def _unreadable(folder: Path, error: OSError) -> StoreError:
     return StoreError(f"ledger of scores {folder}: cannot be read: {error}. Mend the permissions there")
 
 
-def open_ledger(store: ArtifactStore, teacher: JsonObject, probe: Sequence[float], top_k: int = 0) -> ScoreLedger:
-    """The ledger of a teacher; on object storage it begins with what other machines handed on.
-
-    A server's name and address do not tell its weights. Where it scores the tokens of the probe otherwise than when its
-    scores were recorded, it is another teacher, with a folder of its own.
+@contextmanager
+def open_ledger(
+    store: ArtifactStore, teacher: JsonObject, probe: Sequence[float], top_k: int = 0
+) -> Iterator[ScoreLedger]:
+    """The ledger of a teacher. On object storage it begins with what other machines handed on, and is handed on itself.
 
     Args:
         store: holds the ledger.
@@ -152,11 +157,28 @@ def open_ledger(store: ArtifactStore, teacher: JsonObject, probe: Sequence[float
     Raises:
         StoreError: it cannot be read or written, or the storage cannot be reached.
     """
-    identity = digest(teacher)[:16]
     if store.remote is not None:
-        _fetch(store.remote, store.root, identity)
+        _fetch(store.remote, store.root, digest(teacher)[:_IDENTITY_DIGITS])
+    with closing(ScoreLedger(_folder_of(store.root, teacher, probe), top_k)) as ledger:
+        if store.remote is None:
+            yield ledger
+            return
+        copier = Copier(partial(hand_on, ledger, store.remote))
+        try:
+            yield ledger
+        finally:
+            copier.stop()
+
+
+def _folder_of(root: Path, teacher: JsonObject, probe: Sequence[float]) -> Path:
+    """The teacher's folder.
+
+    A server's name and address do not tell its weights. Where it scores the tokens of the probe otherwise than when its
+    scores were recorded, it is another teacher, with a folder of its own.
+    """
+    identity = digest(teacher)[:_IDENTITY_DIGITS]
     for number in count(1):
-        folder = store.root / LEDGER / f"{identity}-{number}"
+        folder = root / LEDGER / f"{identity}-{number}"
         try:
             known = json.loads((folder / TEACHER_FILE).read_bytes())["probe"]
         except FileNotFoundError:
@@ -168,7 +190,7 @@ def open_ledger(store: ArtifactStore, teacher: JsonObject, probe: Sequence[float
                     folder.with_name(f"{identity}-{number - 1}"),
                 )
             write_atomic(folder / TEACHER_FILE, canonical_json({**teacher, "probe": list(probe)}))
-            break
+            return folder
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{folder / TEACHER_FILE}: cannot be read: {error}. Delete {folder}, and its tokens are scored again"
@@ -176,8 +198,8 @@ def open_ledger(store: ArtifactStore, teacher: JsonObject, probe: Sequence[float
         if len(known) == len(probe) and all(
             abs(one - other) <= SAME_TEACHER for one, other in zip(known, probe, strict=True)
         ):
-            break
-    return ScoreLedger(folder, top_k)
+            return folder
+    raise AssertionError
 
 
 def hand_on(ledger: ScoreLedger, remote: RemoteFolder) -> int:

@@ -80,6 +80,7 @@ def fused_loss(
     *,
     scale: float,
     temperature: float = 1.0,
+    divergence_temperature: float | None = None,
     wants: Set[ScoreName] = frozenset(),
     divergence: Sequence[Divergence] = (),
     reference: Reference | TopReference | None = None,
@@ -102,6 +103,7 @@ def fused_loss(
         method_loss: called with the scores and values of one chunk after the other.
         scale: factor of the loss.
         temperature: of the softmax.
+        divergence_temperature: of both softmaxes where student and teacher are compared; None takes `temperature`.
         wants: scores beside those that are always computed.
         divergence: terms of the scores' divergence from the teacher.
         reference: the teacher at the same positions; None for no teacher.
@@ -125,14 +127,23 @@ def fused_loss(
         cap = None if scaling.cap is None else SoftCap(scaling.factor, scaling.cap, buffer_CV, compiled=compiled)
         # A factor alone is part of the temperature.
         softness = temperature if cap is not None else temperature / scaling.factor
+        compared_at = temperature if divergence_temperature is None else divergence_temperature
+        compared_softness = softness * (compared_at / temperature)
         comparison: Comparison
         if isinstance(reference, TopReference):
             comparison = TopComparison(
-                reference, targets_N, divergence, wants, buffer_CV, softness=softness, compiled=compiled
+                reference, targets_N, divergence, wants, buffer_CV, softness=compared_softness, compiled=compiled
             )
         else:
             comparison = TeacherComparison(
-                reference, targets_N, divergence, temperature, wants, buffer_CV, softness=softness, compiled=compiled
+                reference,
+                targets_N,
+                divergence,
+                compared_at,
+                wants,
+                buffer_CV,
+                softness=compared_softness,
+                compiled=compiled,
             )
         # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
@@ -148,6 +159,8 @@ def fused_loss(
                 totals.add(method_loss(scores, chunk_values), scale)
                 continue
             losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / softness)
+            if slopes.divergence_C is not None and compared_softness != softness:
+                slopes = slopes._replace(divergence_C=slopes.divergence_C * (softness / compared_softness))
             totals.add(losses, scale)
             if is_compiled:
                 compiled_gradients_(logits_CV, scores, slopes, compared.gradients_CS, softness)

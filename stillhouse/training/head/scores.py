@@ -24,9 +24,9 @@ class TokenScores:
     In float32, or in float64 where the model is. A loss may be differentiated through `logprobs_N`,
     `log_normalisers_N`, `mean_logprobs_N` and `divergence_N`; the others carry no gradient.
 
-    Comparisons with a teacher are over the ids that both share, at the same temperature; with a `TopReference` over its
-    ids and all others as one. They are present whenever the method has divergence terms or wants `reverse_kl`; a
-    microbatch without a teacher counts as one without difference.
+    Comparisons with a teacher are over the ids that both share, both at `divergence_temperature`; with a `TopReference`
+    over its ids and all others as one. They are present whenever the method has divergence terms or wants `reverse_kl`;
+    a microbatch without a teacher counts as one without difference.
     """
 
     targets_N: Tensor
@@ -98,6 +98,10 @@ class TokenLoss(Protocol):
     @property
     def temperature(self) -> float:
         """Divides the logits."""
+
+    @property
+    def divergence_temperature(self) -> float:
+        """Divides the logits of student and teacher where they are compared."""
 
     @property
     def wants(self) -> frozenset[ScoreName]:

@@ -201,6 +201,7 @@ class StudentStep(nn.Module):
             method.loss,
             scale=scale,
             temperature=method.temperature,
+            divergence_temperature=method.divergence_temperature,
             wants=method.wants,
             divergence=method.divergence,
             reference=reference,

@@ -74,7 +74,7 @@ class OnPolicy:
         self._prompt_facts = prompt_facts
         self._activity = activity
         self.num_steps = config.num_steps
-        self.temperature = config.temperature
+        self.temperature = self.divergence_temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
         self.divergence: Sequence[Divergence] = objective.divergence
 

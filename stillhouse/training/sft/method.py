@@ -1,7 +1,8 @@
 """Supervised fine-tuning on the teacher's conversations.
 
 A batch is the next samples of the mixture. The loss is the cross-entropy of the assistant's tokens: text, reasoning and
-tool calls with their end-of-turn token, but not prompts and tool output.
+tool calls with their end-of-turn token, but not prompts and tool output; or the KL from what a teacher finds probable
+at each of them.
 """
 
 import math
@@ -13,13 +14,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.loop.row_order import Mixture
-from stillhouse.training.losses import cross_entropy, dft, z_loss
+from stillhouse.training.losses import cross_entropy, dft, soft_targets, z_loss
 from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
+from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.tokens import load_data
 from stillhouse.types import JsonObject, Sample
@@ -35,7 +37,6 @@ class Sft:
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
-    divergence: tuple[Divergence, ...] = ()
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Sft:
         token_bytes: Sequence[int],
         config: SftConfig,
         facts: JsonObject,
+        soft_targets: SoftTargets | None = None,
     ) -> None:
         self.validation = validation
         self.num_steps = order.num_steps
@@ -54,6 +56,9 @@ class Sft:
         self.facts = facts
         self._bytes_V = torch.tensor(token_bytes, dtype=torch.float32)
         self._config = config
+        self._soft_targets = soft_targets
+        self.divergence = () if soft_targets is None else (Divergence(kind="forward_kl"),)
+        self.divergence_temperature = config.soft_temperature
 
     def batch(self, step: int) -> Batch:
         """The samples of `step` in the order of their epoch."""
@@ -63,21 +68,32 @@ class Sft:
     def partition(self, sample: Sample) -> str:
         return ""
 
-    def reference(self, samples: Sequence[Sample]) -> None:
-        return None
+    def reference(self, samples: Sequence[Sample]) -> TopReference | None:
+        """The teacher of the soft targets, if there are any."""
+        return self._soft_targets.reference(samples) if self._soft_targets is not None and samples else None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """None."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The configured loss, with the metrics nll, token_accuracy and bits_per_byte.
+        """The configured loss, with the metrics nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
 
         bits_per_byte is the negative log-likelihood in bits over the bytes of the targets' text, which can be compared
         between tokenizers.
         """
         config = self._config
-        if config.loss == "dft":
+        soft: dict[str, Tensor] = {}
+        if scores.divergence_N is not None:
+            losses_N = soft_targets(
+                cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, config.label_smoothing),
+                scores.divergence_N,
+                soft_weight=config.soft_weight,
+                hard_weight=config.hard_weight,
+                temperature=config.soft_temperature,
+            )
+            soft = {"forward_kl": scores.divergence_N.detach()}
+        elif config.loss == "dft":
             losses_N = dft(scores.logprobs_N)
         else:
             losses_N = cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, config.label_smoothing)
@@ -87,7 +103,7 @@ class Sft:
         self._bytes_V = self._bytes_V.to(nll_N.device)
         return TokenLosses(
             losses_N,
-            means={"nll": nll_N, "token_accuracy": scores.is_top_N.to(nll_N.dtype)},
+            means={"nll": nll_N, "token_accuracy": scores.is_top_N.to(nll_N.dtype), **soft},
             ratios={"bits_per_byte": (nll_N / math.log(2), self._bytes_V[scores.targets_N].to(nll_N.dtype))},
         )
 
@@ -101,8 +117,12 @@ def load_sft(
     work_dir: Path,
     num_processes: int | None,
     ranks: Ranks,
+    scores_folder: Path | None = None,
 ) -> Sft:
-    """The method over a dataset artifact, if there is one, and the config's sources; collective."""
+    """The method over a dataset artifact, if there is one, and the config's sources; collective.
+
+    `scores_folder` holds the teacher's scores of the rows for the loss `kl`.
+    """
     sources = all_sources(dataset_folder, config)
     rendering = Rendering.of(config, max_length)
     data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)
@@ -110,4 +130,5 @@ def load_sft(
     order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
     counts = data.total
     facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts[name]}
-    return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts)
+    soft = None if scores_folder is None else SoftTargets(scores_folder, config.top_k)
+    return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts, soft)

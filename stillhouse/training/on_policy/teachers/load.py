@@ -1,7 +1,7 @@
 """Loads the teachers of a config and checks each before sampling starts."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +18,15 @@ from stillhouse.inference.budget import Budget
 from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
-from stillhouse.training.on_policy.teachers.probe import probe
+from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies, stop_token_warning
 
@@ -131,7 +130,7 @@ class _Loading:
                     say=self.say,
                 )
         if isinstance(teacher, LocalTeacher):
-            _probe_local(teacher, tokenizer or self.student.tokenizer)
+            probe_local(teacher, tokenizer or self.student.tokenizer)
         return Route(settings.name, teacher, settings.routes, self._views(settings, tokenizer))
 
     def _tokenizer(self, settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
@@ -236,15 +235,6 @@ def _device(teacher: str, name: str) -> torch.device:
             "`cpu`, or leave `device` out to take the student's"
         ) from error
     return device
-
-
-def _probe_local(teacher: LocalTeacher, tokenizer: PreTrainedTokenizerBase) -> None:
-    def score(views: Sequence[TeacherView]) -> list[list[float]]:
-        requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
-        answers = teacher.start(requests).result()
-        return [answer.logprobs[1:] for answer in answers]
-
-    probe(teacher.name, score, tokenizer)
 
 
 def _is_local(ref: str) -> bool:

@@ -35,6 +35,8 @@ class LocalSettings:
     batch_tokens: int
     vocabulary: int
     """Ids below it are shared with the student."""
+    top_k: int = 0
+    """Most probable tokens to give beside the scored ones."""
 
 
 class LocalTeacher:
@@ -76,7 +78,8 @@ class LocalTeacher:
         """See `Teacher`; finished when it returns."""
         views = [request.read for request in requests]
         with self._reading():
-            scores = self._packed.scores(views, self._settings.temperature, self._settings.batch_tokens)
+            settings = self._settings
+            scores = self._packed.scores(views, settings.temperature, settings.batch_tokens, settings.top_k)
         return finished(placed(requests, scores, self._alignment))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:

@@ -10,6 +10,7 @@ from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.scoring.ledger import SAME_TEACHER
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
 
 _TEXT: Final = "The answer to the question is 42."
@@ -48,6 +49,16 @@ def probe(
             f"{alone} and {behind}; expected at most {SAME_TEACHER}. It may mix up the sequences of a request"
         )
     return alone
+
+
+def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[float]:
+    """`probe` of a teacher in this process."""
+
+    def score(views: Sequence[TeacherView]) -> list[list[float]]:
+        requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
+        return [answer.logprobs[1:] for answer in teacher.start(requests).result()]
+
+    return probe(teacher.name, score, tokenizer)
 
 
 def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> list[float]:

@@ -36,7 +36,7 @@ class TeacherScores(NamedTuple):
     logprobs: list[float]
     """At the sampling temperature, aligned with `token_ids`; 0.0 where the mask is False."""
     top: TopLogprobs | None = None
-    """At the sampled tokens, in order; None unless a server was asked for them."""
+    """At the sampled tokens, in order; None where they are not asked for."""
 
 
 class Teacher(Protocol):

@@ -166,19 +166,20 @@ def test_a_killed_process_loses_nothing_that_it_had_put(folder: Path):
 
 def test_other_weights_behind_a_name_have_a_ledger_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     store = ArtifactStore(tmp_path)
-    probe = [-1.0, -2.0, -0.5]
-    ledger = open_ledger(store, TEACHER, probe)
-    ledger.put({KEYS[0]: plain(0)})
-    ledger.close()
-    rounded = open_ledger(store, TEACHER, [-1.01, -2.0, -0.52])
-    assert rounded.find(KEYS).keys() == {KEYS[0]}
+    probe, others = [-1.0, -2.0, -0.5], [-1.0, -3.0, -0.5]
+    with open_ledger(store, TEACHER, probe) as ledger:
+        ledger.put({KEYS[0]: plain(0)})
+    with open_ledger(store, TEACHER, [-1.01, -2.0, -0.52]) as rounded:
+        assert rounded.find(KEYS).keys() == {KEYS[0]}
     assert not caplog.records
-    other = open_ledger(store, TEACHER, [-1.0, -3.0, -0.5])
-    assert other.find(KEYS) == {}
+    with open_ledger(store, TEACHER, others) as other:
+        assert other.find(KEYS) == {}
     assert "other weights answer to its name" in caplog.text
-    assert open_ledger(store, TEACHER, [-1.0, -3.02, -0.5]).folder == other.folder
-    assert open_ledger(store, TEACHER, probe).folder == ledger.folder
-    assert open_ledger(store, {**TEACHER, "temperature": 0.5}, probe).find(KEYS) == {}
+    for seen, folder in (([-1.0, -3.02, -0.5], other.folder), (probe, ledger.folder)):
+        with open_ledger(store, TEACHER, seen) as again:
+            assert again.folder == folder
+    with open_ledger(store, {**TEACHER, "temperature": 0.5}, probe) as tempered:
+        assert tempered.find(KEYS) == {}
     assert json.loads((ledger.folder / TEACHER_FILE).read_bytes()) == {**TEACHER, "probe": probe}
 
 
@@ -186,15 +187,14 @@ def test_another_machine_begins_with_what_was_handed_on(tmp_path: Path, s3: obje
     machines = [ArtifactStore("s3://bucket/store", tmp_path / name) for name in ("one", "two", "three")]
     remote = machines[0].remote
     assert remote is not None
-    first = open_ledger(machines[0], TEACHER, [-1.0])
-    first.put({KEYS[0]: plain(0)})
-    assert hand_on(first, remote) == 2
-    first.put({KEYS[1]: plain(1)})
-    assert hand_on(first, remote) == 1
-    assert hand_on(first, remote) == 0
-    second = open_ledger(machines[1], TEACHER, [-1.0])
-    assert second.find(KEYS) == {KEYS[0]: plain(0), KEYS[1]: plain(1)}
-    other = open_ledger(machines[1], TEACHER, [-7.0])
-    other.put({KEYS[2]: plain(2)})
-    hand_on(other, remote)
-    assert open_ledger(machines[2], TEACHER, [-7.0]).find(KEYS) == {KEYS[2]: plain(2)}
+    with open_ledger(machines[0], TEACHER, [-1.0]) as first:
+        first.put({KEYS[0]: plain(0)})
+        assert hand_on(first, remote) == 2
+        first.put({KEYS[1]: plain(1)})
+    assert hand_on(first, remote) == 0, "the rest was handed on at the end"
+    with open_ledger(machines[1], TEACHER, [-1.0]) as second:
+        assert second.find(KEYS) == {KEYS[0]: plain(0), KEYS[1]: plain(1)}
+    with open_ledger(machines[1], TEACHER, [-7.0]) as other:
+        other.put({KEYS[2]: plain(2)})
+    with open_ledger(machines[2], TEACHER, [-7.0]) as third:
+        assert third.find(KEYS) == {KEYS[2]: plain(2)}

@@ -110,6 +110,36 @@ def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     )
 
 
+def softened(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+    """A divergence at one temperature beside the log-probability at another."""
+    assert scores.divergence_N is not None
+    return TokenLosses(values["weights"] * scores.divergence_N - values["more"] * scores.logprobs_N)
+
+
+@pytest.mark.parametrize("chunk_size", [5, 1000])
+@pytest.mark.parametrize("scaling", [LogitScaling(), LogitScaling(0.9), LogitScaling(0.9, 5.0)])
+def test_student_and_teacher_are_compared_at_a_temperature_of_their_own(scaling: LogitScaling, chunk_size: int):
+    inputs, at = Inputs(), 2.5
+    term = Divergence(kind="forward_kl")
+    ours = inputs.fused(
+        softened, chunk_size, divergence=(term,), divergence_temperature=at, temperature=TEMPERATURE, scaling=scaling
+    )
+    factor, cap = scaling
+    logits = factor * inputs.head(inputs.hidden)
+    logits = logits if cap is None else cap * (logits / cap).tanh()
+    teacher = inputs.reference
+    raw = teacher.hidden_NR @ teacher.head.weight.t() + teacher.head.bias
+    theirs = 5.0 * (0.9 * raw / 5.0).tanh()
+    divergence = kl((theirs[:, :S] / at).softmax(-1), (logits[:, :S] / at).softmax(-1))
+    logprobs = (logits / TEMPERATURE).log_softmax(-1).gather(1, inputs.targets[:, None])[:, 0]
+    total = (inputs.values["weights"] * divergence - inputs.values["more"] * logprobs).sum() * SCALE
+    trained = [inputs.hidden, inputs.head.weight]
+    assert_close(ours.loss, total)
+    gradients = (torch.autograd.grad(value, trained) for value in (ours.loss, total))
+    for seen, expected in zip(*gradients, strict=True):
+        assert_close(seen, expected)
+
+
 def divergence_alone(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     assert scores.divergence_N is not None
     return TokenLosses(scores.divergence_N)

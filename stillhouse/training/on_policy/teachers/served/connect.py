@@ -1,21 +1,19 @@
 """Connects to a served teacher of the config and checks it before use."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.inference.budget import Budget
-from stillhouse.inference.copier import Copier
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
 from stillhouse.inference.scoring.api import ScoringApi
 from stillhouse.inference.scoring.completions_api import EchoApi, VllmApi
-from stillhouse.inference.scoring.ledger import ScoreLedger, hand_on, open_ledger
+from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.sglang_api import SglangApi
 from stillhouse.store import ArtifactStore
@@ -96,23 +94,9 @@ def connect(
         teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, resources, alignment)
         probed = probe_server(teacher, temperature, tokenizer)
         known_by = {"kind": settings.kind, "model": settings.model, "server": server.root, "temperature": temperature}
-        scorer.ledger = opened.enter_context(_shared(open_ledger(store, known_by, probed, settings.top_k or 0), store))
+        scorer.ledger = opened.enter_context(open_ledger(store, known_by, probed, settings.top_k or 0))
         resources.push(opened.pop_all())
     return teacher
-
-
-@contextmanager
-def _shared(ledger: ScoreLedger, store: ArtifactStore) -> Iterator[ScoreLedger]:
-    """The ledger, whose files are on the store's object storage, if it has one, once it is closed."""
-    with closing(ledger):
-        if store.remote is None:
-            yield ledger
-            return
-        copier = Copier(partial(hand_on, ledger, store.remote))
-        try:
-            yield ledger
-        finally:
-            copier.stop()
 
 
 def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTokenizerBase) -> ScoringApi:

@@ -1,0 +1,111 @@
+"""The teacher that scores rows: a model in this process or behind a server, with its ledger."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import compress
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.refs import model_identity
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import OnPolicyTeacher, SftConfig
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.scoring.ledger import ScoreLedger, open_ledger
+from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.store import ArtifactStore
+from stillhouse.training.job import TrainJob
+from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.probe import probe_local
+from stillhouse.training.on_policy.teachers.served.connect import connect
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.types import Sample
+
+Score = Callable[[Sequence[Sample]], list[SequenceScores]]
+"""The teacher's scores of the targets of samples; what is in the ledger is not scored again."""
+
+
+@contextmanager
+def scoring_teacher(
+    job: TrainJob, tokenizer: PreTrainedTokenizerBase, device: torch.device, say: Callable[[str | None], None]
+) -> Iterator[Score]:
+    """The teacher of the job's soft targets.
+
+    Args:
+        job: names it.
+        tokenizer: of the rows.
+        device: of a teacher in this process, unless its settings name another.
+        say: shows what is waited for; None when it is over.
+
+    Raises:
+        ConfigError: a local teacher cannot be loaded, or a served one ignores the temperature.
+        TrainingError: it has another vocabulary than the rows.
+        EndpointError: its server does not answer, or gives no scores.
+        StoreError: the ledger cannot be read or written.
+    """
+    sft = job.sft
+    assert sft is not None
+    settings = sft.scoring_teacher(job.teacher_ref)
+    store = ArtifactStore(job.runtime.store, job.runtime.scratch)
+    if settings.kind == "local":
+        with _local(settings, sft, job.student.dtype, tokenizer, device, store) as score:
+            yield score
+        return
+    served = connect(
+        settings.model_copy(update={"top_k": sft.top_k}),
+        kl_coef=1.0,
+        temperature=sft.soft_temperature,
+        tokenizer=tokenizer,
+        alignment=None,
+        store=store,
+        runtime=job.runtime,
+        budget=Budget(job.budget, None),
+        say=say,
+    )
+    with closing(served):
+        yield partial(_scores, served)
+
+
+@contextmanager
+def _local(
+    settings: OnPolicyTeacher,
+    sft: SftConfig,
+    student_dtype: str,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device,
+    store: ArtifactStore,
+) -> Iterator[Score]:
+    ref = settings.model
+    assert ref is not None
+    check_vocabularies(ref, load_tokenizer(ref), tokenizer)
+    dtype = student_dtype if settings.dtype == "auto" else settings.dtype
+    device = device if settings.device is None else torch.device(settings.device)
+    model = load_local_model(ref, settings, device, getattr(torch, dtype))
+    limits = LocalSettings(
+        settings.name, 1.0, sft.soft_temperature, settings.batch_tokens, vocabulary=0, top_k=sft.top_k
+    )
+    teacher = LocalTeacher(limits, model, device)
+    known_by = {"kind": "local", "model": model_identity(ref), "dtype": dtype, "temperature": sft.soft_temperature}
+    probed = probe_local(teacher, tokenizer)
+    with open_ledger(store, {**known_by, "quantised": settings.quantised}, probed, sft.top_k) as ledger:
+        yield partial(_scores_of_missing, teacher, ledger)
+
+
+def _scores_of_missing(teacher: Teacher, ledger: ScoreLedger, samples: Sequence[Sample]) -> list[SequenceScores]:
+    keys = [ledger.key(sample) for sample in samples]
+    known = ledger.find(keys)
+    missing = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in known}
+    new = dict(zip(missing, _scores(teacher, list(missing.values())), strict=True))
+    ledger.put(new)
+    return [known.get(key) or new[key] for key in keys]
+
+
+def _scores(teacher: Teacher, samples: Sequence[Sample]) -> list[SequenceScores]:
+    requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
+    answers = teacher.start(requests).result()
+    return [
+        SequenceScores(list(compress(logprobs, sample.loss_mask)), top)
+        for sample, (logprobs, top) in zip(samples, answers, strict=True)
+    ]

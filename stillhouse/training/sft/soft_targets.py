@@ -1,0 +1,51 @@
+"""A teacher's scores of the rows, as the loss `kl` compares the student with them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stillhouse.errors import TrainingError
+from stillhouse.inference.scoring.ledger import ScoreLedger
+from stillhouse.training.head.scores import TopReference
+from stillhouse.types import Sample
+
+
+class SoftTargets:
+    """Scores that a teacher gave each sample before the training.
+
+    Args:
+        folder: of the ledger that the stage `scores` wrote.
+        top_k: most probable tokens to compare.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def __init__(self, folder: Path, top_k: int) -> None:
+        self._ledger = ScoreLedger(folder, top_k)
+
+    def reference(self, samples: Sequence[Sample]) -> TopReference:
+        """The teacher at the targets of the samples, sample by sample.
+
+        Raises:
+            TrainingError: a sample has no scores.
+        """
+        keys = [self._ledger.key(sample) for sample in samples]
+        found = self._ledger.find(keys)
+        scores = []
+        for key, sample in zip(keys, samples, strict=True):
+            known = found.get(key)
+            if known is None or known.top is None:
+                raise TrainingError(
+                    f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
+                    f"{self._ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
+                )
+            scores.append((known.logprobs, known.top))
+        return TopReference(
+            ids_NK=torch.from_numpy(np.concatenate([top.ids_NK for _, top in scores])).long(),
+            logprobs_NK=torch.from_numpy(np.concatenate([top.logprobs_NK for _, top in scores])),
+            log_others_N=torch.from_numpy(np.concatenate([top.log_others_N for _, top in scores])),
+            target_logprobs_N=torch.tensor([value for logprobs, _ in scores for value in logprobs]),
+        )
