@@ -9,10 +9,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from stillhouse.config import OnPolicyTeacher
+from stillhouse.errors import EndpointError
+from stillhouse.store import ArtifactStore
+from stillhouse.training.on_policy.teachers.served.connect import connect
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -108,6 +115,58 @@ def test_a_scoring_server_that_is_killed_amid_a_training_changes_none_of_its_wei
     assert all(abs(kl) < 0.05 for kl in metrics(undisturbed, "on_policy/teacher_kl"))
     killed = train_and_kill(file, folder / "killed", scoring_server, after_step=2)
     assert weights(killed) == weights(undisturbed)
+
+
+def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
+    scoring_server: VllmServer, pretrained: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    settings = OnPolicyTeacher(**teacher(scoring_server), top_k=20)
+    served = connect(settings, 1.0, 1.0, tokenizer, None, ArtifactStore(tmp_path))
+    chats = [[{"role": "user", "content": f"What is the capital of {country}?"}] for country in COUNTRIES]
+    rows = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+    requests = [ScoreRequest(row, [place > 2 for place in range(len(row))], "p") for row in rows]
+    scores = served.start(requests).result()
+    served.close()
+    model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32)
+    for row, (_, top) in zip(rows, scores, strict=True):
+        logprobs = model(torch.tensor([row])).logits[0].detach().log_softmax(-1)[2:-1]
+        assert top is not None
+        known = logprobs.gather(1, torch.from_numpy(top.ids_NK).long())
+        # In nats, of a server that computes in bfloat16.
+        assert np.abs(known.numpy() - top.logprobs_NK).mean() < 0.1
+        best = logprobs.topk(20).indices.numpy()
+        overlap = [len(set(one) & set(other)) / 20 for one, other in zip(best, top.ids_NK, strict=True)]
+        assert np.mean(overlap) > 0.9
+        mass = np.exp(top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(top.log_others_N.astype(float))
+        assert mass == pytest.approx(np.ones(len(mass)), abs=5e-3)
+
+
+def test_more_tokens_than_the_server_gives_are_told_before_the_training(
+    scoring_server: VllmServer, pretrained: Path, tmp_path: Path
+) -> None:
+    settings = OnPolicyTeacher(**teacher(scoring_server), top_k=100)
+    with pytest.raises(EndpointError, match="--max-logprobs"):
+        connect(settings, 1.0, 1.0, AutoTokenizer.from_pretrained(pretrained), None, ArtifactStore(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["forward_kl", "jsd", "reverse_kl"])
+def test_a_divergence_from_a_server_is_nearly_that_from_the_model(
+    scoring_server: VllmServer, pretrained: Path, folder: Path, kind: str
+) -> None:
+    # Read by the teacher alone, so that it differs from the student, although it is the same model.
+    hint = "Answer in French, in capital letters."
+    settings = {"divergence": [{"kind": kind}], "num_steps": 2}
+    near = on_policy(teachers=[{"name": "local", "model": str(pretrained), "hint": hint}], **settings)
+    far = on_policy(teachers=[{**teacher(scoring_server), "top_k": 20, "hint": hint}], **settings)
+    students = [
+        train(config_file(folder, pretrained, on_policy=one), folder / name)
+        for name, one in (("near", near), ("far", far))
+    ]
+    near_values, far_values = (metrics(student, "on_policy/divergence") for student in students)
+    assert min(near_values) > 0.05
+    # The server computes in bfloat16, and of a reverse KL it does not tell all.
+    assert far_values == pytest.approx(near_values, rel=0.25 if kind == "reverse_kl" else 0.1)
 
 
 def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
