@@ -93,6 +93,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.rollouts.acceptance --parts cpu ideal --json runs/bench/acceptance.json
 	$(BIN)/python -m benchmarks.limits --json runs/bench/limits.json
 	$(BIN)/python -m benchmarks.journal --json runs/bench/journal.json
+	$(BIN)/python -m benchmarks.ledger --json runs/bench/ledger.json
 	$(BIN)/python -m benchmarks.trajectory_page --json runs/bench/trajectory_page.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
 

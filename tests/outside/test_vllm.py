@@ -150,23 +150,25 @@ def test_more_tokens_than_the_server_gives_are_told_before_the_training(
         connect(settings, 1.0, 1.0, AutoTokenizer.from_pretrained(pretrained), None, ArtifactStore(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["forward_kl", "jsd", "reverse_kl"])
-def test_a_divergence_from_a_server_is_nearly_that_from_the_model(
+@pytest.mark.parametrize("kind", ["forward_kl", "reverse_kl"])
+def test_a_divergence_from_a_server_lies_between_that_of_the_same_tokens_and_that_of_all(
     scoring_server: VllmServer, pretrained: Path, folder: Path, kind: str
 ) -> None:
     # Read by the teacher alone, so that it differs from the student, although it is the same model.
     hint = "Answer in French, in capital letters."
-    settings = {"divergence": [{"kind": kind}], "num_steps": 2}
-    near = on_policy(teachers=[{"name": "local", "model": str(pretrained), "hint": hint}], **settings)
-    far = on_policy(teachers=[{**teacher(scoring_server), "top_k": 20, "hint": hint}], **settings)
-    students = [
-        train(config_file(folder, pretrained, on_policy=one), folder / name)
-        for name, one in (("near", near), ("far", far))
-    ]
-    near_values, far_values = (metrics(student, "on_policy/divergence") for student in students)
-    assert min(near_values) > 0.05
-    # The server computes in bfloat16, and of a reverse KL it does not tell all.
-    assert far_values == pytest.approx(near_values, rel=0.25 if kind == "reverse_kl" else 0.1)
+    local = {"name": "local", "model": str(pretrained), "hint": hint}
+    teachers = {
+        "best": (local, {"kind": kind, "top_k": 20}),
+        "served": ({**teacher(scoring_server), "top_k": 20, "hint": hint}, {"kind": kind}),
+        "whole": (local, {"kind": kind}),
+    }
+    values = {}
+    for name, (one, term) in teachers.items():
+        settings = on_policy(num_steps=1, teachers=[one], divergence=[term])
+        student = train(config_file(folder, pretrained, on_policy=settings), folder / name)
+        [values[name]] = metrics(student, "on_policy/divergence")
+    # The server computes in bfloat16, and tells of the sampled token as well.
+    assert 0.05 < 0.9 * values["best"] < values["served"] < 1.05 * values["whole"]
 
 
 def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
