@@ -144,7 +144,7 @@ def _ledgers(root: Path) -> Iterator[Finding]:
         text = f"{path}: {altered} of {len(found)} answers were altered; the next run that needs them asks again"
         problems.append(text if altered else None)
     if paths:
-        yield from _of_all("file of teachers' score", problems, "are as they were written")
+        yield from _of_all("score file", problems, "are as they were written")
 
 
 def _database(name: str, path: Path, kind: JournalKind | None, remedy: str) -> Finding:

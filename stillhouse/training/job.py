@@ -77,8 +77,7 @@ class TrainJob(BaseModel):
     """On-policy: prompts that are not trained on, to measure on; their metadata is in `held_out_metadata_file`."""
     held_out_metadata_file: Path | None = None
     teacher_ref: str | None = None
-    """The local model that scores where `on_policy` or `sft` names none; None where nothing is
-    scored."""
+    """The local model that scores where `on_policy` or `sft` names none; None where nothing is scored."""
     tools: ToolsConfig = ToolsConfig()
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from array import array
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from stillhouse.inference import Journal
 from stillhouse.inference.journal.journal import JOURNAL_FILE
+from stillhouse.inference.scoring.ledger import LEDGER, ScoreLedger
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inspection import Finding, inspect_store
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.types import JsonObject
@@ -37,6 +40,9 @@ def store(tmp_path: Path) -> Path:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT)")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ledger = ScoreLedger(root / LEDGER / "teacher-1")
+    ledger.put({bytes(32): SequenceScores([-0.25, -1.5, -2.0])})
+    ledger.close()
     return root
 
 
@@ -48,7 +54,7 @@ def test_a_whole_store_has_nothing_to_complain_of_and_is_not_changed(store: Path
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     findings = {finding.name: finding.detail for finding in inspect_store(store)}
     assert _failed(store) == []
-    assert {"store", "permissions", "artifacts", "results", "journal", "MLflow"} == findings.keys()
+    assert {"store", "permissions", "artifacts", "results", "journal", "score files", "MLflow"} == findings.keys()
     assert "1 records, all as they were written" in findings["journal"]
     after = {path: path.read_bytes() for path in before}
     assert after == before
@@ -72,6 +78,13 @@ def _break_journal(root: Path) -> None:
     path.write_bytes(path.read_bytes()[:4096] + b"x" * 4096 + path.read_bytes()[8192:])
 
 
+def _alter_scores(root: Path) -> None:
+    [path] = root.glob(f"{LEDGER}/*/*.arrows")
+    stored = array("f", [-0.25, -1.5, -2.0]).tobytes()
+    assert path.read_bytes().count(stored) == 1
+    path.write_bytes(path.read_bytes().replace(stored, stored[::-1]))
+
+
 @pytest.mark.parametrize(
     ("harm", "names", "problem", "remedy"),
     [
@@ -83,6 +96,7 @@ def _break_journal(root: Path) -> None:
         ),
         (_overwrite(f"{ARTIFACT}/manifest.json", b"{}"), DAMAGED_ARTIFACT, "cannot be read", MADE_AGAIN),
         (_replace(JOURNAL_FILE, b"some", b"sone"), {"journal"}, "1 of 1 records were altered", "asks again"),
+        (_alter_scores, {"score file", "score files"}, "1 of 1 answers were altered", "asks again"),
         (_break_journal, {"journal"}, "is malformed", "stillhouse doctor --store --salvage"),
         (_overwrite("mlflow.db", b"not a database any more" * 100), {"MLflow"}, "is malformed", ".recover"),
         (_overwrite("results/dataset/v1-0", b'{"result": '), {"result", "results"}, "is not JSON", MADE_AGAIN),

@@ -85,7 +85,7 @@ def _row(sample: ScoredSample) -> dict[str, Any]:
 
 
 def _sample(row: dict[str, Any]) -> ScoredSample:
-    view, top = row["teacher_view"], row["teacher_top"]
+    view, top = row["teacher_view"], row.get("teacher_top")
     row["teacher_view"] = None if view is None else TeacherView(**view)
     if top is not None:
         shape = (len(top["log_others_N"]), -1)
