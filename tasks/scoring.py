@@ -61,7 +61,6 @@ def scores_task(
     """Scores rows. What was scored when it was killed is in the ledger."""
     progress().update(SCORES.name, 0, None, doing="starting")
     folders = context.store.root / "training"
-    launcher = "subprocess" if context.runtime.launcher == "torchrun" else context.runtime.launcher
     job = TrainJob(
         method="scores",
         student_ref=start.ref,
@@ -71,7 +70,7 @@ def scores_task(
         teacher_ref=default_teacher,
         work_dir=folders,
         output_dir=folders,
-        runtime=context.runtime.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1}),
+        runtime=context.runtime.in_one_process,
         budget=remaining_budget(context.run_id, context.budget),
     )
     work_dir = folders / f"{SCORES.name}-{job.digest()[:16]}"

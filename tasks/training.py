@@ -27,6 +27,7 @@ from tasks.run.progress import progress
 from tasks.scoring import score_rows
 
 SFT = Stage("sft", version=2)
+STUDENT_ROLLOUTS = Stage("student_rollouts", version=1)
 ON_POLICY = Stage("on_policy", version=5)
 
 
@@ -50,30 +51,31 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
 
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
-    """Trains `start` by on-policy distillation on the training prompts."""
+    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
     settings = config.on_policy
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
+    inputs: JsonObject = {
+        "start": start,
+        "prompts": prompts.train,
+        "metadata": prompts.train_metadata,
+        "default_teacher": default,
+        "teachers": teacher_identities(settings, default),
+        "student": config.student,
+        "on_policy": settings,
+        "tools": config.tools,
+        "rewards": None if rewards is None else file_sha256(Path(rewards)),
+        "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),
+        "system_prompt": config.rollouts.system_prompt,
+        "rules": TurnRules.of(config.rollouts),
+    }
+    deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
-    artifact = call_stage_on(
-        config.runtime.training_deployment,
-        ON_POLICY,
-        on_policy_task,
-        run,
-        start=start,
-        prompts=prompts.train,
-        metadata=prompts.train_metadata,
-        default_teacher=default,
-        teachers=teacher_identities(settings, default),
-        student=config.student,
-        on_policy=settings,
-        tools=config.tools,
-        rewards=None if rewards is None else file_sha256(Path(rewards)),
-        tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
-        system_prompt=config.rollouts.system_prompt,
-        rules=TurnRules.of(config.rollouts),
-        **(measured if settings.generate_every_steps else {}),
-    )
+    further = measured if settings.generate_every_steps else {}
+    if settings.source == "rollouts":
+        sampled = {**inputs, "on_policy": settings.without_optimiser}
+        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, student_rollouts_task, run, **sampled)
+    artifact = call_stage_on(deployment, ON_POLICY, on_policy_task, run, **inputs, **further)
     return trained_student("on_policy", artifact)
 
 
@@ -118,26 +120,65 @@ def on_policy_task(
     context: RunContext,
     held_out: Artifact | None = None,
     held_out_metadata: Artifact | None = None,
+    rollouts: Artifact | None = None,
 ) -> Artifact:
     """Trains on the student's own samples; resumes like SFT."""
     job = {
+        **_on_policy_job(prompts, metadata, default_teacher, on_policy, tools, system_prompt, rules, context),
         "method": "on_policy",
+        "held_out_file": held_out and str(prompts_file(held_out)),
+        "held_out_metadata_file": held_out_metadata and str(metadata_file(held_out_metadata)),
+        "rollouts_folder": rollouts and rollouts.uri,
+    }
+    return _train(job, start, student, ON_POLICY, key, context, context.runtime.in_one_process)
+
+
+@task(name="student-rollouts", **CACHED_STAGE)
+def student_rollouts_task(
+    start: Model,
+    prompts: Artifact,
+    metadata: Artifact,
+    default_teacher: str | None,
+    teachers: JsonObject,
+    student: StudentConfig,
+    on_policy: OnPolicyConfig,
+    tools: ToolsConfig,
+    rewards: str | None,
+    tool_schemas: str,
+    system_prompt: str | None,
+    rules: TurnRules,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Has the student sample and its teachers score, for a training without them. Goes on after its last batch."""
+    job = {
+        **_on_policy_job(prompts, metadata, default_teacher, on_policy, tools, system_prompt, rules, context),
+        "method": "student_rollouts",
+    }
+    return _train(job, start, student, STUDENT_ROLLOUTS, key, context, context.runtime.in_one_process)
+
+
+def _on_policy_job(
+    prompts: Artifact,
+    metadata: Artifact,
+    default_teacher: str | None,
+    on_policy: OnPolicyConfig,
+    tools: ToolsConfig,
+    system_prompt: str | None,
+    rules: TurnRules,
+    context: RunContext,
+) -> JsonObject:
+    """What sampling and scoring need."""
+    return {
         "on_policy": on_policy,
         "prompts_file": str(prompts_file(prompts)),
         "metadata_file": str(metadata_file(metadata)),
-        "held_out_file": held_out and str(prompts_file(held_out)),
-        "held_out_metadata_file": held_out_metadata and str(metadata_file(held_out_metadata)),
         "teacher_ref": default_teacher,
         "tools": tools,
         "system_prompt": system_prompt,
         "budget": remaining_budget(context.run_id, context.budget),
         "rules": rules,
     }
-    runtime = context.runtime
-    # It samples from the student that it trains, in one process, even where SFT runs in several.
-    launcher = "subprocess" if runtime.launcher == "torchrun" else runtime.launcher
-    runtime = runtime.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1})
-    return _train(job, start, student, ON_POLICY, key, context, runtime)
 
 
 def _train(
@@ -168,10 +209,12 @@ def _train(
 
         def fill(folder: Path) -> tuple[int, JsonObject]:
             filled = job.model_copy(update={"work_dir": work_dir, "output_dir": folder, "tracking": tracking})
-            return 0, {**train(filled, progress()), "mlflow_run_id": record.run_id}
+            facts = train(filled, progress())
+            return facts.get("trajectories", 0), {**facts, "mlflow_run_id": record.run_id}
 
         artifact = context.store.write(stage.name, digest(key), fill)
-        record.log_artifacts(Path(artifact.uri), "student")
+        if stage is not STUDENT_ROLLOUTS:
+            record.log_artifacts(Path(artifact.uri), "student")
         context.store.share(artifact)
         remove_copies()
     # The complete student is in the store: its checkpoints are no longer needed.

@@ -70,6 +70,10 @@ class OnPolicyConfig(TrainerConfig):
     """Field that decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
     unrouted: Literal["error", "no_kl"] = "error"
     """What to do with a prompt without a teacher: fail at the start, or train on rewards alone."""
+    source: Literal["student", "rollouts"] = later_field("student")
+    """What is trained on: samples of the student as it is at each step, or rollouts that it made before the first step
+    and that were scored once, so that no teacher is needed meanwhile (Lightning OPD). `student` first; `rollouts` where
+    the teacher is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps. 100 to 200 are what published runs take (Thinking Machines: 150; tinker-cookbook: 200); enough
     when `teacher_kl` falls no more."""
@@ -200,6 +204,17 @@ class OnPolicyConfig(TrainerConfig):
         return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
 
     @property
+    def without_optimiser(self) -> Self:
+        """The settings with the trainer's own at their defaults, but the seed: what rollouts and scores depend on."""
+        fields = TrainerConfig.model_fields
+        return self.model_copy(update={name: fields[name].default for name in fields.keys() - {"seed", "enabled"}})
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of rollouts of the whole training."""
+        return -(-self.num_steps // self.updates_per_batch)
+
+    @property
     def updates_per_batch(self) -> int:
         """Optimiser steps that train on one batch of rollouts."""
         return self.num_substeps * self.num_passes
@@ -254,11 +269,34 @@ class OnPolicyConfig(TrainerConfig):
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):
             raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
+        if self.source == "rollouts" and (self.divergence or self.kl_baseline) and not self.teachers:
+            raise ValueError(
+                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` and "
+                "kl_baseline list it in on_policy.teachers with its `top_k`, such as 100"
+            )
         for teacher in self.teachers:
             if self.divergence or self.kl_baseline:
                 self._check_gives_distribution(teacher)
             if teacher.kind == "ema" and self.ema_decay is None:
                 raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_before_the_first_step(self) -> Self:
+        if self.source == "student":
+            if recording := [teacher.name for teacher in self.teachers if teacher.is_local and teacher.top_k]:
+                raise ValueError(
+                    f"teacher {recording[0]!r} is in this process and compares the whole vocabulary: leave out its "
+                    "top_k, which is for servers and for on_policy.source `rollouts`"
+                )
+            return self
+        if self.max_staleness:
+            raise ValueError("on_policy.source `rollouts` samples nothing meanwhile; leave max_staleness out")
+        if moving := [teacher for teacher in self.teachers if teacher.kind in ("ema", "snapshot")]:
+            raise ValueError(
+                f"on_policy.source is `rollouts`, scored before the first step, and teacher {moving[0].name!r} of kind "
+                f"{moving[0].kind!r} changes with the student; use another teacher, or source `student`"
+            )
         return self
 
     def _check_gives_distribution(self, teacher: OnPolicyTeacher) -> None:
@@ -268,13 +306,13 @@ class OnPolicyConfig(TrainerConfig):
                 f"teacher {teacher.name!r} (kind {teacher.kind!r}, alignment {teacher.alignment!r}) does not give; use "
                 "a teacher of the student's family, local or behind vLLM or SGLang"
             )
-        if teacher.is_local:
+        if teacher.is_local and self.source == "student":
             return
         if teacher.top_k is None:
             raise ValueError(
                 f"`divergence` and kl_baseline compare distributions, and teacher {teacher.name!r} of kind "
-                f"{teacher.kind!r} gives the sampled token's alone: set its `top_k`, such as 20 (of vLLM at most its "
-                "--max-logprobs)"
+                f"{teacher.kind!r} gives or records the sampled token's alone: set its `top_k`, such as 20 (of vLLM "
+                "at most its --max-logprobs)"
             )
         for term in self.divergence:
             if not term.is_of_given_tokens or (term.top_k or 0) > teacher.top_k:

@@ -20,6 +20,7 @@ StageName = Literal[
     "approval",
     "scores",
     "sft",
+    "student_rollouts",
     "on_policy",
     "evaluation",
     "comparison",
@@ -163,6 +164,12 @@ class RuntimeConfig(Section):
     def thread_variables(self) -> dict[str, str]:
         """Environment variables of a process that imports torch, which reads the number of its threads then."""
         return {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
+
+    @property
+    def in_one_process(self) -> Self:
+        """The same machine for a job that runs in one process, as one that samples or scores does."""
+        launcher = "subprocess" if self.launcher == "torchrun" else self.launcher
+        return self.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1})
 
     @model_validator(mode="after")
     def _processes_have_a_launcher(self) -> Self:

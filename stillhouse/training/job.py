@@ -58,8 +58,9 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["sft", "on_policy", "scores"]
-    """`scores` trains nothing: a teacher scores the rows that SFT learns from by the loss `kl`."""
+    method: Literal["sft", "on_policy", "scores", "student_rollouts"]
+    """`scores` and `student_rollouts` train nothing: a teacher scores rows for SFT by the loss `kl`, or what the
+    student samples before on-policy distillation (`on_policy.source: rollouts`)."""
     student_ref: str
     """The model to start from: a model ref, or the folder of an earlier student, whose adapter is then continued."""
     student: StudentConfig
@@ -69,6 +70,8 @@ class TrainJob(BaseModel):
     """SFT: a dataset artifact's folder; None where its weight is zero."""
     scores_folder: Path | None = None
     """SFT: the teacher's scores of the rows, where the loss is `kl`."""
+    rollouts_folder: Path | None = None
+    """On-policy: recorded rollouts to train on."""
     prompts_file: Path | None = None
     """On-policy: prompts to sample from, as `stillhouse.store.records` writes them."""
     metadata_file: Path | None = None
@@ -93,7 +96,10 @@ class TrainJob(BaseModel):
 
     @model_validator(mode="after")
     def _method_has_what_it_needs(self) -> Self:
-        needed = {"sft": ["sft"], "scores": ["sft"], "on_policy": ["on_policy", "prompts_file"]}[self.method]
+        needed = {
+            "sft": ["sft"],
+            "scores": ["sft"],
+        }.get(self.method, ["on_policy", "prompts_file"])
         if self.sft is not None and self.sft.dataset_weight > 0.0:
             needed.append("dataset_folder")
         if self.on_policy is not None and self.on_policy.generate_every_steps is not None:
@@ -105,7 +111,7 @@ class TrainJob(BaseModel):
 
     @property
     def trainer(self) -> SftConfig | OnPolicyConfig:
-        config = self.on_policy if self.method == "on_policy" else self.sft
+        config = self.sft if self.on_policy is None else self.on_policy
         assert config is not None
         return config
 
@@ -122,6 +128,9 @@ class TrainJob(BaseModel):
         if self.scores_folder is not None:
             scores = artifact_in(self.scores_folder)
             facts["scores"] = scores and scores.fingerprint
+        if self.rollouts_folder is not None:
+            rollouts = artifact_in(self.rollouts_folder)
+            facts["rollouts"] = rollouts and rollouts.fingerprint
         if self.method == "scores":
             assert self.sft is not None
             teacher = self.sft.scoring_teacher(self.teacher_ref)
@@ -143,12 +152,12 @@ class TrainJob(BaseModel):
 
     def _effective(self) -> JsonObject:
         of_teachers = {"teachers": {"__all__": _NO_EFFECT_IN_TEACHERS}}
-        exclude = dict.fromkeys(_NO_EFFECT, True) | (of_teachers if self.method == "on_policy" else {})
+        exclude = dict.fromkeys(_NO_EFFECT, True) | (of_teachers if self.on_policy is not None else {})
         fields: JsonObject = self.trainer.model_dump(mode="json", exclude=exclude)
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
-        if self.method != "on_policy":
+        if self.on_policy is None:
             # They bound answers sampled for validation only.
             del fields["max_tokens"], fields["max_turns"]
         return fields

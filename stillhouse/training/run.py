@@ -28,6 +28,7 @@ from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.ranks import Ranks, join_ranks
+from stillhouse.training.recording.run import record_rollouts
 from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
 from stillhouse.training.scoring.run import score_rows
@@ -44,7 +45,7 @@ _PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
 
 
 def run_job(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts; or scores rows (`score_rows`).
+    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts; or makes what a training needs.
 
     Raises:
         StillhouseError: of the kinds that students, methods and trainer name.
@@ -75,6 +76,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
 
+        if job.method == "student_rollouts":
+            return record_rollouts(job, student, tracked, progress)
         progress.update(job.method, 0, None, doing=_PREPARING[job.method])
 
         def averaged() -> AbstractContextManager[None]:

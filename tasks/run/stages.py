@@ -18,7 +18,10 @@ def planned_stages(flow: str, config: DistillConfig) -> list[str]:
     if needs_dataset:
         stages += _dataset_stages(config)
         stages += ["approval"] * (config.approval.enabled and flow not in ("generate", "score-rows"))
-    stages += [*scores, *students]
+    for student in students:
+        stages += ["student_rollouts"] * (student == "on_policy" and config.on_policy.source == "rollouts")
+        stages += [*(scores if student == "sft" else ()), student]
+    stages += scores if "sft" not in students else []
     if flow == "evaluate-models" or (flow == "distill" and config.evaluation.enabled):
         stages += [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
         stages += ["comparison"]

@@ -1,6 +1,7 @@
 """Builds on-policy distillation from a job."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
@@ -13,6 +14,7 @@ from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
@@ -24,7 +26,19 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.types import JsonObject, PromptMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What makes the batches of a job, and what is known before the first."""
+
+    maker: BatchMaker
+    facts: JsonObject
+    """Coefficients of the teachers, and prompts left out."""
+    num_batches_a_pass: int
+    """Batches in which each prompt is there once, as near as their sizes allow."""
 
 
 def load_on_policy(
@@ -35,10 +49,10 @@ def load_on_policy(
     resources: ExitStack,
     progress: Progress | None = None,
 ) -> OnPolicy:
-    """The method of `job`, with sampler, teachers and rewards.
+    """The method of `job`: with sampler, teachers and rewards, or with the rollouts that were recorded with them.
 
     Args:
-        job: names prompts, teachers and tools.
+        job: names prompts, teachers and tools, or the folder of recorded rollouts.
         student: sampled from and trained.
         listener: gets the pages of trajectories.
         averaged: context in which the student has its EMA weights.
@@ -50,11 +64,46 @@ def load_on_policy(
         InputError: prompts leave no room for an answer, have no teacher, or lack metadata that a hint uses.
         TrainingError: a teacher does not share the student's vocabulary.
         EndpointError: a server does not answer.
+        StoreError: the recorded rollouts cannot be read.
     """
     config = job.on_policy
     assert config is not None
-    assert job.prompts_file is not None
     activity = Activity(progress or NoProgress(), OnPolicy.name, config.num_steps)
+    folder, checkpoints = job.work_dir / "rollouts", job.work_dir / "checkpoints"
+    if job.rollouts_folder is not None:
+        recorded = RecordedRollouts(job.rollouts_folder)
+        algorithm = choose_algorithm(config, has_teacher=bool(recorded.teachers))
+        objective = Objective(algorithm, list(recorded.teachers), recorded.routes)
+        queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches)
+        teachers = TeacherRouter(())
+        return OnPolicy(student, objective, queue, teachers, None, config, checkpoints, recorded.facts, activity)
+    loaded = load_maker(job, student, listener, averaged, resources, activity)
+    maker = loaded.maker
+    queue = BatchQueue(
+        maker.begin,
+        folder,
+        num_batches=config.num_batches,
+        max_staleness=config.max_staleness,
+        in_background=_may_sample_in_background(config),
+    )
+    resources.callback(queue.close)
+    return OnPolicy(
+        student, maker.objective, queue, maker.teachers, maker.rewards, config, checkpoints, loaded.facts, activity
+    )
+
+
+def load_maker(
+    job: TrainJob,
+    student: Student,
+    listener: Listener,
+    averaged: Averaged,
+    resources: ExitStack,
+    activity: Activity,
+) -> Loaded:
+    """Sampler, teachers and rewards of `job`; arguments and errors as those of `load_on_policy`."""
+    config = job.on_policy
+    assert config is not None
+    assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
     prompts = of_mixture(read_student_prompts(job.prompts_file, config), metadata, config)
     teachers = load_teachers(
@@ -94,17 +143,9 @@ def load_on_policy(
         pages.show,
         groups=None if _is_repeatable(config, student) else batches,
     )
-    queue = BatchQueue(
-        maker.begin,
-        batches,
-        num_batches=-(-config.num_steps // config.updates_per_batch),
-        max_staleness=config.max_staleness,
-        in_background=_may_sample_in_background(config),
-    )
-    resources.callback(queue.close)
-    facts: JsonObject = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
-    checkpoints = job.work_dir / "checkpoints"
-    return OnPolicy(student, objective, queue, teachers, rewards, config, checkpoints, facts, activity)
+    teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
+    dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
+    return Loaded(maker, {"teachers": teacher_facts, **dropped}, max(1, len(used) // config.prompts_per_step))
 
 
 def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:

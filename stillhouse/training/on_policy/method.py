@@ -39,10 +39,10 @@ class OnPolicy:
         objective: what is minimised.
         queue: hands out the batches of rollouts.
         teachers: give their distributions if the divergence is exact.
-        rewards: those of the batches.
+        rewards: those of the batches that are made here; None where they were recorded.
         config: steps and substeps.
         checkpoints: folder of the checkpoints, from which a killed training may resume.
-        prompt_facts: facts about the prompts, for the record of the training.
+        facts: about prompts and teachers, for the record of the training.
         activity: shows what a step is busy with.
     """
 
@@ -58,10 +58,10 @@ class OnPolicy:
         objective: Objective,
         queue: BatchQueue,
         teachers: TeacherRouter,
-        rewards: RewardScorer,
+        rewards: RewardScorer | None,
         config: OnPolicyConfig,
         checkpoints: Path,
-        prompt_facts: JsonObject,
+        facts: JsonObject,
         activity: Activity,
     ) -> None:
         self._student = student
@@ -71,7 +71,7 @@ class OnPolicy:
         self._rewards = rewards
         self._config = config
         self._checkpoints = checkpoints
-        self._prompt_facts = prompt_facts
+        self._facts = facts
         self._activity = activity
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
@@ -81,9 +81,8 @@ class OnPolicy:
     @property
     def facts(self) -> JsonObject:
         """The teachers and their coefficients, facts about the prompts, and this attempt's failed rewards, if any."""
-        teachers = {name: teacher.kl_coef for name, teacher in self._teachers.by_name.items()}
-        errors = {"num_reward_errors": self._rewards.num_errors} if self._rewards.num_errors else {}
-        return {"teachers": teachers, **self._prompt_facts, **errors}
+        num_errors = 0 if self._rewards is None else self._rewards.num_errors
+        return {**self._facts, **({"num_reward_errors": num_errors} if num_errors else {})}
 
     def batch(self, step: int) -> Batch:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
@@ -104,7 +103,9 @@ class OnPolicy:
         metrics = staleness(samples, step)
         if update > 0:
             return Batch(samples, metrics)
-        return Batch(samples, {**rollouts.metrics, **metrics}, rollouts.num_sampled_tokens)
+        # Those of recorded rollouts were counted when they were sampled.
+        num_sampled = 0 if self._rewards is None else rollouts.num_sampled_tokens
+        return Batch(samples, {**rollouts.metrics, **metrics}, num_sampled)
 
     def partition(self, sample: Sample) -> str:
         """Samples of one teacher, if distributions are compared exactly."""
@@ -116,7 +117,7 @@ class OnPolicy:
         name = scored[0].teacher if scored else None
         if not self._objective.is_exact or name is None:
             return None
-        teacher = self._teachers.by_name[name]
+        teacher = self._teachers.by_name.get(name)
         return teacher.reference(scored) if isinstance(teacher, ExactTeacher) else top_reference(scored)
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:

@@ -49,7 +49,9 @@ class Objective:
         self.routes = list(routes)
         """Labels that metrics are reported by."""
         self.is_exact = bool(teachers) and algorithm.asks == "distribution"
-        """Whether teachers give their full distribution, not only scores of the sampled tokens."""
+        """Whether teachers give their distribution, not only scores of the sampled tokens."""
+        self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
+        """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
         self.wants: frozenset[ScoreName] = frozenset({"entropy", *(algorithm.scores if teachers else ())})

@@ -33,7 +33,7 @@ class Scoring:
         teachers: assigns each prompt its teacher.
         metadata: by prompt id; may lack any.
         prompt_ids: prompts of the batch, in order.
-        objective: if it is exact, teachers in this process score nothing here.
+        objective: says whether teachers in this process score here, or are compared with as a whole in training.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Scoring:
                 continue
             view = self._teachers.view(trajectory, metadata)
             self._added.append((trajectory, teacher, view))
-            if teacher is not None and not (self._objective.is_exact and isinstance(teacher, ExactTeacher)):
+            if teacher is not None and (self._objective.is_scored_ahead or not isinstance(teacher, ExactTeacher)):
                 request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
                 pending = self._pending.setdefault(teacher.name, _Pending(teacher))
                 pending.requests.append(request)

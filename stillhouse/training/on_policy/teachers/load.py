@@ -215,6 +215,7 @@ class _Loading:
                 self.config.temperature,
                 settings.batch_tokens,
                 vocabulary=rows if is_same_size else min(rows, num_tokens),
+                top_k=settings.top_k or 0,
             ),
             model,
             device,

@@ -47,7 +47,7 @@ class OnDisk(Sequence[Sample]):
 class Likelihood:
     """Cross-entropy, with a mean, a ratio and a maximum."""
 
-    temperature = 1.0
+    temperature = divergence_temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 

@@ -44,7 +44,7 @@ class Imitation:
     headline = ("loss",)
     guarded = "loss"
     facts: dict[str, int] = {"rows": 6}
-    temperature = 1.0
+    temperature = divergence_temperature = 1.0
     wants: frozenset[ScoreName] = frozenset({"entropy"})
     divergence: tuple[Divergence, ...] = ()
 

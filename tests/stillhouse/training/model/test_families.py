@@ -124,7 +124,8 @@ FAST = ("llama", "qwen3", "gemma2", "gemma3", "mistral", "phi3", "phimoe", "gran
 class Nll:
     """The smallest part of a method that the head needs."""
 
-    temperature, wants, divergence = 1.0, frozenset(), ()
+    temperature = divergence_temperature = 1.0
+    wants, divergence = frozenset(), ()
 
     def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
         return TokenLosses(-scores.logprobs_N)

@@ -38,7 +38,7 @@ ALONE = Ranks.single(torch.device("cpu"))
 class Likelihood:
     """Cross-entropy."""
 
-    temperature = 1.0
+    temperature = divergence_temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 

@@ -103,7 +103,8 @@ def test_the_context_is_that_of_the_text_model_or_has_no_limit(
 class Nll:
     """The smallest part of a method that the head needs."""
 
-    temperature, wants, divergence = 1.0, frozenset(), ()
+    temperature = divergence_temperature = 1.0
+    wants, divergence = frozenset(), ()
 
     def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
         return TokenLosses(-scores.logprobs_N)

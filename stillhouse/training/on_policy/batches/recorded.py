@@ -1,0 +1,85 @@
+"""Rollouts that the student made and teachers scored before the training (`on_policy.source: rollouts`).
+
+Lightning OPD (arXiv 2604.13010): the student that SFT left is sampled once, its teacher scores the samples once, and
+training goes over them with no teacher alive. The advantage of a token, log p_teacher - log p_student, follows the
+student as it is trained; its ratio to the student that sampled is known, so that `importance_sampling` corrects each
+token for the drift, and `reinforce` leaves it as the paper does. The paper bounds what is lost by the drift, which
+`log_ratio_mean` and `staleness` show, and finds one condition: SFT and scores are of the same teacher.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from stillhouse.errors import StoreError
+from stillhouse.store.atomic import write_atomic
+from stillhouse.store.fingerprint import canonical_json
+from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+from stillhouse.training.on_policy.batches.queue import MakeBatch
+from stillhouse.types import JsonObject
+
+FACTS_FILE: Final = "recorded.json"
+
+
+class RecordedRollouts:
+    """Batches in a folder, gone through in their order again and again.
+
+    Args:
+        folder: as `record` writes it.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            stored = json.loads((folder / FACTS_FILE).read_bytes())
+            self.facts: JsonObject = stored["facts"]
+            """As the training that recorded them would have had them."""
+            self.routes: list[str] = stored["routes"]
+            self._num_batches: int = stored["num_batches"]
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"{folder / FACTS_FILE}: cannot be read: {error}. Run the same command with runtime.refresh: "
+                "[student_rollouts]"
+            ) from error
+
+    @property
+    def teachers(self) -> list[str]:
+        """Their names."""
+        return list(self.facts["teachers"])
+
+    def begin(self, index: int, policy_version: int) -> MakeBatch:
+        """The call that reads batch `index` of a training, whose samples are of the student before it."""
+        return lambda: self._read(index)
+
+    def _read(self, index: int) -> RolloutBatch:
+        batch = read_batch(self._folder / _name(index % self._num_batches))
+        # The seconds of sampling and scoring were another stage's.
+        metrics = {name: value for name, value in batch.metrics.items() if not name.endswith("_s")}
+        return replace(batch, index=index, metrics=metrics)
+
+
+def record(folder: Path, batches: Sequence[RolloutBatch], routes: Sequence[str], facts: JsonObject) -> None:
+    """Writes batches for a training.
+
+    Args:
+        folder: is there, and empty.
+        batches: in their order.
+        routes: values by which the KL is reported.
+        facts: of the teachers and prompts.
+
+    Raises:
+        StoreError: no space or no permission.
+    """
+    for number, batch in enumerate(batches):
+        write_batch(folder / _name(number), batch)
+    stored = {"num_batches": len(batches), "routes": list(routes), "facts": facts}
+    write_atomic(folder / FACTS_FILE, canonical_json(stored))
+
+
+def _name(number: int) -> str:
+    return f"recorded-{number:08d}.parquet"

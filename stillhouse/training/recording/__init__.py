@@ -1,0 +1,1 @@
+"""Samples and scores the rollouts that on-policy distillation then trains on without a teacher."""

@@ -1,0 +1,36 @@
+"""Whether the teacher that scores is the one that the student was fine-tuned by."""
+
+from pathlib import Path
+
+from stillhouse.training.job import TrainJob, teacher_identities
+from stillhouse.training.results.record import STUDENT_FILE, read_record
+
+
+def consistency_warning(start: Path, job: TrainJob) -> str | None:
+    """A warning for a student whose SFT was on rows of another teacher; None if they agree, or nothing is known.
+
+    Where they differ, the gradient keeps a bias that no length of training removes (Lightning OPD, arXiv 2604.13010,
+    "teacher consistency"). Models are compared by the last part of their names, which a server may spell otherwise.
+
+    Args:
+        start: the student's folder, or a model ref.
+        job: names the teachers that score.
+    """
+    if job.on_policy is None or not (start / STUDENT_FILE).is_file():
+        return None
+    wrote = {name for stage in read_record(start).stages if stage.method == "sft" for name in stage.teachers}
+    named = [teacher.model for teacher in job.on_policy.teachers] or [job.on_policy.teacher or job.teacher_ref]
+    score = {name for name in named if name is not None}
+    if not wrote or not teacher_identities(job.on_policy, job.teacher_ref):
+        return None
+    if {_short(name) for name in wrote} & {_short(name) for name in score}:
+        return None
+    return (
+        f"the student was fine-tuned on rows of {', '.join(sorted(wrote))}, and {', '.join(sorted(score))} scores its "
+        "rollouts: offline distillation then keeps a bias towards neither of them. Score with the teacher that wrote "
+        "the rows, or set on_policy.source to `student`"
+    )
+
+
+def _short(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
