@@ -6,8 +6,7 @@ from typing import Any, Final
 from benchmarks.science.lab import Lab
 from benchmarks.science.tasks.rows import PromptFiles
 from benchmarks.science.training import FULL, Course, Training
-from stillhouse.config import OnPolicyConfig, StudentConfig
-from stillhouse.config.on_policy import Divergence
+from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig
 
 EXACT: Final[dict[str, Any]] = {"divergence": (Divergence(),)}
 """The exact reverse KL in place of the sampled one."""

@@ -5,7 +5,8 @@ from typing import Final, Self
 from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
-from stillhouse.config.on_policy import Divergence, OnPolicyConfig
+from stillhouse.config.divergence import Divergence
+from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig

@@ -8,7 +8,7 @@ from benchmarks.science.lab import Lab
 from benchmarks.science.methods import BATCH, distil, on_policy
 from benchmarks.science.tasks.rows import write_questions
 from benchmarks.science.training import Training
-from stillhouse.config.on_policy import Divergence
+from stillhouse.config import Divergence
 
 _TOP: Final = 2
 _NUM_RESAMPLES: Final = 32
