@@ -75,7 +75,7 @@ def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> A
             prompt, span = rest(done, before), rest(before, after)
             names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
             calls = [name for name in names if name != "malformed_tool_call"]
-            written = after[len(before) :].removeprefix(message.get("content") or "")
+            written = after[len(before) :].removeprefix(spelt(message).get("content") or "")
             if any(written.count(name) < calls.count(name) for name in calls):
                 raise TemplateError("a call is not written")
             ends = [place for place, token in enumerate(span) if token in special]
@@ -120,11 +120,19 @@ def any_tokenizer(request: pytest.FixtureRequest, speaking: Any) -> PreTrainedTo
 
 
 MALFORMED = [{"id": "c", "type": "function", "function": {"name": "malformed_tool_call", "arguments": "{}"}}]
+F_TWICE = [
+    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+    {"id": "c", "type": "function", "function": {"name": "malformed_tool_call", "arguments": "[f"}},
+]
+"""A call, and its name in the text of another that cannot be parsed."""
 
 
 @settings(max_examples=25)
 @given(conversations=st.lists(CONVERSATIONS, min_size=1, max_size=3))
 @example(conversations=[[{"role": "assistant", "content": "<|im_end|>", "tool_calls": MALFORMED}]])
+@example(
+    conversations=[[{"role": "user", "content": ""}, {"role": "assistant", "content": None, "tool_calls": F_TWICE}]]
+)
 def test_many_conversations_at_once_give_what_each_gives_one_by_one(
     any_tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]
 ) -> None:
