@@ -69,7 +69,7 @@ def half_precision_error(k: int, chance: np.random.Generator, num_positions: int
     log_p = _merged(student[:, :k], np.log1p(-np.exp(student[:, :k]).sum(axis=1)))
     exact = _merged(teacher[:, :k], np.log1p(-np.exp(teacher[:, :k]).sum(axis=1)))
     top = TopLogprobs.rounded(np.zeros((num_positions, k), np.int32), teacher[:, :k])
-    rounded = _merged(top.logprobs_NK.astype(np.float64), top.log_others_N.astype(np.float64))
+    rounded = _merged(top.logprobs_NK.astype(np.float64), top.log_tail_N.astype(np.float64))
     kls = [(np.exp(log_q) * (log_q - log_p)).sum(axis=1) for log_q in (exact, rounded)]
     return float(kls[0].mean()), float(np.abs(kls[0] - kls[1]).mean())
 

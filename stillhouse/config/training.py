@@ -203,12 +203,12 @@ class SftConfig(TrainerConfig):
     """In place of `teacher`, one with settings of its own: a local model, or one behind vLLM or SGLang."""
     top_k: int = later_field(20, ge=1)
     """Most probable tokens of the teacher that `kl` compares at each token, all others being one more. 20 leaves little
-    of a sharp teacher to the others (`soft_targets_others`); 100 takes five times the space (610 bytes a token)."""
+    of a sharp teacher to the others (`soft_targets_tail`); 100 takes five times the space (some 440 bytes a token)."""
     soft_weight: float = later_field(1.0, gt=0.0)
     """Factor of the KL."""
     hard_weight: float = later_field(0.0, ge=0.0)
     """Factor of the cross-entropy beside the KL. 0 where the teacher wrote the rows itself; up to 1 for rows that are
-    better than the teacher (ROLL's supervised distillation has 0.5 each)."""
+    better than the teacher."""
     soft_temperature: float = later_field(1.0, gt=0.0)
     """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""

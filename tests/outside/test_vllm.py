@@ -138,7 +138,7 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
         best = logprobs.topk(20).indices.numpy()
         overlap = [len(set(one) & set(other)) / 20 for one, other in zip(best, top.ids_NK, strict=True)]
         assert np.mean(overlap) > 0.9
-        mass = np.exp(top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(top.log_others_N.astype(float))
+        mass = np.exp(top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(top.log_tail_N.astype(float))
         assert mass == pytest.approx(np.ones(len(mass)), abs=5e-3)
 
 

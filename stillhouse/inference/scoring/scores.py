@@ -29,7 +29,7 @@ class TopLogprobs:
     """int32, best first, each id at most once."""
     logprobs_NK: np.ndarray
     """float16, in nats."""
-    log_others_N: np.ndarray
+    log_tail_N: np.ndarray
     """float16, logarithm of the mass of all other tokens. Below 1e-6 the mass of the best does not tell it; it is then
     that of the last of the best, which the next token does not exceed."""
 
@@ -44,23 +44,23 @@ class TopLogprobs:
     @classmethod
     def rounded(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
         """Those of exact log-probabilities."""
-        others_N = 1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1)
+        tail_N = 1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1)
         last_N = np.clip(logprobs_NK[:, -1], _LEAST_LOGPROB, math.log(_ROUNDING))
-        log_others_N = np.where(others_N < _ROUNDING, last_N, np.log(np.maximum(others_N, _ROUNDING)))
+        log_tail_N = np.where(tail_N < _ROUNDING, last_N, np.log(np.maximum(tail_N, _ROUNDING)))
         rounded_NK = np.maximum(logprobs_NK, _LEAST_LOGPROB).astype(np.float16)
-        return cls(ids_NK.astype(np.int32), rounded_NK, log_others_N.astype(np.float16))
+        return cls(ids_NK.astype(np.int32), rounded_NK, log_tail_N.astype(np.float16))
 
     def best(self, count: int) -> "TopLogprobs":
         """The first `count` at each position; the mass of the rest goes to the others."""
         if count >= self.ids_NK.shape[1]:
             return self
         rest_N = np.exp(self.logprobs_NK[:, count:].astype(np.float64)).sum(axis=1)
-        log_others_N = np.log(np.exp(self.log_others_N.astype(np.float64)) + rest_N)
-        return TopLogprobs(self.ids_NK[:, :count], self.logprobs_NK[:, :count], log_others_N.astype(np.float16))
+        log_tail_N = np.log(np.exp(self.log_tail_N.astype(np.float64)) + rest_N)
+        return TopLogprobs(self.ids_NK[:, :count], self.logprobs_NK[:, :count], log_tail_N.astype(np.float16))
 
     def part(self, first: int, last: int) -> "TopLogprobs":
         """Those of the positions from `first` to before `last`."""
-        return TopLogprobs(self.ids_NK[first:last], self.logprobs_NK[first:last], self.log_others_N[first:last])
+        return TopLogprobs(self.ids_NK[first:last], self.logprobs_NK[first:last], self.log_tail_N[first:last])
 
 
 class SequenceScores(NamedTuple):

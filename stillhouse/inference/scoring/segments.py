@@ -25,13 +25,13 @@ SCHEMA: Final = pa.schema(
         pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
         pa.field("top_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("top_logprobs", pa.list_(pa.float16()), nullable=False),
-        pa.field("log_others", pa.list_(pa.float16()), nullable=False),
+        pa.field("log_tail", pa.list_(pa.float16()), nullable=False),
         pa.field("digest", pa.binary(8), nullable=False),
     ]
 )
 """A row is a sequence. `top_k` most probable tokens were asked for, 0 for none; `top_ids` and `top_logprobs` hold those
 of one scored token after the other."""
-_LISTS: Final = ("logprobs", "top_ids", "top_logprobs", "log_others")
+_LISTS: Final = ("logprobs", "top_ids", "top_logprobs", "log_tail")
 _KEYS: Final = pa.ipc.IpcReadOptions(included_fields=[SCHEMA.get_field_index(name) for name in ("key", "top_k")])
 # Ids have empty high bits: a quarter less (benchmarks/ledger.py).
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -130,7 +130,7 @@ def _columns(scores: SequenceScores) -> tuple[np.ndarray, ...]:
     logprobs_N = np.array(scores.logprobs, dtype=np.float32)
     if scores.top is None:
         return logprobs_N, np.empty(0, np.int32), np.empty(0, np.float16), np.empty(0, np.float16)
-    return logprobs_N, scores.top.ids_NK.ravel(), scores.top.logprobs_NK.ravel(), scores.top.log_others_N
+    return logprobs_N, scores.top.ids_NK.ravel(), scores.top.logprobs_NK.ravel(), scores.top.log_tail_N
 
 
 def _scores(batch: pa.RecordBatch, row: int) -> SequenceScores | None:
@@ -138,11 +138,11 @@ def _scores(batch: pa.RecordBatch, row: int) -> SequenceScores | None:
     key, digest = (batch.column(name)[row].as_py() for name in ("key", "digest"))
     if _digest(key, arrays) != digest:
         return None
-    logprobs_N, ids, logprobs, log_others_N = arrays
+    logprobs_N, ids, logprobs, log_tail_N = arrays
     top = None
-    if len(log_others_N):
-        shape = (len(log_others_N), -1)
-        top = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_others_N)
+    if len(log_tail_N):
+        shape = (len(log_tail_N), -1)
+        top = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_tail_N)
     return SequenceScores(logprobs_N.tolist(), top)
 
 

@@ -5,11 +5,14 @@ Dimensions: N loss positions, R hidden size of the teacher, V vocabulary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from stillhouse.config import Divergence
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.types import Sample
 
@@ -72,10 +75,21 @@ class TopReference:
     """int64, best first, each id at most once."""
     logprobs_NK: Tensor
     """In nats, at the temperature of the method."""
-    log_others_N: Tensor
+    log_tail_N: Tensor
     """Logarithm of the mass of all other tokens."""
     target_logprobs_N: Tensor
     """Log-probability of each target."""
+
+    @classmethod
+    def of(cls, scores: Sequence[SequenceScores]) -> Self:
+        """That of a teacher's scores, which have their most probable tokens, sequence by sequence."""
+        tops = [top for _, top in scores if top is not None]
+        return cls(
+            ids_NK=torch.from_numpy(np.concatenate([top.ids_NK for top in tops])).long(),
+            logprobs_NK=torch.from_numpy(np.concatenate([top.logprobs_NK for top in tops])),
+            log_tail_N=torch.from_numpy(np.concatenate([top.log_tail_N for top in tops])),
+            target_logprobs_N=torch.tensor([value for logprobs, _ in scores for value in logprobs]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class TopComparison:
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
         """See `Comparison`."""
         gradients_CV = self._gradients_CV[: len(logits_CV)]
-        ids_NK, logprobs_NK, log_others_N1 = self._top
-        inputs = (gradients_CV, logits_CV, ids_NK[chunk], logprobs_NK[chunk], log_others_N1[chunk])
+        ids_NK, logprobs_NK, log_tail_N1 = self._top
+        inputs = (gradients_CV, logits_CV, ids_NK[chunk], logprobs_NK[chunk], log_tail_N1[chunk])
         if self._compiled and len(logits_CV) >= MIN_TOKENS:
             blocks = [compiled(_compare_top_)(*any_length(*inputs), softness=self._softness, terms=self._terms)]
         else:
@@ -83,14 +83,14 @@ def _normalised(reference: TopReference, targets_N: Tensor, size: int, dtype: to
     """
     device = targets_N.device
     ids_NK, logprobs_NK = reference.ids_NK.to(device), reference.logprobs_NK.to(device, dtype)
-    others_N1, targets_N1 = reference.log_others_N.to(device, dtype)[:, None], targets_N[:, None]
+    tail_N1, targets_N1 = reference.log_tail_N.to(device, dtype)[:, None], targets_N[:, None]
     is_best_N1 = (ids_NK == targets_N1).any(dim=1, keepdim=True)
     target_N1 = reference.target_logprobs_N.to(device, dtype)[:, None].masked_fill(is_best_N1, -torch.inf)
-    others_N1 = others_N1 + torch.log1p(-(target_N1 - others_N1).exp().clamp(max=1.0 - _LEAST_REST))
+    tail_N1 = tail_N1 + torch.log1p(-(target_N1 - tail_N1).exp().clamp(max=1.0 - _LEAST_REST))
     is_known_NK = ids_NK < size
     unknown_N1 = logprobs_NK.masked_fill(is_known_NK, -torch.inf).logsumexp(1, keepdim=True)
     known_NK = logprobs_NK.masked_fill(~is_known_NK, -torch.inf)
-    normalised = torch.cat([target_N1, known_NK, others_N1.logaddexp(unknown_N1)], dim=1).log_softmax(dim=1)
+    normalised = torch.cat([target_N1, known_NK, tail_N1.logaddexp(unknown_N1)], dim=1).log_softmax(dim=1)
     ids_NJ = torch.cat([targets_N1.masked_fill(is_best_N1, size), ids_NK.clamp(max=size)], dim=1)
     return TeacherTop(ids_NJ, normalised[:, :-1], normalised[:, -1:])
 
@@ -100,14 +100,14 @@ def _compare_top_(
     logits_RV: Tensor,
     ids_RK: Tensor,
     logprobs_RK: Tensor,
-    log_others_R1: Tensor,
+    log_tail_R1: Tensor,
     *,
     softness: float,
     terms: Sequence[Divergence],
 ) -> tuple[Tensor, Tensor]:
     """Values and reverse KL of some rows; writes the gradients if there are terms."""
     log_p_RV = log_probabilities(logits_RV, UNSCALED, softness)
-    compared = top_divergences(log_p_RV, TeacherTop(ids_RK, logprobs_RK, log_others_R1), terms)
+    compared = top_divergences(log_p_RV, TeacherTop(ids_RK, logprobs_RK, log_tail_R1), terms)
     if terms:
         gradients_RV.copy_(compared.gradients_RS)
     return compared.values_R, compared.reverse_kl_R

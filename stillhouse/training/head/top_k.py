@@ -21,7 +21,7 @@ class TeacherTop(NamedTuple):
     ids_RK: Tensor
     """S, without mass, for a target among the best, and for an id that the student does not have."""
     logprobs_RK: Tensor
-    log_others_R1: Tensor
+    log_tail_R1: Tensor
     """Logarithm of the mass of all other ids, above minus infinity."""
 
     def best(self, most: int | None) -> "TeacherTop":
@@ -29,8 +29,8 @@ class TeacherTop(NamedTuple):
         if most is None or most >= self.ids_RK.shape[1] - 1:
             return self
         count = most + 1
-        log_others_R1 = torch.cat([self.logprobs_RK[:, count:], self.log_others_R1], dim=1).logsumexp(1, keepdim=True)
-        return TeacherTop(self.ids_RK[:, :count], self.logprobs_RK[:, :count], log_others_R1)
+        log_tail_R1 = torch.cat([self.logprobs_RK[:, count:], self.log_tail_R1], dim=1).logsumexp(1, keepdim=True)
+        return TeacherTop(self.ids_RK[:, :count], self.logprobs_RK[:, :count], log_tail_R1)
 
 
 class _Part(NamedTuple):
@@ -47,12 +47,12 @@ class ComparedIds(NamedTuple):
     ids_RK: Tensor
     inside: Compared
     """The ids, [R, K] each."""
-    others: Compared | None
+    tail: Compared | None
     """All others, [R, 1] each; None leaves them out."""
 
     def reverse_kl(self) -> Tensor:
         """KL(student || teacher) of each row."""
-        parts = [part for part in (self.inside, self.others) if part is not None]
+        parts = [part for part in (self.inside, self.tail) if part is not None]
         return torch.cat([part.p_RS * part.r_RS for part in parts], dim=1).sum(dim=1)
 
 
@@ -80,21 +80,21 @@ def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
     r_RK = torch.where(teacher.ids_RK < size, log_p_RK - teacher.logprobs_RK, 0.0)
     p_R1 = _mass_outside(p_RX, teacher.ids_RK)
     inside = _Part(p_RX.gather(1, teacher.ids_RK), teacher.logprobs_RK.exp(), r_RK)
-    others = _Part(p_R1, teacher.log_others_R1.exp(), p_R1.log() - teacher.log_others_R1)
-    return ComparedIds(teacher.ids_RK, inside, others)
+    tail = _Part(p_R1, teacher.log_tail_R1.exp(), p_R1.log() - teacher.log_tail_R1)
+    return ComparedIds(teacher.ids_RK, inside, tail)
 
 
 def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: Divergence) -> Tensor:
     """Values of the term, [R], whose gradient is added; the g of the others is that of each of them, or else 0."""
     values_R, slopes_RK = _form(term, compared.inside)
     p_RK, ids_RK = compared.inside.p_RS, compared.ids_RK
-    mean_R1, others_slope_R1 = slopes_RK.sum(dim=-1, keepdim=True), torch.zeros_like(p_RK[:, :1])
-    if compared.others is not None:
-        others_R, weighted_R1 = _form(term, compared.others)
-        values_R, mean_R1 = values_R + others_R, mean_R1 + weighted_R1
-        others_slope_R1 = weighted_R1 / compared.others.p_RS
+    mean_R1, tail_slope_R1 = slopes_RK.sum(dim=-1, keepdim=True), torch.zeros_like(p_RK[:, :1])
+    if compared.tail is not None:
+        tail_R, weighted_R1 = _form(term, compared.tail)
+        values_R, mean_R1 = values_R + tail_R, mean_R1 + weighted_R1
+        tail_slope_R1 = weighted_R1 / compared.tail.p_RS
     inside_RK = gradients_RS.gather(1, ids_RK).add_(slopes_RK - p_RK * mean_R1, alpha=term.weight)
-    gradients_RS.addcmul_(p_RS, others_slope_R1 - mean_R1, value=term.weight)
+    gradients_RS.addcmul_(p_RS, tail_slope_R1 - mean_R1, value=term.weight)
     # Written, not added: with little mass outside, the slope of the others is large beside what is wanted inside.
     gradients_RS.scatter_(1, ids_RK, inside_RK)
     return term.weight * values_R

@@ -27,7 +27,6 @@ from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
-from stillhouse.training.on_policy.teachers.top_reference import top_reference
 from stillhouse.types import JsonObject, Sample
 
 
@@ -118,7 +117,9 @@ class OnPolicy:
         if not self._objective.is_exact or name is None:
             return None
         teacher = self._teachers.by_name.get(name)
-        return teacher.reference(scored) if isinstance(teacher, ExactTeacher) else top_reference(scored)
+        if isinstance(teacher, ExactTeacher):
+            return teacher.reference(scored)
+        return TopReference.of([sample.teacher_scores for sample in scored])
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""

@@ -1,8 +1,9 @@
 """`ScoredSample`: a sampled trajectory with the scores of teachers and rewards."""
 
 from dataclasses import dataclass
+from itertools import compress
 
-from stillhouse.inference.scoring.scores import TopLogprobs
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.types import Sample
 
 
@@ -41,6 +42,11 @@ class ScoredSample(Sample):
     """Factor of its losses; their sum over the batch is divided by the batch's number of loss positions."""
     policy_version: int = 0
     """Optimiser updates before the weights that sampled it."""
+
+    @property
+    def teacher_scores(self) -> SequenceScores:
+        """The teacher's scores of the tokens of the mask."""
+        return SequenceScores(list(compress(self.teacher_logprobs or (), self.loss_mask)), self.teacher_top)
 
     @property
     def sampled_kl(self) -> list[float] | None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stillhouse.training.job import TrainJob, teacher_identities
+from stillhouse.training.job import TrainJob
 from stillhouse.training.results.record import STUDENT_FILE, read_record
 
 
@@ -16,19 +16,17 @@ def consistency_warning(start: Path, job: TrainJob) -> str | None:
         start: the student's folder, or a model ref.
         job: names the teachers that score.
     """
-    if job.on_policy is None or not (start / STUDENT_FILE).is_file():
+    if job.on_policy is None or not job.on_policy.needs_teacher or not (start / STUDENT_FILE).is_file():
         return None
     wrote = {name for stage in read_record(start).stages if stage.method == "sft" for name in stage.teachers}
     named = [teacher.model for teacher in job.on_policy.teachers] or [job.on_policy.teacher or job.teacher_ref]
     score = {name for name in named if name is not None}
-    if not wrote or not teacher_identities(job.on_policy, job.teacher_ref):
-        return None
-    if {_short(name) for name in wrote} & {_short(name) for name in score}:
+    if not wrote or {_short(name) for name in wrote} & {_short(name) for name in score}:
         return None
     return (
         f"the student was fine-tuned on rows of {', '.join(sorted(wrote))}, and {', '.join(sorted(score))} scores its "
-        "rollouts: offline distillation then keeps a bias towards neither of them. Score with the teacher that wrote "
-        "the rows, or set on_policy.source to `student`"
+        "rollouts: that gives the gradient a bias which longer training does not remove. Score with the teacher that "
+        "wrote the rows, or start from a student that the scoring teacher taught"
     )
 
 

@@ -9,7 +9,7 @@ from stillhouse.tracking import TrackedRun
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.queue import BatchQueue
-from stillhouse.training.on_policy.batches.recorded import record
+from stillhouse.training.on_policy.batches.recorded import write_facts, write_recorded
 from stillhouse.training.on_policy.load import load_maker
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.recording.consistency import consistency_warning
@@ -35,15 +35,12 @@ def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progre
         loaded = load_maker(job, student, tracked, nullcontext, resources, activity)
         count = min(config.num_batches, loaded.num_batches_a_pass)
         queue = BatchQueue(loaded.maker.begin, job.work_dir / "rollouts", num_batches=count)
-        batches = []
+        num_trajectories = num_tokens = 0
         for index in range(count):
             progress.update(job.method, index, count, doing="sampling and scoring")
-            batches.append(queue.get(index, policy_version=0))
-        job.output_dir.mkdir(parents=True, exist_ok=True)
-        record(job.output_dir, batches, loaded.maker.objective.routes, loaded.facts)
-        progress.update(job.method, count, count, doing="saving")
-    samples = [sample for batch in batches for part in batch.parts for sample in part]
-    kls = [kl for sample in samples for kl in sample.sampled_kl or ()]
-    tokens = sum(batch.num_sampled_tokens for batch in batches)
-    measured = {"teacher_kl": sum(kls) / max(1, tokens)} if kls else {}
-    return {"trajectories": len(samples), "batches": count, "sampled_tokens": tokens, **measured, **loaded.facts}
+            batch = queue.get(index, policy_version=0)
+            write_recorded(job.output_dir, batch)
+            num_trajectories += sum(len(part) for part in batch.parts)
+            num_tokens += batch.num_sampled_tokens
+        write_facts(job.output_dir, count, loaded.maker.objective.routes, loaded.facts)
+    return {"trajectories": num_trajectories, "batches": count, "sampled_tokens": num_tokens, **loaded.facts}

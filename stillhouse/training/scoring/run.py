@@ -67,19 +67,19 @@ class _Sums:
 
     def __init__(self) -> None:
         self.rows = self.tokens = 0
-        self._nll = self._others = 0.0
+        self._nll = self._tail = 0.0
 
     def add(self, scores: SequenceScores) -> None:
         self.rows += 1
         self.tokens += len(scores.logprobs)
         self._nll -= math.fsum(scores.logprobs)
         if scores.top is not None:
-            self._others += float(np.exp(scores.top.log_others_N.astype(np.float64)).sum())
+            self._tail += float(np.exp(scores.top.log_tail_N.astype(np.float64)).sum())
 
     def facts(self) -> JsonObject:
         """How surprised the teacher is in nats a token, and the mean mass of the tokens that are not compared."""
         tokens = max(1, self.tokens)
-        means = {"teacher_nll": self._nll / tokens, "soft_targets_others": self._others / tokens}
+        means = {"teacher_nll": self._nll / tokens, "soft_targets_tail": self._tail / tokens}
         return {"rows": self.rows, "scored_tokens": self.tokens, **means}
 
 

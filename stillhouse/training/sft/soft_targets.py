@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.training.head.scores import TopReference
@@ -42,10 +39,5 @@ class SoftTargets:
                     f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
                     f"{self._ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
                 )
-            scores.append((known.logprobs, known.top))
-        return TopReference(
-            ids_NK=torch.from_numpy(np.concatenate([top.ids_NK for _, top in scores])).long(),
-            logprobs_NK=torch.from_numpy(np.concatenate([top.logprobs_NK for _, top in scores])),
-            log_others_N=torch.from_numpy(np.concatenate([top.log_others_N for _, top in scores])),
-            target_logprobs_N=torch.tensor([value for logprobs, _ in scores for value in logprobs]),
-        )
+            scores.append(known)
+        return TopReference.of(scores)

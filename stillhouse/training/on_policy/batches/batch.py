@@ -88,8 +88,8 @@ def _sample(row: dict[str, Any]) -> ScoredSample:
     view, top = row["teacher_view"], row.get("teacher_top")
     row["teacher_view"] = None if view is None else TeacherView(**view)
     if top is not None:
-        shape = (len(top["log_others_N"]), -1)
+        shape = (len(top["log_tail_N"]), -1)
         ids, logprobs = np.array(top["ids_NK"], np.int32), np.array(top["logprobs_NK"], np.float16)
-        log_others_N = np.array(top["log_others_N"], np.float16)
-        row["teacher_top"] = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_others_N)
+        log_tail_N = np.array(top["log_tail_N"], np.float16)
+        row["teacher_top"] = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_tail_N)
     return ScoredSample(**row)

@@ -3,8 +3,8 @@
 Lightning OPD (arXiv 2604.13010): the student that SFT left is sampled once, its teacher scores the samples once, and
 training goes over them with no teacher alive. The advantage of a token, log p_teacher - log p_student, follows the
 student as it is trained; its ratio to the student that sampled is known, so that `importance_sampling` corrects each
-token for the drift, and `reinforce` leaves it as the paper does. The paper bounds what is lost by the drift, which
-`log_ratio_mean` and `staleness` show, and finds one condition: SFT and scores are of the same teacher.
+token for the drift, and `reinforce` does not; `log_ratio_mean` and `staleness` show it. The condition, which the paper
+calls teacher consistency: SFT and scores are of the same teacher.
 """
 
 import json
@@ -27,7 +27,7 @@ class RecordedRollouts:
     """Batches in a folder, gone through in their order again and again.
 
     Args:
-        folder: as `record` writes it.
+        folder: as `write_recorded` and `write_facts` leave it.
 
     Raises:
         StoreError: it cannot be read.
@@ -63,21 +63,18 @@ class RecordedRollouts:
         return replace(batch, index=index, metrics=metrics)
 
 
-def record(folder: Path, batches: Sequence[RolloutBatch], routes: Sequence[str], facts: JsonObject) -> None:
-    """Writes batches for a training.
+def write_recorded(folder: Path, batch: RolloutBatch) -> None:
+    """Writes a batch for a training; raises as `write_batch`."""
+    write_batch(folder / _name(batch.index), batch)
 
-    Args:
-        folder: is there, and empty.
-        batches: in their order.
-        routes: values by which the KL is reported.
-        facts: of the teachers and prompts.
+
+def write_facts(folder: Path, num_batches: int, routes: Sequence[str], facts: JsonObject) -> None:
+    """Completes the folder of `num_batches` batches: values by which the KL is reported, facts of teachers and prompts.
 
     Raises:
         StoreError: no space or no permission.
     """
-    for number, batch in enumerate(batches):
-        write_batch(folder / _name(number), batch)
-    stored = {"num_batches": len(batches), "routes": list(routes), "facts": facts}
+    stored = {"num_batches": num_batches, "routes": list(routes), "facts": facts}
     write_atomic(folder / FACTS_FILE, canonical_json(stored))
 
 

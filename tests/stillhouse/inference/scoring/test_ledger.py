@@ -80,7 +80,7 @@ def test_scores_with_more_tokens_serve_those_who_want_fewer_and_not_the_other_wa
     [fewer] = ScoreLedger(folder, top_k=2).find(KEYS).values()
     assert fewer.top is not None
     assert np.array_equal(fewer.top.ids_NK, with_top(0, k=2).top.ids_NK)  # type: ignore[union-attr]
-    mass = np.exp(fewer.top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(fewer.top.log_others_N.astype(float))
+    mass = np.exp(fewer.top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(fewer.top.log_tail_N.astype(float))
     assert mass == pytest.approx(np.ones(3), abs=2e-3)
     wider = ScoreLedger(folder, top_k=9)
     assert wider.find(KEYS) == {}

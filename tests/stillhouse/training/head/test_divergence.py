@@ -258,4 +258,4 @@ def test_best_tokens_far_from_the_students_stay_finite_and_exact_in_float32(term
 
 
 def _doubled(top: TeacherTop) -> tuple[Tensor, Tensor, Tensor]:
-    return top.ids_RK, top.logprobs_RK.double(), top.log_others_R1.double()
+    return top.ids_RK, top.logprobs_RK.double(), top.log_tail_R1.double()

@@ -345,7 +345,7 @@ def test_the_most_probable_tokens_come_with_the_mass_of_all_others(far: Far, req
         assert top.logprobs_NK == pytest.approx(np.array([[value for _, value in pairs] for pairs in best]), abs=1e-3)
         others = [1 - sum(math.exp(value) for _, value in pairs) for pairs in best]
         known = [math.log(mass if mass > 1e-6 else 1e-6) for mass in others]
-        assert top.log_others_N == pytest.approx(np.array(known), abs=1e-2)
+        assert top.log_tail_N == pytest.approx(np.array(known), abs=1e-2)
 
 
 def test_a_server_that_gives_fewer_tokens_than_asked_for_says_so_before_the_training(far: Far) -> None:
