@@ -3,23 +3,16 @@
 Where `runtime.training_deployment` names a deployment, the teacher runs in a flow run of it.
 """
 
-import shutil
-from pathlib import Path
-
 from prefect import task
 
 from stillhouse.config import DistillConfig, SftConfig, StudentConfig
 from stillhouse.inference.budget import remaining_budget
-from stillhouse.store import digest
-from stillhouse.training.job import TrainJob
-from stillhouse.training.launch.launch import train
 from stillhouse.training.sft.sources import source_fingerprint
-from stillhouse.training.workdir import exclusive
-from stillhouse.types import Artifact, JsonObject, Model
+from stillhouse.types import Artifact, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
-from tasks.run.progress import progress
+from tasks.training_job import run_training_job
 
 SCORES = Stage("scores", version=1)
 
@@ -59,28 +52,11 @@ def scores_task(
     context: RunContext,
 ) -> Artifact:
     """Scores rows. What was scored when it was killed is in the ledger."""
-    progress().update(SCORES.name, 0, None, doing="starting")
-    folders = context.store.root / "training"
-    job = TrainJob(
-        method="scores",
-        student_ref=start.ref,
-        student=student,
-        sft=sft,
-        dataset_folder=None if dataset is None else dataset.uri,
-        teacher_ref=default_teacher,
-        work_dir=folders,
-        output_dir=folders,
-        runtime=context.runtime.in_one_process,
-        budget=remaining_budget(context.run_id, context.budget),
-    )
-    work_dir = folders / f"{SCORES.name}-{job.digest()[:16]}"
-    with exclusive(work_dir / "flow"):
-
-        def fill(folder: Path) -> tuple[int, JsonObject]:
-            facts = train(job.model_copy(update={"work_dir": work_dir, "output_dir": folder}), progress())
-            return facts["rows"], facts
-
-        artifact = context.store.write(SCORES.name, digest(key), fill)
-        context.store.share(artifact)
-    shutil.rmtree(work_dir, ignore_errors=True)
-    return artifact
+    job = {
+        "method": SCORES.name,
+        "sft": sft,
+        "dataset_folder": None if dataset is None else dataset.uri,
+        "teacher_ref": default_teacher,
+        "budget": remaining_budget(context.run_id, context.budget),
+    }
+    return run_training_job(job, start, student, SCORES, key, context, context.runtime.in_one_process)

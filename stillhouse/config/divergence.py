@@ -37,6 +37,6 @@ class Divergence(Section):
         return self
 
     @property
-    def is_of_given_tokens(self) -> bool:
+    def fits_a_server(self) -> bool:
         """Whether a teacher's most probable tokens and the mass of all others are enough for it."""
         return self.tail and (self.top_k is None or self.top_k_of == "teacher")

@@ -281,7 +281,7 @@ class OnPolicyConfig(TrainerConfig):
                 "at most its --max-logprobs)"
             )
         for term in self.divergence:
-            if not term.is_of_given_tokens or (term.top_k or 0) > teacher.top_k:
+            if not term.fits_a_server or (term.top_k or 0) > teacher.top_k:
                 raise ValueError(
                     f"a term of `divergence` has top_k {term.top_k}, top_k_of {term.top_k_of!r} and tail {term.tail}, "
                     f"but teacher {teacher.name!r} of kind {teacher.kind!r} gives its own {teacher.top_k} best tokens; "

@@ -19,7 +19,7 @@ _RESULTS = {
     "judge": "{judged} judged",
     "difficulty": "{rows} measured",
     "embeddings": "{rows} measured",
-    "student_rollouts": "{trajectories} sampled",
+    "student_rollouts": "{rows} sampled",
     "scores": "{rows} scored, {teacher_nll:.3g} nats a token",
 }
 """Results by stage, with names of facts; those of trainings are their steps."""

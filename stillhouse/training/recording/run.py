@@ -43,4 +43,4 @@ def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progre
             num_trajectories += sum(len(part) for part in batch.parts)
             num_tokens += batch.num_sampled_tokens
         write_facts(job.output_dir, count, loaded.maker.objective.routes, loaded.facts)
-    return {"trajectories": num_trajectories, "batches": count, "sampled_tokens": num_tokens, **loaded.facts}
+    return {"rows": num_trajectories, "batches": count, "sampled_tokens": num_tokens, **loaded.facts}

@@ -1,0 +1,72 @@
+"""A job of the training process as a stage: artifact, run in MLflow, the folder that a killed one continues in."""
+
+import shutil
+from pathlib import Path
+
+from stillhouse.config import RuntimeConfig, StudentConfig
+from stillhouse.store import digest
+from stillhouse.training.job import TrackingTarget, TrainJob
+from stillhouse.training.launch.launch import train
+from stillhouse.training.workdir import exclusive, mirrored
+from stillhouse.types import Artifact, JsonObject, Model
+from tasks.cache.stage import Stage
+from tasks.run.context import RunContext
+from tasks.run.progress import progress
+
+
+def run_training_job(
+    method: JsonObject,
+    start: Model,
+    student: StudentConfig,
+    stage: Stage,
+    key: str,
+    context: RunContext,
+    runtime: RuntimeConfig,
+    *,
+    logged_as: str | None = None,
+) -> Artifact:
+    """Runs a job to its end.
+
+    Args:
+        method: fields of the job, its method among them.
+        start: the student that it begins with.
+        student: what is trained of it.
+        stage: makes the artifact.
+        key: of the stage's result.
+        context: of the run.
+        runtime: the machine.
+        logged_as: folder of the artifact's files in MLflow; None logs none.
+
+    Raises:
+        StillhouseError: as the job.
+    """
+    progress().update(stage.name, 0, None, doing="starting")
+    folders = context.store.root / "training"
+    job = TrainJob(
+        **method, student_ref=start.ref, student=student, work_dir=folders, output_dir=folders, runtime=runtime
+    )
+    # Not by the key: a setting that changes no weights should not keep a killed training from being continued.
+    work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
+    # A run in a SQLite file is known to this machine alone.
+    is_local_run = (context.tracking.uri or "sqlite").startswith("sqlite")
+    with (
+        # The flow's lock, beside the training's own: the job file in the folder decides where the student goes.
+        exclusive(work_dir / "flow"),
+        mirrored(work_dir, context.store, leave_out={"mlflow_run.json"} if is_local_run else set()) as remove_copies,
+        context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record,
+    ):
+        tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)
+
+        def fill(folder: Path) -> tuple[int, JsonObject]:
+            filled = job.model_copy(update={"work_dir": work_dir, "output_dir": folder, "tracking": tracking})
+            facts = train(filled, progress())
+            return facts.get("rows", 0), {**facts, "mlflow_run_id": record.run_id}
+
+        artifact = context.store.write(stage.name, digest(key), fill)
+        if logged_as is not None:
+            record.log_artifacts(Path(artifact.uri), logged_as)
+        context.store.share(artifact)
+        remove_copies()
+    # The complete result is in the store: checkpoints are no longer needed.
+    shutil.rmtree(work_dir, ignore_errors=True)
+    return artifact
