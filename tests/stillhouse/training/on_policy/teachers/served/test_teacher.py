@@ -2,61 +2,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
-from stillhouse.store import ArtifactStore
-from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 KINDS = ("vllm", "sglang", "echo")
 Requests = list[ScoreRequest]
-Scores = list[list[float]]
-
-
-def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:
-    return [scored.logprobs for scored in scores.result(20)]
-
-
-class Far:
-    """The fake server, and teachers connected to it that share a ledger."""
-
-    def __init__(self, server: Any, tokenizer: PreTrainedTokenizerBase, work_dir: Path) -> None:
-        self.server, self._tokenizer, self._work_dir = server, tokenizer, work_dir
-
-    def connect(self, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> ServedTeacher:
-        fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
-        teacher = OnPolicyTeacher.model_validate(fields)
-        return connect(teacher, 1.0, temperature, self._tokenizer, None, ArtifactStore(self._work_dir))
-
-    def score(self, requests: Requests, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> Scores:
-        teacher = self.connect(kind, temperature, **settings)
-        try:
-            return logprobs(teacher.start(requests))
-        finally:
-            teacher.close()
-
-    def truths(self, requests: Requests, temperature: float = 1.0) -> Scores:
-        return [
-            [
-                self.server.truth(request.token_ids, place, temperature) if is_sampled else 0.0
-                for place, is_sampled in enumerate(request.loss_mask)
-            ]
-            for request in requests
-        ]
-
-
-@pytest.fixture
-def far(scoring_server: Any, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Far:
-    return Far(scoring_server, tokenizer, tmp_path)
+Far = Any
+"""The fake server, and teachers connected to it; see conftest."""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +176,7 @@ def teacher(far: Far) -> Iterator[ServedTeacher]:
 def test_a_busy_server_is_waited_for_as_long_as_it_says(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
     far.server.failures = [far.server.refusal(429, "too many requests", {"Retry-After": "0.4"})]
     started = time.monotonic()
-    assert logprobs(teacher.start(requests)) == far.truths(requests)
+    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
     assert time.monotonic() - started >= 0.4
     assert len(far.server.bodies) == 1
 
@@ -237,7 +194,7 @@ def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
     far: Far, requests: Requests, teacher: ServedTeacher, status: int
 ) -> None:
     far.server.failures = [far.server.refusal(status, "no")]
-    assert logprobs(teacher.start(requests)) == far.truths(requests)
+    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
     assert [len(body["prompt"]) for body in far.server.bodies] == [3, 3]
 
 
@@ -245,7 +202,7 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     far: Far, requests: Requests, teacher: ServedTeacher
 ) -> None:
     far.server.oom_tokens = 45
-    assert logprobs(teacher.start(requests)) == far.truths(requests)
+    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
     assert far.server.asked == [request.token_ids for request in requests]
     far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
@@ -255,7 +212,7 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
 def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
     delays_s = [1.2]
     far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
-    assert logprobs(teacher.start(requests)) == far.truths(requests)
+    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
@@ -298,7 +255,7 @@ def test_nothing_is_asked_twice(far: Far, requests: Requests) -> None:
     first = far.score([*requests, *requests])
     again = far.connect()
     num_scored = len(far.server.asked)
-    assert logprobs(again.start(requests)) == first[: len(requests)] == first[len(requests) :]
+    assert far.logprobs(again.start(requests)) == first[: len(requests)] == first[len(requests) :]
     again.close()
     assert len(far.server.asked) == num_scored
     assert sum(ids in [request.token_ids for request in requests] for ids in far.server.asked) == len(requests)
@@ -331,44 +288,6 @@ def test_our_own_server_answers_as_vllm_does(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_the_most_probable_tokens_come_with_the_mass_of_all_others(far: Far, requests: Requests, kind: str) -> None:
-    teacher = far.connect(kind, top_k=3)
-    scores = teacher.start(requests).result(20)
-    teacher.close()
-    assert [scored.logprobs for scored in scores] == far.truths(requests)
-    for request, (_, top) in zip(requests, scores, strict=True):
-        places = [place for place, is_sampled in enumerate(request.loss_mask) if is_sampled]
-        best = [far.server.best(request.token_ids, place, 3) for place in places]
-        assert top is not None
-        assert top.ids_NK.tolist() == [[token for token, _ in pairs] for pairs in best]
-        assert top.logprobs_NK == pytest.approx(np.array([[value for _, value in pairs] for pairs in best]), abs=1e-3)
-        others = [1 - sum(math.exp(value) for _, value in pairs) for pairs in best]
-        known = [math.log(mass if mass > 1e-6 else 1e-6) for mass in others]
-        assert top.log_tail_N == pytest.approx(np.array(known), abs=1e-2)
-
-
-def test_a_server_that_gives_fewer_tokens_than_asked_for_says_so_before_the_training(far: Far) -> None:
-    with pytest.raises(EndpointError, match=r"greater than max: 20.*") as refused:
-        far.connect("vllm", top_k=100)
-    assert "--max-logprobs" in str(refused.value)
-
-
-def uneven(answer: Any) -> Any:
-    """As of a server that leaves out tokens of little probability."""
-    for choice in answer["choices"]:
-        last = choice["prompt_logprobs"][-1]
-        kept = sorted(last, key=lambda token: -last[token]["rank"])[:2]
-        choice["prompt_logprobs"][-1] = {token: last[token] for token in kept}
-    return answer
-
-
-def test_positions_with_different_numbers_of_tokens_are_refused(far: Far) -> None:
-    far.server.spoil = uneven
-    with pytest.raises(EndpointError, match="it has 2 to 3 most probable tokens at a position; expected 3 at each"):
-        far.connect("vllm", top_k=3)
-
-
 def test_replicas_that_differ_are_not_trusted(far: Far) -> None:
     def of_a_replica(answer: Any) -> Any:
         if far.server.most_at_once > 1:
@@ -397,22 +316,3 @@ def test_other_weights_behind_the_same_name_are_asked_again(
     assert "other weights answer to its name" in caplog.text
     for request, one, other in zip(requests, first, second, strict=True):
         assert other == pytest.approx([value - sampled for value, sampled in zip(one, request.loss_mask, strict=True)])
-
-
-def test_our_own_server_gives_the_most_probable_tokens_of_its_model(
-    far: Far, own_server: str, requests: Requests
-) -> None:
-    import torch
-
-    from stillhouse.serving.models import load_model
-
-    teacher = far.connect(base_url=own_server, top_k=20)
-    [(_, top)] = teacher.start(requests[1:2]).result(20)
-    teacher.close()
-    model = load_model("embedded:teacher", device="cpu")
-    logprobs = model(torch.tensor([requests[1].token_ids])).logits[0].log_softmax(-1)
-    places = [place for place, is_sampled in enumerate(requests[1].loss_mask) if is_sampled]
-    best = logprobs[[place - 1 for place in places]].topk(20)
-    assert top is not None
-    assert np.mean(top.ids_NK == best.indices.numpy()) > 0.99
-    assert top.logprobs_NK == pytest.approx(best.values.detach().numpy(), abs=5e-3)
