@@ -1,7 +1,5 @@
 import itertools
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,66 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, InputError, StoreError
-from stillhouse.progress.state import Fact, NoProgress, Progress
+from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
-from stillhouse.store.records import write_jsonl
-from stillhouse.training.head.scores import TopReference
-from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.trainer import Trainer
-from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.metrics import NoListener, read_metrics
-from stillhouse.training.on_policy.load import load_on_policy
+from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.types import Prompt, PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
 
-_SMALL = {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5}
 _SHORT = {"max_tokens": 12, "max_turns": 2, "learning_rate": 1e-3}
 """Of little use to learn from, but quickly sampled."""
-
-
-@pytest.fixture
-def new_method(
-    new_job: Callable[..., TrainJob],
-    metadata: dict[str, PromptMetadata],
-    full_student: StudentConfig,
-    calculator: ToolsConfig,
-    tmp_path: Path,
-) -> Iterator[NewMethod]:
-    """Makes methods that start from the embedded student, each in a folder of its own unless one is given."""
-    with ExitStack() as resources:
-
-        def make(
-            *,
-            answers: dict[str, PromptMetadata] = metadata,
-            system_prompt: str | None = None,
-            student: StudentConfig = full_student,
-            folder: Path | None = None,
-            tools: ToolsConfig = calculator,
-            rows: list[Prompt] | None = None,
-            student_ref: str | None = None,
-            progress: Progress | None = None,
-            **settings: object,
-        ) -> OnPolicy:
-            folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
-            fields: dict[str, Any] = {"student": student, "tools": tools, "system_prompt": system_prompt}
-            fields["metadata_file"] = folder / "metadata.jsonl"
-            write_jsonl(fields["metadata_file"], answers.values())
-            if student_ref is not None:
-                fields["student_ref"] = student_ref
-            if rows is not None:
-                fields["prompts_file"] = folder / "prompts.jsonl"
-                write_jsonl(fields["prompts_file"], rows)
-            job = new_job(OnPolicyConfig.model_validate(_SMALL | settings), folder, **fields)
-            trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
-            return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
-
-        yield make
 
 
 def trainer_of(method: OnPolicy) -> Trainer:
@@ -271,71 +224,6 @@ def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_metho
         expected = [0.0] + [logprobs[i, token].item() for i, token in enumerate(sample.token_ids[1:])]
         masked = [value if is_sampled else 0.0 for value, is_sampled in zip(expected, sample.loss_mask, strict=True)]
         assert sample.teacher_logprobs == pytest.approx(masked, abs=1e-4)
-
-
-@pytest.fixture(scope="module")
-def teacher_url(serve: Callable[[str, str], str]) -> str:
-    return serve("embedded:teacher", "big")
-
-
-KINDS = ("reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward_kl")
-
-
-def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
-    """Metrics of the only step, and what it changed in the weights."""
-    weights = [parameter for _, parameter in method._student.trained_parameters()]
-    before = torch.cat([weight.detach().flatten() for weight in weights])
-    final = trainer_of(method).run()["final"]
-    return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_served_teachers_best_tokens_teach_what_its_whole_distribution_does(
-    new_method: NewMethod, teacher_url: str, kind: str
-):
-    settings = {"num_steps": 1, "learning_rate": 1e-3, "divergence": [{"kind": kind}]}
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url}
-    whole, direction = _after_a_step(new_method(**settings))
-    divergences, cosines = [], []
-    for top_k in (1, 4, 20):
-        final, change = _after_a_step(new_method(teachers=[{**far, "top_k": top_k}], **settings))
-        divergences.append(final["on_policy/divergence"])
-        cosines.append(float(torch.cosine_similarity(direction, change, dim=0)))
-        assert final["on_policy/teacher_kl"] == pytest.approx(whole["on_policy/teacher_kl"], abs=1e-3)
-    assert divergences[0] < divergences[1] <= divergences[2] * 1.001
-    # Most of a reverse KL can be where the student has mass and the teacher has not.
-    assert divergences[2] == pytest.approx(whole["on_policy/divergence"], rel=0.02 if kind == "reverse_kl" else 2e-4)
-    assert cosines[2] > (0.9 if kind == "reverse_kl" else 0.9998)
-
-
-def test_a_baseline_from_best_tokens_is_nearly_that_of_the_whole_distribution(new_method: NewMethod, teacher_url: str):
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 20}
-    settings = {"num_steps": 1, "kl_baseline": True}
-    whole, _ = _after_a_step(new_method(**settings))
-    top, _ = _after_a_step(new_method(teachers=[far], **settings))
-    for name in ("advantage", "grad_norm"):
-        assert top[f"on_policy/{name}"] == pytest.approx(whole[f"on_policy/{name}"], rel=0.1)
-
-
-def test_skipped_tokens_leave_their_best_tokens_out_too(new_method: NewMethod, teacher_url: str):
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
-    settings = {"num_steps": 1, "divergence": [{"kind": "reverse_kl"}], "skip_first_n_tokens": 4}
-    whole, _ = _after_a_step(new_method(teachers=[{**far, "top_k": 20}], **settings))
-    local, _ = _after_a_step(new_method(**settings))
-    assert whole["on_policy/divergence"] == pytest.approx(local["on_policy/divergence"], rel=0.02)
-
-
-def test_a_resumed_batch_has_the_best_tokens_it_was_written_with(
-    new_method: NewMethod, teacher_url: str, tmp_path: Path
-):
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
-    settings = {**_SHORT, "divergence": [{"kind": "jsd"}], "teachers": [far], "folder": tmp_path}
-    first, again = (new_method(**settings) for _ in range(2))
-    samples = [method.batch(0).samples for method in (first, again)]
-    references = [method.reference(of_method) for method, of_method in zip((first, again), samples, strict=True)]
-    assert all(
-        torch.equal(getattr(references[0], name), getattr(references[1], name)) for name in TopReference.__slots__
-    )
 
 
 def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):

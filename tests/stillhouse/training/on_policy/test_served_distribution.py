@@ -1,0 +1,82 @@
+"""Training on what a server tells of its distribution, against the whole one of a local teacher."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from stillhouse.training.head.scores import TopReference
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.on_policy.method import OnPolicy
+
+NewMethod = Callable[..., OnPolicy]
+
+_SHORT = {"max_tokens": 12, "max_turns": 2, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def teacher_url(serve: Callable[[str, str], str]) -> str:
+    return serve("embedded:teacher", "big")
+
+
+KINDS = ("reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward_kl")
+
+
+def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
+    """Metrics of the only step, and what it changed in the weights."""
+    work_dir = method._checkpoints.parent
+    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
+    weights = [parameter for _, parameter in method._student.trained_parameters()]
+    before = torch.cat([weight.detach().flatten() for weight in weights])
+    final = trainer.run()["final"]
+    return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_served_teachers_best_tokens_teach_what_its_whole_distribution_does(
+    new_method: NewMethod, teacher_url: str, kind: str
+):
+    settings = {"num_steps": 1, "learning_rate": 1e-3, "divergence": [{"kind": kind}]}
+    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url}
+    whole, direction = _after_a_step(new_method(**settings))
+    divergences, cosines = [], []
+    for top_k in (1, 4, 20):
+        final, change = _after_a_step(new_method(teachers=[{**far, "top_k": top_k}], **settings))
+        divergences.append(final["on_policy/divergence"])
+        cosines.append(float(torch.cosine_similarity(direction, change, dim=0)))
+        assert final["on_policy/teacher_kl"] == pytest.approx(whole["on_policy/teacher_kl"], abs=1e-3)
+    assert divergences[0] < divergences[1] <= divergences[2] * 1.001
+    # Most of a reverse KL can be where the student has mass and the teacher has not.
+    assert divergences[2] == pytest.approx(whole["on_policy/divergence"], rel=0.02 if kind == "reverse_kl" else 2e-4)
+    assert cosines[2] > (0.9 if kind == "reverse_kl" else 0.9998)
+
+
+def test_a_baseline_from_best_tokens_is_nearly_that_of_the_whole_distribution(new_method: NewMethod, teacher_url: str):
+    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 20}
+    settings = {"num_steps": 1, "kl_baseline": True}
+    whole, _ = _after_a_step(new_method(**settings))
+    top, _ = _after_a_step(new_method(teachers=[far], **settings))
+    for name in ("advantage", "grad_norm"):
+        assert top[f"on_policy/{name}"] == pytest.approx(whole[f"on_policy/{name}"], rel=0.1)
+
+
+def test_skipped_tokens_leave_their_best_tokens_out_too(new_method: NewMethod, teacher_url: str):
+    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
+    settings = {"num_steps": 1, "divergence": [{"kind": "reverse_kl"}], "skip_first_n_tokens": 4}
+    whole, _ = _after_a_step(new_method(teachers=[{**far, "top_k": 20}], **settings))
+    local, _ = _after_a_step(new_method(**settings))
+    assert whole["on_policy/divergence"] == pytest.approx(local["on_policy/divergence"], rel=0.02)
+
+
+def test_a_resumed_batch_has_the_best_tokens_it_was_written_with(
+    new_method: NewMethod, teacher_url: str, tmp_path: Path
+):
+    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
+    settings = {**_SHORT, "divergence": [{"kind": "jsd"}], "teachers": [far], "folder": tmp_path}
+    first, again = (new_method(**settings) for _ in range(2))
+    samples = [method.batch(0).samples for method in (first, again)]
+    references = [method.reference(of_method) for method, of_method in zip((first, again), samples, strict=True)]
+    assert all(
+        torch.equal(getattr(references[0], name), getattr(references[1], name)) for name in TopReference.__slots__
+    )
