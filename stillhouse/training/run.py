@@ -33,6 +33,7 @@ from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
 from stillhouse.training.scoring.run import score_rows
 from stillhouse.training.sft.method import load_sft
+from stillhouse.training.sft.render import sample_length
 from stillhouse.training.sft.row_forms import validation_prompts
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.training.workdir import exclusive
@@ -133,27 +134,13 @@ def _method(
             job.dataset_folder,
             student.tokenizer,
             job.sft,
-            _max_length(job, student),
+            sample_length(job.student.max_length, student.max_context),
             work_dir=job.work_dir,
             num_processes=job.runtime.label_processes,
             ranks=ranks,
             scores_folder=job.scores_folder,
         )
     return load_on_policy(job, student, listener, averaged, resources, progress)
-
-
-def _max_length(job: TrainJob, student: Student) -> int:
-    """Most tokens of a sample: the config's, or the model's number of positions if that is lower."""
-    max_length, num_positions = job.student.max_length, student.max_context
-    if num_positions is None:
-        return max_length
-    if max_length > num_positions:
-        logger.info(
-            "student.max_length is %d, but the student has %d positions: longer rows are too long",
-            max_length,
-            num_positions,
-        )
-    return min(max_length, num_positions)
 
 
 def _measurements(

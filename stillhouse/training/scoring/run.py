@@ -17,7 +17,7 @@ from stillhouse.progress.state import Progress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.scoring.teacher import Score, scoring_teacher
-from stillhouse.training.sft.render import Rendering
+from stillhouse.training.sft.render import Rendering, sample_length
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.tokens import Samples, load_data
 from stillhouse.types import JsonObject
@@ -40,7 +40,7 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
     data = load_data(
         all_sources(job.dataset_folder, sft),
         tokenizer,
-        Rendering.of(sft, int(min(job.student.max_length, _num_positions(job.student_ref)))),
+        Rendering.of(sft, sample_length(job.student.max_length, _num_positions(job.student_ref))),
         work_dir=job.work_dir,
         num_processes=job.runtime.label_processes,
         ranks=ranks,
@@ -95,8 +95,8 @@ def _write(
         say(None)
 
 
-def _num_positions(ref: str) -> float:
-    """Most tokens that the student's positions are for; infinity where its family has no such limit."""
+def _num_positions(ref: str) -> int | None:
+    """As `Student.max_context`, without loading the model."""
     path = resolve_model(ref)
     config = AutoConfig.from_pretrained(resolve_model(adapter_base(Path(path)) or path), **NO_CODE)
-    return getattr(config.get_text_config(), "max_position_embeddings", None) or math.inf
+    return getattr(config.get_text_config(), "max_position_embeddings", None)

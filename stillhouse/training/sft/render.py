@@ -1,5 +1,6 @@
 """Turns chunks of a source's rows into samples: rendered, truncated, and split into training and validation."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _CHUNK_ROWS: Final = 256
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -51,6 +54,18 @@ class Rendering:
             "tool_calls": config.train_on_tool_calls,
         }
         return cls(max_length, config.too_long, frozenset(part for part, is_chosen in chosen.items() if is_chosen))
+
+
+def sample_length(max_length: int, num_positions: int | None) -> int:
+    """Most tokens of a sample: `max_length`, or the model's number of positions if that is lower."""
+    if num_positions is None or max_length <= num_positions:
+        return max_length
+    logger.info(
+        "student.max_length is %d, but the student has %d positions: longer rows are too long",
+        max_length,
+        num_positions,
+    )
+    return num_positions
 
 
 class Chunk(NamedTuple):
