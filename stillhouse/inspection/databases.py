@@ -1,7 +1,7 @@
 """SQLite files of a store: whether SQLite can use them, and whether every record is as it was written."""
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -15,48 +15,34 @@ from stillhouse.store.sqlite import SQLITE_ERRORS
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _MAX_NAMED: Final = 3
+FIRST_WITH_DIGESTS: Final = 3
+"""Version of a journal's form: the first whose records have digests."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalKind:
-    """A kind of journal: one table of keys, bodies and digests."""
-
-    table: str
-    key: str
-    body: str
-    key_bytes: int
-    first_version: int
-    """Of the file's form: the first with digests."""
-    digest_of: Callable[[bytes, bytes], bytes]
-    make: Callable[[Path], None]
-    """Makes an empty one."""
-
-    def unaltered(self, record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
-        """Key and body of a record that is as it was written; None for any other."""
-        match record:
-            case [bytes(key), bytes(body), bytes(digest)] if self.digest_of(key, body) == digest:
-                return key, body
-            case [bytes(key), bytes(body)] if not has_digests and len(key) == self.key_bytes:
-                return key, body
-        return None
-
-    def write(self, path: Path, records: Iterable[tuple[bytes, bytes]]) -> int:
-        """Makes a new journal of these records, of which the first with a key stays; how many it has then.
-
-        Raises:
-            sqlite3.Error: it cannot be written.
-        """
-        self.make(path)
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.executemany(
-                f"INSERT INTO {self.table} ({self.key}, {self.body}, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                ((key, body, self.digest_of(key, body)) for key, body in records),
-            )
-            count: int = connection.execute(f"SELECT count(*) FROM {self.table}").fetchone()[0]
-            return count
+def unaltered(record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
+    """Place and body of a journal's record that is as it was written; None for any other."""
+    match record:
+        case [bytes(place), bytes(body), bytes(digest)] if digest_of(place, body) == digest:
+            return place, body
+        case [bytes(place), bytes(body)] if not has_digests and len(place) == PLACE_BYTES:
+            return place, body
+    return None
 
 
-ANSWERS: Final = JournalKind("entry", "place", "body", PLACE_BYTES, 3, digest_of, prepare)
+def write_journal(path: Path, records: Iterable[tuple[bytes, bytes]]) -> int:
+    """Makes a new journal of these records, of which the first with a place stays; how many it has then.
+
+    Raises:
+        sqlite3.Error: it cannot be written.
+    """
+    prepare(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO entry (place, body, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            ((place, body, digest_of(place, body)) for place, body in records),
+        )
+        count: int = connection.execute("SELECT count(*) FROM entry").fetchone()[0]
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +58,8 @@ class DatabaseState:
     """Records that do not match their digest."""
 
 
-def inspect_database(path: Path, kind: JournalKind | None) -> DatabaseState:
-    """Reads all of a SQLite file, and changes nothing; `kind` is None for a database that is no journal.
+def inspect_database(path: Path, *, is_journal: bool) -> DatabaseState:
+    """Reads all of a SQLite file, and changes nothing; of a journal also its records.
 
     Raises:
         OSError: it cannot be read, or a process kept it locked.
@@ -84,17 +70,17 @@ def inspect_database(path: Path, kind: JournalKind | None) -> DatabaseState:
             problems = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
             if problems != ["ok"]:
                 return DatabaseState("; ".join(problems))
-            if kind is None:
+            if not is_journal:
                 return DatabaseState()
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({kind.table})")}
-            if version < kind.first_version:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(entry)")}
+            if version < FIRST_WITH_DIGESTS:
                 problem = f"its header says version {version}, which has no digests, and its records have some"
                 return DatabaseState(problem if "digest" in columns else None)
-            connection.create_function("digest_of", 2, kind.digest_of, deterministic=True)
+            connection.create_function("digest_of", 2, digest_of, deterministic=True)
             count, num_unaltered = connection.execute(
-                f"SELECT count(*), total(digest_of(CAST({kind.key} AS BLOB), CAST({kind.body} AS BLOB)) "
-                f"IS CAST(digest AS BLOB)) FROM {kind.table}"
+                "SELECT count(*), total(digest_of(CAST(place AS BLOB), CAST(body AS BLOB)) IS CAST(digest AS BLOB)) "
+                "FROM entry"
             ).fetchone()
             return DatabaseState(None, True, count, count - int(num_unaltered))
     except SQLITE_ERRORS as error:

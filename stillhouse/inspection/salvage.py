@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.claims import Claims
-from stillhouse.inspection.databases import JournalKind
+from stillhouse.inspection.databases import FIRST_WITH_DIGESTS, unaltered, write_journal
 from stillhouse.inspection.pages import read_records, user_version
 from stillhouse.store.atomic import sync
 from stillhouse.store.sqlite import SQLITE_ERRORS
@@ -26,7 +26,7 @@ class Salvaged:
     """The damaged file."""
 
 
-def salvage(path: Path, kind: JournalKind) -> Salvaged:
+def salvage(path: Path) -> Salvaged:
     """Puts a new file in the place of the damaged journal at `path`, with every record of it that can be read.
 
     Records are read page by page, so that damage to one page costs the records on it alone. Whoever looks, also after
@@ -40,7 +40,7 @@ def salvage(path: Path, kind: JournalKind) -> Salvaged:
     try:
         if not claims.take_all():
             raise StoreError(f"{path}: a process is writing to this journal; stop it, then run the same command again")
-        num_records = kind.write(work, _unaltered_records(path, kind))
+        num_records = write_journal(work, _unaltered_records(path))
         if num_records == 0:
             raise StoreError(
                 f"{path}: no record in it can be read. Put a copy from a backup in its place, or move it away and "
@@ -58,12 +58,12 @@ def salvage(path: Path, kind: JournalKind) -> Salvaged:
             work.with_name(f"{work.name}{suffix}").unlink(missing_ok=True)
 
 
-def _unaltered_records(path: Path, kind: JournalKind) -> Iterator[tuple[bytes, bytes]]:
+def _unaltered_records(path: Path) -> Iterator[tuple[bytes, bytes]]:
     kept = [file for file in path.parent.glob(f"{path.name}.damaged-*") if not file.name.endswith(("-wal", "-shm"))]
     for source in (path, *sorted(kept)):
-        has_digests = user_version(source) >= kind.first_version
-        unaltered = (kind.unaltered(record, has_digests=has_digests) for record in read_records(source))
-        yield from (record for record in unaltered if record is not None)
+        has_digests = user_version(source) >= FIRST_WITH_DIGESTS
+        records = (unaltered(record, has_digests=has_digests) for record in read_records(source))
+        yield from (record for record in records if record is not None)
 
 
 def _put_in_place(work: Path, path: Path) -> Path:

@@ -9,7 +9,7 @@ from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inference.scoring.ledger import LEDGER
 from stillhouse.inference.scoring.segments import SEGMENT, find_keys, read_scores
-from stillhouse.inspection.databases import ANSWERS, JournalKind, inspect_database
+from stillhouse.inspection.databases import inspect_database
 from stillhouse.inspection.salvage import Salvaged, salvage
 from stillhouse.store.manifest import damage
 from stillhouse.store.private import is_open_to_others
@@ -36,8 +36,8 @@ def inspect_store(root: Path) -> Iterator[Finding]:
     yield from _artifacts(root)
     yield from _results(root)
     yield from _checkpoints(root)
-    for path, kind in _journals(root):
-        yield _database("journal", path, kind, f"{salvage_command(root)} copies what can be read into a new file")
+    for path in _journals(root):
+        yield _database("journal", path, f"{salvage_command(root)} copies what can be read into a new file")
     yield from _ledgers(root)
     tracking = root / "mlflow.db"
     if tracking.exists():
@@ -46,7 +46,7 @@ def inspect_store(root: Path) -> Iterator[Finding]:
             "backup there. Without it, move the file away: reports and artifacts of earlier runs are in the store all "
             "the same"
         )
-        yield _database("MLflow", tracking, None, remedy)
+        yield _database("MLflow", tracking, remedy, is_journal=False)
 
 
 def salvage_store(root: Path) -> Iterator[Salvaged]:
@@ -55,13 +55,13 @@ def salvage_store(root: Path) -> Iterator[Salvaged]:
     Raises:
         StoreError: one of them cannot be salvaged; it is as it was.
     """
-    for path, kind in _journals(root):
+    for path in _journals(root):
         try:
-            is_malformed = inspect_database(path, kind).malformed is not None
+            is_malformed = inspect_database(path, is_journal=True).malformed is not None
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error}. End the runs that use it, then try again") from error
         if is_malformed:
-            yield salvage(path, kind)
+            yield salvage(path)
 
 
 def _permissions(root: Path) -> Iterator[Finding]:
@@ -124,10 +124,10 @@ def _of_all(kind: str, problems: Sequence[str | None], sound: str) -> Iterator[F
     yield Finding(f"{kind}s", not damaged, f"{len(problems) - len(damaged)} of {len(problems)} {sound}")
 
 
-def _journals(root: Path) -> Iterator[tuple[Path, JournalKind]]:
+def _journals(root: Path) -> Iterator[Path]:
     for path in (root / JOURNAL_FILE, *sorted(root.glob(f"journals/*/{JOURNAL_FILE}"))):
         if path.exists():
-            yield path, ANSWERS
+            yield path
 
 
 def _ledgers(root: Path) -> Iterator[Finding]:
@@ -147,15 +147,15 @@ def _ledgers(root: Path) -> Iterator[Finding]:
         yield from _of_all("score file", problems, "are as they were written")
 
 
-def _database(name: str, path: Path, kind: JournalKind | None, remedy: str) -> Finding:
+def _database(name: str, path: Path, remedy: str, *, is_journal: bool = True) -> Finding:
     """The state of a SQLite file; `remedy` is for one that SQLite cannot use."""
     try:
-        state = inspect_database(path, kind)
+        state = inspect_database(path, is_journal=is_journal)
     except OSError as error:
         return Finding(name, False, f"{path} cannot be read: {error}")
     if state.malformed is not None:
         return Finding(name, False, f"{path} is malformed: {state.malformed}; {remedy}")
-    if kind is None:
+    if not is_journal:
         return Finding(name, True, f"{path} is whole")
     if not state.has_digests:
         return Finding(name, True, f"{path}: of an earlier version; its records get digests when a run opens it")
