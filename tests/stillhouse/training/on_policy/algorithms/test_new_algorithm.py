@@ -37,9 +37,9 @@ def test_the_method_of_the_page_can_be_added_and_its_test_passes(tmp_path: Path)
 
 
 def _apply(file: Path, lines: list[str]) -> None:
-    """Changes the one place of `file` that has the lines of a diff that are not added."""
+    """Changes the one place of `file` that has the lines of a diff that are kept or removed."""
     before = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
-    after = "".join(f"{line[1:]}\n" for line in lines)
+    after = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
     text = file.read_text(encoding="utf-8")
     assert text.count(before) == 1, f"{file.name} does not have once:\n{before}"
     file.write_text(text.replace(before, after), encoding="utf-8")
