@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,9 +79,12 @@ def read_batch(path: Path) -> RolloutBatch:
 
 def _row(sample: ScoredSample) -> dict[str, Any]:
     """Without matrices, which Parquet does not have: the rows of one are written one after the other."""
-    top = sample.teacher_top
-    lists = {} if top is None else {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__}
-    return {**asdict(replace(sample, teacher_top=None)), "teacher_top": lists or None}
+    # Not `asdict`, which copies each number of each list.
+    row = {field.name: getattr(sample, field.name) for field in fields(sample)}
+    view, top = sample.teacher_view, sample.teacher_top
+    row["teacher_view"] = None if view is None else asdict(view)
+    row["teacher_top"] = None if top is None else {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__}
+    return row
 
 
 def _sample(row: dict[str, Any]) -> ScoredSample:
