@@ -23,7 +23,8 @@ def test_every_side_of_this_environment_brings_every_row(side: str, tmp_path: Pa
     assert (score.ended, score.exit_code) == ("itself", 0)
     assert 1 <= score.peak_in_flight <= 8
     assert score.cpu_s_per_1000 > 0
-    assert score.peak_rss_mb > 10
+    # The floor has ended after a fifth of a second, when its memory may have been looked at only as it began.
+    assert score.peak_rss_mb > (1 if side == "floor" else 10)
 
 
 @pytest.mark.slow
