@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.on_policy_tokens import PrefixConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import later_field
 from stillhouse.config.training import Switch, TrainerConfig
@@ -90,6 +91,8 @@ class OnPolicyConfig(TrainerConfig):
     own."""
     skip_first_n_tokens: int = later_field(0, ge=0)
     """First sampled tokens of each trajectory that bear no loss, such as phrases that a teacher's hint leads to."""
+    prefix: PrefixConfig = later_field(PrefixConfig())
+    """Sample and learn from the first tokens of each trajectory alone."""
     kl_coef: float = Field(default=1.0, ge=0.0)
     """Factor of the KL; 0 is reinforcement learning alone. 1 for a teacher alone, 0.1 to 1 beside rewards; ROLL's
     example has 0.5."""
@@ -225,6 +228,18 @@ class OnPolicyConfig(TrainerConfig):
             raise ValueError(
                 f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of completions of max_tokens = "
                 f"{self.max_tokens}; expected less"
+            )
+        if self.prefix.tokens is None:
+            return self
+        if self.reward_coef > 0.0:
+            raise ValueError(
+                f"prefix.tokens = {self.prefix.tokens} ends trajectories before their answers, which rewards judge; "
+                "leave `prefix` out, or set reward_coef to 0"
+            )
+        if self.skip_first_n_tokens >= self.prefix.tokens:
+            raise ValueError(
+                f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of prefix.tokens = "
+                f"{self.prefix.tokens}; expected less"
             )
         return self
 

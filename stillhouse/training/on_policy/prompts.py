@@ -47,7 +47,7 @@ def fitting(
     Raises:
         InputError: a batch takes more of them than are left.
     """
-    sizes = {prompt.id: len(sampler.prompt_ids(prompt)) for prompt in prompts}
+    sizes = {prompt.id: len(ids) for prompt, ids in zip(prompts, sampler.prompt_ids(prompts), strict=True)}
     no_room = (
         f"leave no room for an answer in {sampler.max_context} tokens, the shortest context of student, sampler and "
         "teachers less the longest hint"

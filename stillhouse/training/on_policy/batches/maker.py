@@ -22,6 +22,7 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import prompts_of_batch
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
+from stillhouse.training.on_policy.sampling.prefix import prefix_tokens
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -147,7 +148,14 @@ class _BatchInProgress:
 
         missing = [prompt for prompt in self.prompts if prompt.id not in stored]
         with self.split.of("sample"):
-            sampled = maker.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
+            sampled = maker.sampler.sample(
+                engine,
+                missing,
+                index,
+                on_group,
+                policy_version=policy_version,
+                max_sampled_tokens=prefix_tokens(maker.config, index),
+            )
         by_prompt = {prompt.id: stored.get(prompt.id, []) for prompt in self.prompts}
         for trajectory in sampled:
             by_prompt[trajectory.prompt_id].append(trajectory)

@@ -10,18 +10,19 @@ submission, so that the same weights and seeds give the same trajectories bit fo
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.round_trip import reads_calls
-from stillhouse.chat.template import render
-from stillhouse.chat.tokenizer import decode_all, encode_all
+from stillhouse.chat.template import prefix_texts
+from stillhouse.chat.tokenizer import decode_all, encode, encode_all
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation, GenerationRequest
@@ -98,6 +99,7 @@ class Sampler:
         on_group: OnGroup | None = None,
         *,
         policy_version: int = 0,
+        max_sampled_tokens: int | None = None,
     ) -> list[SampledTrajectory]:
         """A group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
@@ -107,13 +109,21 @@ class Sampler:
             round_index: with the config's seed, prompt id, sample index and turn it seeds each completion.
             on_group: called with the trajectories of a prompt as soon as all of them have ended.
             policy_version: updates that the weights have had.
+            max_sampled_tokens: of a trajectory, all its turns together, after which it ends with `StopReason.BUDGET`;
+                None for no such bound.
 
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
         """
+        begin = partial(
+            self._begin,
+            round_index=round_index,
+            policy_version=policy_version,
+            max_sampled_tokens=max_sampled_tokens,
+        )
         groups = [
-            [self._begin(prompt, group, index, round_index, policy_version) for index in range(self.config.group_size)]
-            for group, prompt in enumerate(prompts)
+            [begin(prompt, token_ids, group, index) for index in range(self.config.group_size)]
+            for group, (prompt, token_ids) in enumerate(zip(prompts, self.prompt_ids(prompts), strict=True))
         ]
         try:
             return self._run(engine, groups, round_index, on_group)
@@ -121,19 +131,22 @@ class Sampler:
             for rollout in (rollout for group in groups for rollout in group):
                 rollout.close()
 
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """What every trajectory of the prompt begins with.
+    def prompt_ids(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+        """What every trajectory of each prompt begins with.
 
         Raises:
-            TrainingError: the chat template refuses it.
+            TrainingError: the chat template refuses one.
         """
-        schemas = self.toolbox.select(prompt.tools).schemas()
-        try:
-            return render(
-                self.tokenizer, first_messages(prompt, self.system_prompt), schemas, add_generation_prompt=True
-            )
-        except TemplateError as error:
-            raise TrainingError(f"prompt {prompt.id}: {error}") from error
+        conversations = []
+        for prompt in prompts:
+            messages = first_messages(prompt, self.system_prompt)
+            tools = self.toolbox.select(prompt.tools).schemas()
+            conversations.append(Prefixes(messages, tools, [(len(messages), True)]))
+        for prompt, texts in zip(prompts, prefix_texts(self.tokenizer, conversations), strict=True):
+            try:
+                yield encode(self.tokenizer, next(texts))
+            except TemplateError as error:
+                raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
     def _run(
         self,
@@ -174,7 +187,17 @@ class Sampler:
                 proceed(rollout)
         return [trajectory for group in trajectories for trajectory in group]
 
-    def _begin(self, prompt: Prompt, group: int, index: int, round_index: int, policy_version: int) -> StudentRollout:
+    def _begin(
+        self,
+        prompt: Prompt,
+        token_ids: Sequence[int],
+        group: int,
+        index: int,
+        *,
+        round_index: int,
+        policy_version: int,
+        max_sampled_tokens: int | None,
+    ) -> StudentRollout:
         toolbox = self.toolbox.select(prompt.tools)
         schemas = toolbox.schemas()
         metadata = self.metadata.get(prompt.id)
@@ -185,9 +208,10 @@ class Sampler:
             toolbox=toolbox,
             schemas=schemas,
             messages=first_messages(prompt, self.system_prompt),
-            token_ids=self.prompt_ids(prompt),
+            token_ids=list(token_ids),
             state=TurnState(self.config.max_turns, offers_tools=bool(schemas)),
             policy_version=policy_version,
+            max_sampled_tokens=max_sampled_tokens,
         )
 
     def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
@@ -201,7 +225,7 @@ class Sampler:
         place = [self.config.seed, round_index, context.prompt_id, context.sample_index, rollout.state.num_turns]
         return GenerationRequest(
             prompt_ids=list(rollout.token_ids),
-            max_tokens=min(self.config.max_tokens, room),
+            max_tokens=min(rollout.most_tokens(self.config.max_tokens), room),
             temperature=self.config.temperature,
             top_p=self.config.top_p,
             seed=int(digest(place)[:15], 16),
@@ -217,6 +241,8 @@ class Sampler:
             message = self._parse(generation, rollout)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
+            if rollout.is_used_up and (not isinstance(action, End) or action.stop_reason is StopReason.LENGTH):
+                action = End(StopReason.BUDGET)
             match action:
                 case CallTools(calls):
                     calling.append((rollout, calls))
