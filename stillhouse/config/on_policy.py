@@ -236,6 +236,11 @@ class OnPolicyConfig(TrainerConfig):
                 f"prefix.tokens = {self.prefix.tokens} ends trajectories before their answers, which rewards judge; "
                 "leave `prefix` out, or set reward_coef to 0"
             )
+        if self.source == "rollouts" and self.prefix.final_tokens is not None:
+            raise ValueError(
+                "prefix.final_tokens grows the prefix batch by batch, and on_policy.source `rollouts` goes over the "
+                "same recorded batches again and again; leave final_tokens out"
+            )
         if self.skip_first_n_tokens >= self.prefix.tokens:
             raise ValueError(
                 f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of prefix.tokens = "

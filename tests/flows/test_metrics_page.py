@@ -26,6 +26,7 @@ TINY = {
     "on_policy.generate_every_steps": 1,
     "on_policy.num_generations": 2,
     "on_policy.skip_first_n_tokens": 1,
+    "on_policy.prefix.tokens": 24,
     "evaluation.max_prompts": 2,
     "runtime.launcher": "inline",
 }

@@ -83,7 +83,7 @@ class BatchMaker:
         split: TimeSplit,
     ) -> RolloutBatch:
         prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
-        work = _BatchInProgress(self, prompts, split)
+        work = _BatchInProgress(self, prompts, split, prefix_tokens(self.config, index))
         with stack:
             trajectories = work.sample(engine, index, policy_version)
         with split.of("score"):
@@ -105,6 +105,7 @@ class BatchMaker:
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
             **skipped,
+            **({} if work.prefix_tokens is None else {"prefix_tokens": float(work.prefix_tokens)}),
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, self._parts(work.prompts, samples), metrics)
@@ -126,6 +127,8 @@ class _BatchInProgress:
     maker: BatchMaker
     prompts: Sequence[Prompt]
     split: TimeSplit
+    prefix_tokens: int | None
+    """Most tokens sampled of a trajectory; None for no such bound."""
     scoring: Scoring = field(init=False)
     _rewards: dict[str, Future[list[TrajectoryReward]]] = field(default_factory=dict)
 
@@ -154,7 +157,7 @@ class _BatchInProgress:
                 index,
                 on_group,
                 policy_version=policy_version,
-                max_sampled_tokens=prefix_tokens(maker.config, index),
+                max_sampled_tokens=self.prefix_tokens,
             )
         by_prompt = {prompt.id: stored.get(prompt.id, []) for prompt in self.prompts}
         for trajectory in sampled:

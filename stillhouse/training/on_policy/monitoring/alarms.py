@@ -78,15 +78,16 @@ class _Alarm:
         )
 
 
+_LENGTHS: Final = _Alarm(
+    "length_explosion",
+    "mean_completion_tokens",
+    "at most",
+    lambda history: 3.0 * history.start,
+    "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
+    "steps of SFT first, or choose a teacher that writes less",
+)
 _ALARMS: Final = (
-    _Alarm(
-        "length_explosion",
-        "mean_completion_tokens",
-        "at most",
-        lambda history: 3.0 * history.start,
-        "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
-        "steps of SFT first, or choose a teacher that writes less",
-    ),
+    _LENGTHS,
     _Alarm(
         "entropy_collapse",
         "entropy",
@@ -122,11 +123,13 @@ class RolloutAlarms(Alarms):
 
     Args:
         stops: whether training is to end, rather than go on, while one of them sounds.
+        lengths_grow: whether lengths grow by the config (`on_policy.prefix`), so that they are not watched.
     """
 
-    def __init__(self, *, stops: bool) -> None:
+    def __init__(self, *, stops: bool, lengths_grow: bool = False) -> None:
         self._stops = stops
-        self._histories = {alarm.figure: _History() for alarm in _ALARMS}
+        self._alarms = [alarm for alarm in _ALARMS if not (lengths_grow and alarm is _LENGTHS)]
+        self._histories = {alarm.figure: _History() for alarm in self._alarms}
         self._said: set[str] = set()
         self.reason_to_stop: str | None = None
         """What sounded at the last step; None where nothing did or training goes on anyway."""
@@ -137,7 +140,7 @@ class RolloutAlarms(Alarms):
             if figure in metrics:
                 history.add(metrics[figure])
         sounding: dict[str, str] = {}
-        for alarm in _ALARMS:
+        for alarm in self._alarms:
             history = self._histories[alarm.figure]
             if alarm.sounds(history):
                 sounding[alarm.kind] = alarm.message(history)
@@ -179,4 +182,6 @@ class RolloutAlarms(Alarms):
 
 def alarms_of(config: OnPolicyConfig) -> Alarms:
     """The alarms that `on_policy.watch` asks for."""
-    return Alarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")
+    if config.watch == "off":
+        return Alarms()
+    return RolloutAlarms(stops=config.watch == "stop", lengths_grow=config.prefix.final_tokens is not None)

@@ -143,8 +143,9 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
             "teachers": [{"name": "self", "kind": "snapshot", "refresh_every_steps": 3, "hint": "Count."}],
         },
         {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
+        {"prefix": {"tokens": 8, "final_tokens": 32}, "divergence": [{}]},
     ],
-    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture"],
+    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
@@ -322,6 +323,17 @@ def test_an_answer_of_no_more_tokens_than_are_skipped_is_not_trained_on(new_meth
     assert set(lengths) <= {0, 1}
     assert sum(lengths)
     assert trainer_of(method).run()["trained_tokens"] == sum(lengths)
+
+
+def test_a_growing_prefix_is_all_that_is_sampled_and_learnt(new_method: NewMethod):
+    method = new_method(prefix={"tokens": 4, "final_tokens": 20}, num_steps=3)
+    for step, bound in enumerate((4, 12, 20)):
+        batch = method.batch(step)
+        assert batch.metrics["prefix_tokens"] == bound
+        assert batch.metrics["max_completion_tokens"] == bound
+        assert batch.num_sampled_tokens == sum(sum(sample.loss_mask) for sample in batch.samples) <= 4 * bound
+        assert batch.metrics["truncated_share"] == 0.0, "a prefix is no answer that went wrong"
+    assert "prefix_tokens" not in new_method(num_steps=1).batch(0).metrics
 
 
 @pytest.mark.parametrize("parameters", ["full", "lora"])
