@@ -34,6 +34,7 @@ from typing import Final
 from benchmarks.frame.rounds import Spread, argument_parser, publish, spread
 from stillhouse.config import load_config
 from tasks.server.environment import quiet_console, set_defaults
+from tasks.server.temporary_server import ensure_server
 
 _IMPROVEMENTS: Final = {"sft over base": ("base", "sft"), "on_policy over sft": ("sft", "on_policy")}
 
@@ -100,6 +101,8 @@ def run_seed(config_path: Path, overrides: Sequence[str], store: Path, seed: int
     os.environ.setdefault("PREFECT_HOME", str((store / "prefect").absolute()))
     set_defaults()
     quiet_console()
+    # It ends with this process, which the pool stops from outside; Prefect's own would stay.
+    ensure_server()
     from flows.distill import distill
 
     config = load_config(

@@ -1,12 +1,12 @@
-"""What a training has used: trajectories, tokens, and floating-point operations.
+"""What a training has used: trajectories, tokens, floating-point operations, and seconds.
 
 Operations are those of the mathematics, as `stillhouse.training.monitoring.flops` counts them. A forward pass costs a
 third of a training step over all weights. Sampling is counted as one forward pass over each trajectory, prompt
 included, although trajectories of one prompt share its pass; so is a teacher's scoring.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class StepCosts:
     """Training, and sampling where the student samples."""
     teacher_flops: float = 0.0
     """Scoring; nothing where rows came from elsewhere."""
+    seconds: float = 0.0
+    """Of its optimiser steps, sampling and scoring included. Other work on the machine adds to them."""
 
     @property
     def flops(self) -> float:
@@ -42,6 +44,7 @@ class StepCosts:
             self.targets + other.targets,
             self.student_flops + other.student_flops,
             self.teacher_flops + other.teacher_flops,
+            self.seconds + other.seconds,
         )
 
 
@@ -58,15 +61,35 @@ def costs_of(
         num_steps: since the row of metrics before.
     """
     tokens = metrics["tokens_per_s"] * metrics["step_s"]
-    targets = metrics["supervised_share"] * tokens
     lengths = _lengths(round(tokens), _rows_of_a_step(job))
-    training = _flops(start, job.student.model_dump_json()).of_step(lengths, round(targets))
-    student, scoring = training, 0.0
-    if job.method == "on_policy":
-        student += _flops(start, None).of_step(lengths, round(targets)) / 3
-    if teacher is not None:
-        scoring = _flops(teacher, None).of_step(lengths, round(targets)) / 3
-    return StepCosts(num_steps * tokens, num_steps * targets, num_steps * student, num_steps * scoring)
+    is_sampled = job.method == "on_policy"
+    step = step_costs(
+        start,
+        teacher,
+        job.student,
+        lengths,
+        round(metrics["supervised_share"] * tokens),
+        is_sampled=is_sampled,
+        seconds=metrics["step_s"],
+    )
+    return StepCosts(*(num_steps * cost for cost in astuple(step)))
+
+
+def step_costs(
+    start: Path,
+    teacher: Path | None,
+    student: StudentConfig,
+    lengths: Sequence[int],
+    num_targets: int,
+    *,
+    is_sampled: bool,
+    seconds: float,
+) -> StepCosts:
+    """Costs of one step on rows of these lengths, of which `num_targets` tokens have a loss."""
+    training = _flops(start, student.model_dump_json()).of_step(lengths, num_targets)
+    sampling = _flops(start, None).of_step(lengths, num_targets) / 3 if is_sampled else 0.0
+    scoring = 0.0 if teacher is None else _flops(teacher, None).of_step(lengths, num_targets) / 3
+    return StepCosts(sum(lengths), num_targets, training + sampling, scoring, seconds)
 
 
 def _lengths(num_tokens: int, num_rows: int) -> list[int]:

@@ -23,6 +23,8 @@ class CurvePoint:
     """With a loss, so far."""
     flops: float
     """So far, teacher included."""
+    seconds: float = 0.0
+    """So far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Reached:
     steps: float
     tokens: float
     flops: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,9 @@ class Curve:
         """The course by one of its exams."""
         return cls(
             [
-                CurvePoint(point.step, point.accuracies[exam], point.costs.targets, point.costs.flops)
+                CurvePoint(point.step, point.accuracies[exam], costs.targets, costs.flops, costs.seconds)
                 for point in course.points
+                for costs in [point.costs]
             ]
         )
 
@@ -59,8 +63,8 @@ class Curve:
         """What had been used when the accuracy was first measured to be so high."""
         for point in self.points:
             if point.accuracy >= accuracy:
-                return Reached(point.step, point.tokens, point.flops)
-        return Reached(math.inf, math.inf, math.inf)
+                return Reached(point.step, point.tokens, point.flops, point.seconds)
+        return Reached(math.inf, math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class Experiment:
     claims: tuple[Claim, ...]
     run: Callable[[Lab, int], SeedResult]
     curves_over: str | None = None
-    """`step`, `tokens` or `flops`: accuracy is drawn over it; None draws the last accuracies alone."""
+    """`step`, `tokens`, `flops` or `seconds`: accuracy is drawn over it; None draws the last accuracies alone."""
     notes: str = ""
     """What the figures do not say by themselves."""
 

@@ -41,7 +41,12 @@ def on_policy(lab: Lab, seed: int, **settings: Any) -> OnPolicyConfig:
     return OnPolicyConfig(**chosen)
 
 
-def distil(
+def distil(lab: Lab, seed: int, start: Path, teacher: Path | None, **settings: Any) -> Course:
+    """The course of a `distillation`."""
+    return lab.course(distillation(lab, seed, start, teacher, **settings))
+
+
+def distillation(
     lab: Lab,
     seed: int,
     start: Path,
@@ -51,9 +56,9 @@ def distil(
     prompts: PromptFiles | None = None,
     student: StudentConfig = FULL,
     **settings: Any,
-) -> Course:
+) -> Training:
     """An on-policy training on chains; without a teacher it learns from rewards."""
-    training = Training(
+    return Training(
         start=start,
         config=on_policy(lab, seed, **settings),
         measure_every=measure_every,
@@ -61,4 +66,3 @@ def distil(
         prompts=prompts or lab.prompts,
         teacher=teacher,
     )
-    return lab.course(training)

@@ -58,7 +58,7 @@ def _rows(results: Sequence[SeedResult]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"label": label, "final": final}
         if results[0].target is not None:
             reached = [result.curves[label].reached(result.target or 0.0) for result in results]
-            for what in ("steps", "tokens", "flops"):
+            for what in ("steps", "tokens", "flops", "seconds"):
                 row[what] = spread([getattr(one, what) for one in reached])
         rows.append(row)
     return rows

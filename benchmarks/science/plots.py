@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 _INKS: Final = ("#2f7a9a", "#bf6516", "#5f5395", "#2d7a4b", "#b03a2e", "#8b8577", "#c9a227", "#3f5fbf", "#b04a8f")
 """Readable on a light page and on a dark one."""
-_AXES: Final = {"step": "Optimiser step", "tokens": "Tokens trained on", "flops": "Floating-point operations"}
+_AXES: Final = {
+    "step": "Optimiser step",
+    "tokens": "Tokens trained on",
+    "flops": "Floating-point operations",
+    "seconds": "Seconds",
+}
 _ROW_IN: Final = 0.34
 
 

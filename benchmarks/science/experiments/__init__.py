@@ -12,6 +12,7 @@ from benchmarks.science.experiments import (
     e08_staleness,
     e09_rank,
     e11_mixed,
+    e12_prefix,
 )
 from benchmarks.science.findings import Experiment
 
@@ -25,6 +26,7 @@ _MODULES: Final = (
     e08_staleness,
     e09_rank,
     e11_mixed,
+    e12_prefix,
 )
 EXPERIMENTS: Final[dict[str, Experiment]] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 """By name."""
