@@ -96,6 +96,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.ledger --json runs/bench/ledger.json
 	$(BIN)/python -m benchmarks.trajectory_page --json runs/bench/trajectory_page.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
+	$(BIN)/python -m benchmarks.teacher_handoff --json runs/bench/teacher_handoff.json
 
 ## bench-start  seconds to the first request and to the end, beside a bare Prefect flow and the bare client
 bench-start: setup

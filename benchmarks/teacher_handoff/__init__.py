@@ -1,0 +1,1 @@
+"""A teacher's distributions handed to the training process from another one."""
