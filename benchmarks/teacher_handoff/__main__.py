@@ -14,25 +14,29 @@ Measured
     layer included in both; the client's CPU time; bytes of the answer's JSON for each scored token, which is every
     second one.
 
-    Overlap: a batch is sampled and its teacher's hidden states computed. After the sampling, with all threads, as today;
+    Overlap: a batch is sampled and its teacher's hidden states computed. After the sampling, with all threads, as now;
     or of each finished group while others are sampled, in a thread of this process or in another process, either with
     half of the threads. Wall time over that of `after`; `sampling` alone, by all threads and by half of them, shows the
-    least that is possible.
+    least that is possible. Other work on the machine spoils it: two processes get more of it than one.
 
 Learnt
-    Handing over, one thread, other work running, two rounds. Hidden size 64: 1.4 us a token over shared memory and 1.2
-    over a socket, 3 % of the pass.
-    By HTTP the 20 best take 2,870 bytes a token at hidden size 64 (256 of hidden states), 56 us of the client's CPU
-    time and 2.9 times the wall time.
+    Handing over, one thread, 256 tokens (128 at 4,096), two rounds with other work running:
+        R      V         bytes a token   shared memory        socket               20 best by HTTP
+           64      259             256   1.4 us, 3.3 %        1.2 us, 2.9 %        2,870 bytes, 56 us, 2.9 of the wall
+          576   49,152           2,304   1.9 us, 0.03 %       2.2 us, 0.03 %       3,053 bytes, 75 us, 0.8
+        1,024  151,936           4,096   2.2 us, 0.05 %       2.7 us, 0.06 %       3,096 bytes, 75 us, 1.2
+        4,096  151,936           8,192   4.6 us, 0.11 %       5.8 us, 0.14 %       not measured
+    Microseconds are a token's. The last two have a fifth and a thirty-sixth of their models' blocks, which makes their
+    percentages that much too large. 4,096 is in bfloat16.
 
-    Overlap, two threads on two cores that were quiet at first, two rounds, small, 32 completions of some 96 tokens:
-    3.0 and 3.4 s one after the other, of which the teacher took 0.8 and 0.9; at the same time 4.4 and 5.0 s with a
-    thread, 4.5 and 4.6 s with another process. Sampling alone takes one thread 3.2 s and two 2.2 to 2.5 s, and 4.1 s
-    beside the teacher: longer than both take one after the other, so that a teacher of any size would gain nothing.
-    Two threads on either side of the same cores wait for each other's turn: 14 to 45 s.
+    Overlap, two threads on two cores that were quiet at first, two rounds of a first version, small, 32 completions of
+    some 96 tokens: 3.0 and 3.4 s one after the other, 0.8 and 0.9 of it the teacher's; at the same time 4.4 and 5.0 s
+    in a thread, 4.5 and 4.6 in another process. Sampling alone takes two threads 2.2 to 2.5 s and one 3.2, or 4.1 and
+    more beside a teacher. Another teacher could gain little: its pass takes one thread 1.7 times as long as two. With
+    two threads on either side, which spin while they wait for each other's turn, it took 14 s and more.
 
-    So no teacher of its own process was built. Where it would help is a device that the student leaves idle, and there
-    `device` already puts a teacher into this process.
+    So there is no teacher in a process of its own. It could help where the teacher has a device that the student leaves
+    idle, which `device` gives it in this process; that takes two devices to measure.
 """
 
 import json
