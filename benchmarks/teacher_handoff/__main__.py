@@ -27,13 +27,14 @@ Learnt
         1,024  151,936           4,096   2.2 us, 0.05 %       2.7 us, 0.06 %       3,096 bytes, 75 us, 1.2
         4,096  151,936           8,192   4.6 us, 0.11 %       5.8 us, 0.14 %       not measured
     Microseconds are a token's. The last two have a fifth and a thirty-sixth of their models' blocks, which makes their
-    percentages that much too large. 4,096 is in bfloat16.
+    percentages that much too large. 4,096 is in bfloat16. Wall ratios are rough for the company they were taken in.
 
     Overlap, two threads on two cores that were quiet at first, two rounds of a first version, small, 32 completions of
     some 96 tokens: 3.0 and 3.4 s one after the other, 0.8 and 0.9 of it the teacher's; at the same time 4.4 and 5.0 s
     in a thread, 4.5 and 4.6 in another process. Sampling alone takes two threads 2.2 to 2.5 s and one 3.2, or 4.1 and
     more beside a teacher. Another teacher could gain little: its pass takes one thread 1.7 times as long as two. With
-    two threads on either side, which spin while they wait for each other's turn, it took 14 s and more.
+    two threads on either side, which spin while they wait for each other's turn, it took 3.5 and 18.9 s in a thread,
+    14.7 and 45.9 in another process, as other work began.
 
     So there is no teacher in a process of its own. It could help where the teacher has a device that the student leaves
     idle, which `device` gives it in this process; that takes two devices to measure.
