@@ -190,21 +190,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     use_fast_float32_products()
-    lines, figures = [], {}
+    figures = {}
     for name in options.hidden:
         shape = TEACHERS[name]
-        found = handing(shape, options.trajectories, options.tokens, options.threads, options.rounds)
-        figures[name] = found
-        lines.append(_line(shape, found))
-        print(lines[-1], flush=True)
+        figures[name] = handing(shape, options.trajectories, options.tokens, options.threads, options.rounds)
+        print(_line(shape, figures[name]), flush=True)
     for name in options.pairs:
         costs = overlap_costs(PAIRS_HERE[name], options.groups, options.tokens, options.threads, options.rounds)
         overlap = {side: _wall_ratio(of_side, costs["after"]) for side, of_side in costs.items() if side != "after"}
         after_s = spread([cost.wall_s for cost in costs["after"]])
         figures[name] = {"after_s": asdict(after_s), **{side: asdict(over) for side, over in overlap.items()}}
         ratios = ", ".join(f"{side} {over}" for side, over in overlap.items())
-        lines.append(f"{name}: one after the other {after_s.median:.2f} s; wall over that: {ratios}")
-        print(lines[-1], flush=True)
+        print(f"{name}: one after the other {after_s.median:.2f} s; wall over that: {ratios}", flush=True)
     publish([], figures, options.json)
 
 
