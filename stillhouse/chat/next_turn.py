@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
 from stillhouse.chat.rendering import Prefixes, TemplateError
@@ -28,22 +28,35 @@ def end_token_id(
     return encode(tokenizer, turn_text(tokenizer, messages, tools, before, after).rstrip())[-1]
 
 
-def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Tokens that end an assistant's turn: the tokenizer's end token and those its template ends text and calls with.
+class TurnEnds(NamedTuple):
+    """The tokens with which a template ends an assistant's turn."""
 
-    They differ for some base models, whose end token is the end of a document, and for Llama 3.1, GLM and gpt-oss,
-    which end a turn of calls in another way.
+    text: int
+    calls: int
+    """Of a turn with calls, which Llama 3.1, GLM and gpt-oss end in another way; `text` where it knows no tools."""
+
+
+def turn_ends(tokenizer: "PreTrainedTokenizerBase") -> TurnEnds:
+    """How the template ends turns.
 
     Raises:
-        TemplateError: the template ends no turn with a special token.
+        TemplateError: it ends no turn with a special token.
     """
     try:
-        ends = {tokenizer.eos_token_id, end_token_id(tokenizer)}
+        text = end_token_id(tokenizer)
     except TemplateError:  # It may need tools (Hermes 3's for tools).
-        ends = {tokenizer.eos_token_id, end_token_id(tokenizer, tools=CALL_PROBE_TOOLS)}
+        text = end_token_id(tokenizer, tools=CALL_PROBE_TOOLS)
     with suppress(TemplateError):  # It may know no tools.
-        ends.add(end_token_id(tokenizer, CALL_PROBE, CALL_PROBE_TOOLS))
-    return frozenset(ends)
+        return TurnEnds(text, end_token_id(tokenizer, CALL_PROBE, CALL_PROBE_TOOLS))
+    return TurnEnds(text, text)
+
+
+def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
+    """Tokens that end an assistant's turn: the tokenizer's end token and those of `turn_ends`; raises as that does.
+
+    They differ for some base models, whose end token is the end of a document.
+    """
+    return frozenset({tokenizer.eos_token_id, *turn_ends(tokenizer)})
 
 
 def next_turn_ids(
@@ -56,9 +69,25 @@ def next_turn_ids(
     """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
 
     The sampled ids, with their end-of-turn token or cut off, are never re-tokenised: only what the template writes
-    after the assistant's turn is. The template may render that turn differently as long as it says the same: Qwen3's
-    gives the last message an empty thought where it has none, and removes it once more follows. The last of `messages`
-    is the assistant's, parsed from `sampled_ids`; `new_messages` are tool results, or a user's message.
+    after the assistant's turn is. The last of `messages` is the assistant's, parsed from `sampled_ids`; raises as
+    `next_turn`.
+    """
+    end_id, text = next_turn(tokenizer, messages, new_messages, tools)
+    suffix = encode(tokenizer, text)
+    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
+    return suffix if is_ended else [end_id, *suffix]
+
+
+def next_turn(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    new_messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+) -> tuple[int, str]:
+    """The token that ends the assistant's turn, the last of `messages`, and what follows until the next one begins.
+
+    The template may render that turn differently as long as it says the same: Qwen3's gives the last message an empty
+    thought where it has none, and removes it once more follows. `new_messages` are tool results, or a user's message.
 
     Raises:
         TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
@@ -93,6 +122,4 @@ def next_turn_ids(
     said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
     if end < start or any(text.strip() in after and text.strip() not in following[start:end] for text in said):
         raise not_prefix_preserving(last)
-    suffix = encode(tokenizer, following[end + len(end_text) :])
-    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
-    return suffix if is_ended else [end_id, *suffix]
+    return end_id, following[end + len(end_text) :]

@@ -49,6 +49,12 @@ def is_closed(prompt: str) -> bool:
     return _EMPTY_BLOCK_AT_END.search(prompt) is not None
 
 
+def opening_of(prompt: str) -> str:
+    """What opens the thinking block at the end of a generation prompt; empty where none is open."""
+    opened = _OPENED_AT_END.search(prompt)
+    return "" if opened is None else opened[0]
+
+
 def with_left_out_reasoning(tokenizer: "PreTrainedTokenizerBase", reasoning: str, before: str, text: str) -> str:
     """A turn with the reasoning that the template leaves out of it, where the prompt has thinking on.
 

@@ -50,8 +50,14 @@ class OnPolicyTeacher(Section):
     demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
     alignment: Literal["ids", "bytes"] = "ids"
     """How tokens are compared: by id, which needs one vocabulary, or by their bytes."""
+    template: Literal["student", "own"] = later_field("student")
+    """Whose chat template renders what a teacher of the student's vocabulary reads. `own` is for a chat teacher of a
+    student with another template, such as a base model that is asked by `User: ... Assistant:`, which costs a chat
+    teacher tenths of a nat a token; their end-of-turn tokens are exchanged. `alignment: bytes` always reads by its
+    own."""
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
-    """With `alignment: bytes`, values for variables of its own chat template, such as `enable_thinking: false`."""
+    """With `template: own` or `alignment: bytes`, values for variables of its own chat template, such as
+    `enable_thinking: false`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type a local teacher computes in; `auto` takes the student's. `bfloat16` halves its memory beside a student in
     float32."""
@@ -82,6 +88,11 @@ class OnPolicyTeacher(Section):
         """Whether it is the student with other weights."""
         return self.kind in _STUDENT_KINDS
 
+    @property
+    def reads_own_template(self) -> bool:
+        """Whether its own chat template renders what it reads."""
+        return self.template == "own" or self.alignment == "bytes"
+
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
         is_served = not self.is_local
@@ -105,10 +116,20 @@ class OnPolicyTeacher(Section):
 
     @model_validator(mode="after")
     def _has_a_template_of_its_own(self) -> Self:
-        if self.chat_template_kwargs and self.alignment == "ids":
+        if self.template == "own" and self.is_student:
             raise ValueError(
-                f"teacher {self.name!r} reads the student's tokens: set student.chat_template_kwargs, or `alignment: "
-                "bytes` for a teacher with a chat template of its own"
+                f"teacher {self.name!r} of kind {self.kind!r} is the student and has its chat template; leave out "
+                "`template`"
+            )
+        if self.template == "own" and self.alignment == "bytes":
+            raise ValueError(
+                f"teacher {self.name!r} with `alignment: bytes` reads by its own chat template anyway; leave out "
+                "`template`"
+            )
+        if self.chat_template_kwargs and not self.reads_own_template:
+            raise ValueError(
+                f"teacher {self.name!r} reads the student's tokens: set student.chat_template_kwargs, or `template: "
+                "own` for a teacher with a chat template of its own"
             )
         return self
 

@@ -170,9 +170,9 @@ class DistillConfig(Section):
 
     @property
     def scoring_teacher(self) -> str | None:
-        """The local model that students are compared with: the first with their vocabulary; None without one."""
-        other_vocabulary = {teacher.name for teacher in self.on_policy.teachers if teacher.alignment == "bytes"}
-        return next((ref for name, ref in self.local_teachers.items() if name not in other_vocabulary), None)
+        """The local model that students are compared with: the first that reads their tokens; None without one."""
+        others = {teacher.name for teacher in self.on_policy.teachers if teacher.reads_own_template}
+        return next((ref for name, ref in self.local_teachers.items() if name not in others), None)
 
 
 DEMO: Final = DistillConfig(

@@ -256,10 +256,10 @@ class SftConfig(TrainerConfig):
                     f"{teacher.alignment!r}, which gives no distribution over the student's vocabulary; expected "
                     "`local`, `vllm` or `sglang` with `ids`"
                 )
-            if teacher.hint or teacher.routes or teacher.kl_coef or teacher.top_k:
+            if teacher.hint or teacher.routes or teacher.kl_coef or teacher.top_k or teacher.reads_own_template:
                 raise ValueError(
                     f"teacher {teacher.name!r} of sft.teachers scores the rows as they are: leave out its hint, "
-                    "routes, kl_coef and top_k (sft.top_k is for all rows)"
+                    "template, routes, kl_coef and top_k (sft.top_k is for all rows)"
                 )
         return self
 

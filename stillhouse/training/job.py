@@ -167,14 +167,17 @@ class TrainJob(BaseModel):
 
 
 def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonObject:
-    """Identities of the models that score, by teacher; models behind servers are known by name only."""
+    """Identities of the models that score, by teacher; models behind servers are known by name only.
+
+    One with `template: own` is named by a folder or a Hugging Face id, whose tokenizer renders what is scored.
+    """
     if not config.teachers:
         ref = config.teacher or default_ref
         return {"teacher": model_identity(ref)} if ref and config.needs_teacher else {}
     return {
         teacher.name: (
             model_identity(teacher.model)
-            if teacher.kind == "local" and teacher.model
+            if teacher.model and (teacher.kind == "local" or teacher.template == "own")
             else teacher.model or teacher.kind
         )
         for teacher in config.teachers

@@ -74,8 +74,8 @@ class TeacherComparison:
         compiled: compare whole chunks by compiled kernels.
 
     Raises:
-        ValueError: the reference has another number of positions than there are targets, or shares more ids than either
-            has output rows.
+        ValueError: the reference has another number of positions than there are targets, shares more ids than either
+            has output rows, or exchanges ids that are not shared.
     """
 
     def __init__(
@@ -105,6 +105,9 @@ class TeacherComparison:
             raise ValueError(
                 f"student and teacher share {shared} ids but have {like_CV.shape[1]} and {len(head.weight)} output rows"
             )
+        if reference.exchanged is not None and max(reference.exchanged) >= shared:
+            raise ValueError(f"the ids {reference.exchanged} are exchanged, but those below {shared} are shared")
+        self._exchanged = reference.exchanged
         bias_S = None if head.bias is None else head.bias[:shared].to(device)
         self._layer = OutputLayer(
             reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype
@@ -118,6 +121,8 @@ class TeacherComparison:
             reverse_kl_C = zeros_C.clone() if self._settings.wants_reverse_kl else None
             return ComparisonResult(zeros_C if self._settings.terms else None, reverse_kl_C)
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
+        if self._exchanged is not None:
+            _exchange_(reference_CS, *self._exchanged)
         inputs = (logits_CV, reference_CS, self._targets_N[chunk])
         if self._compiled and len(reference_CS) >= MIN_TOKENS:
             blocks = [compiled(_compare_)(*any_length(*inputs), self._settings)]
@@ -153,6 +158,12 @@ def _compare_(
         values_R, gradients_RS = divergences(pair, settings.terms)
         reference_RS.copy_(gradients_RS)
     return values_R, reverse_kl_R, logprobs_R
+
+
+def _exchange_(logits_CS: Tensor, first: int, second: int) -> None:
+    first_C = logits_CS[:, first].clone()
+    logits_CS[:, first] = logits_CS[:, second]
+    logits_CS[:, second] = first_C
 
 
 def log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:

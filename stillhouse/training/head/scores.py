@@ -65,6 +65,8 @@ class Reference:
     out rows of an embedding beyond the tokenizer's vocabulary."""
     scaling: LogitScaling = UNSCALED
     """Scaling of the teacher's logits."""
+    exchanged: tuple[int, int] | None = None
+    """Two shared ids, each of which means to the student what the other means to the teacher."""
 
 
 @dataclass(frozen=True, slots=True)

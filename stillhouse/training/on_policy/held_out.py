@@ -12,7 +12,7 @@ from stillhouse.training.loop.trainer import Measurement
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.load import load_sampler
+from stillhouse.training.on_policy.load import load_sampler, load_toolbox
 from stillhouse.training.on_policy.prompts import read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.trajectories import SampledTrajectory
@@ -52,7 +52,8 @@ def held_out_generations(
     spread = [prompts[place * len(prompts) // count] for place in range(count)]
     metadata = read_metadata(job.held_out_metadata_file)
     max_context = student.max_context or job.student.max_length
-    sampler = load_sampler(job, config.model_copy(update=_MOST_LIKELY), student, max_context, metadata)
+    settings = config.model_copy(update=_MOST_LIKELY)
+    sampler = load_sampler(job, settings, student, load_toolbox(job, config), max_context, metadata)
     scorer = resources.enter_context(RewardScorer(job.tools)) if job.tools.rewards_file else None
 
     def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:

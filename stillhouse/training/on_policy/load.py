@@ -21,6 +21,7 @@ from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDE
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
+from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
@@ -117,7 +118,8 @@ def load_maker(
         say=activity.wait,
     )
     resources.callback(teachers.close)
-    teachers.check(prompts, metadata)
+    toolbox = load_toolbox(job, config)
+    teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
     algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job, activity)
@@ -129,7 +131,7 @@ def load_maker(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = load_sampler(job, config, student, max_context, metadata)
+    sampler = load_sampler(job, config, student, toolbox, max_context, metadata)
     used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
         used,
@@ -155,25 +157,31 @@ def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: 
     return TransformersEngines(student, config.max_concurrent)
 
 
-def load_sampler(
-    job: TrainJob,
-    config: OnPolicyConfig,
-    student: Student,
-    max_context: int,
-    metadata: dict[str, PromptMetadata],
-) -> Sampler:
-    """The sampler of a job, by the settings of `config`.
+def load_toolbox(job: TrainJob, config: OnPolicyConfig) -> Toolbox:
+    """The tools that a job offers the student.
 
     Raises:
         ConfigError: tools are wanted and none is configured, or one cannot be loaded.
     """
-    if config.agentic == "off":
-        config = config.model_copy(update={"max_turns": 1})
     toolbox = Toolbox.from_config(ToolsConfig() if config.agentic == "off" else job.tools)
     if config.agentic == "on" and not toolbox.schemas():
         raise ConfigError(
             "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
         )
+    return toolbox
+
+
+def load_sampler(
+    job: TrainJob,
+    config: OnPolicyConfig,
+    student: Student,
+    toolbox: Toolbox,
+    max_context: int,
+    metadata: dict[str, PromptMetadata],
+) -> Sampler:
+    """The sampler of a job, by the settings of `config`."""
+    if config.agentic == "off":
+        config = config.model_copy(update={"max_turns": 1})
     return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules)
 
 

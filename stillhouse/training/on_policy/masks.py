@@ -16,8 +16,12 @@ class Masked(Protocol):
 
 def sampled_runs(tokens: Masked) -> list[list[int]]:
     """Token ids of each completion, the maximal runs of sampled tokens."""
-    pairs = zip(tokens.token_ids, tokens.loss_mask, strict=True)
-    return [[token for token, _ in run] for sampled, run in groupby(pairs, key=lambda pair: pair[1]) if sampled]
+    return _runs(tokens, is_sampled=True)
+
+
+def unsampled_runs(tokens: Masked) -> list[list[int]]:
+    """Token ids of the prompt, and of what the model reads before each further completion."""
+    return _runs(tokens, is_sampled=False)
 
 
 def at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> list[float]:
@@ -37,3 +41,9 @@ def without_first(loss_mask: Sequence[bool], num_tokens: int) -> list[bool]:
     places = (place for place, is_sampled in enumerate(loss_mask) if is_sampled)
     first = set(islice(places, num_tokens))
     return [is_sampled and place not in first for place, is_sampled in enumerate(loss_mask)]
+
+
+def _runs(tokens: Masked, *, is_sampled: bool) -> list[list[int]]:
+    pairs = zip(tokens.token_ids, tokens.loss_mask, strict=True)
+    runs = groupby(pairs, key=lambda pair: pair[1])
+    return [[token for token, _ in run] for sampled, run in runs if sampled == is_sampled]

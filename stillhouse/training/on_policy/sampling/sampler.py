@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.rendering import Prefixes, TemplateError
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import reads_calls
 from stillhouse.chat.template import prefix_texts
 from stillhouse.chat.tokenizer import decode_all, encode, encode_all
@@ -29,6 +29,7 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine
 from stillhouse.training.on_policy.sampling.rollout import StudentRollout, call_all
 from stillhouse.training.trajectories import SampledTrajectory
@@ -137,11 +138,7 @@ class Sampler:
         Raises:
             TrainingError: the chat template refuses one.
         """
-        conversations = []
-        for prompt in prompts:
-            messages = first_messages(prompt, self.system_prompt)
-            tools = self.toolbox.select(prompt.tools).schemas()
-            conversations.append(Prefixes(messages, tools, [(len(messages), True)]))
+        conversations = [beginning(prompt, self.toolbox, self.system_prompt) for prompt in prompts]
         for prompt, texts in zip(prompts, prefix_texts(self.tokenizer, conversations), strict=True):
             try:
                 yield encode(self.tokenizer, next(texts))

@@ -14,9 +14,11 @@ from itertools import accumulate
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class ByteAlignment:
     ) -> "ByteAlignment":
         """The alignment of two tokenizers' tokens."""
         return cls(text_sizes(student), text_sizes(teacher), ends)
+
+    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+        """See `Alignment`; a request without a view has the teacher's tokens."""
+        if request.view is None:
+            return scores
+        student = TeacherView(request.token_ids, request.loss_mask)
+        return SequenceScores(self.align(student, request.view, scores.logprobs))
 
     def align(self, student: TeacherView, teacher: TeacherView, logprobs: Sequence[float]) -> list[float]:
         """The teacher's log-probabilities of the student's sampled tokens, in order.

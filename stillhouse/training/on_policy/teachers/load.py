@@ -8,27 +8,24 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig
 
-from stillhouse.chat.next_turn import stop_token_ids
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import Budget
 from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.probe import probe_local
+from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
-from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
-from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies, stop_token_warning
+from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
 
 logger = logging.getLogger(__name__)
 
@@ -106,68 +103,50 @@ class _Loading:
     say: Callable[[str | None], None]
 
     def route(self, settings: OnPolicyTeacher, kl_coef: float) -> Route:
-        tokenizer = self._tokenizer(settings)
+        reading = reading_of(settings, self.student.tokenizer, self.config)
         teacher: Teacher
         match settings.kind:
             case "base" | "ema" | "snapshot":
-                teacher = self._self_teacher(settings, kl_coef)
+                teacher = self._self_teacher(settings, kl_coef, reading)
             case "local":
                 assert settings.model is not None
-                teacher = self._local(settings, settings.model, kl_coef, tokenizer)
+                teacher = self._local(settings, settings.model, kl_coef, reading)
             case "vllm" | "sglang" | "echo":
-                is_other = settings.alignment == "bytes" and tokenizer is not None
-                if tokenizer is not None and not is_other:
-                    self._warn_of_stop_tokens(settings.name, tokenizer, None)
+                self._warn_of_stop_tokens(settings, reading, None)
+                is_other = settings.alignment == "bytes" and reading.tokenizer is not None
                 teacher = connect(
                     settings,
                     kl_coef,
                     self.config.temperature,
-                    tokenizer if is_other else self.student.tokenizer,
-                    self._alignment(settings, tokenizer),
+                    reading.tokenizer if is_other else self.student.tokenizer,
+                    reading.alignment,
                     self.store,
                     runtime=self.runtime,
                     budget=self.budget,
                     say=self.say,
                 )
         if isinstance(teacher, LocalTeacher):
-            probe_local(teacher, tokenizer or self.student.tokenizer)
-        return Route(settings.name, teacher, settings.routes, self._views(settings, tokenizer))
-
-    def _tokenizer(self, settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
-        """The teacher's tokenizer if it is needed or can be read locally."""
-        is_other = settings.alignment == "bytes"
-        if settings.model is None or (settings.kind != "local" and not is_other and not _is_local(settings.model)):
-            return None
-        tokenizer = load_tokenizer(settings.model, settings.chat_template_kwargs)
-        if not is_other:
-            check_vocabularies(settings.model, tokenizer, self.student.tokenizer)
-        return tokenizer
+            probe_local(teacher, reading.tokenizer or self.student.tokenizer)
+        return Route(settings.name, teacher, settings.routes, reading.views)
 
     def _warn_of_stop_tokens(
-        self, name: str, tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None
+        self, settings: OnPolicyTeacher, reading: Reading, generation: GenerationConfig | None
     ) -> None:
+        if reading.tokenizer is None or settings.alignment == "bytes":
+            return
         student = self.student
-        ours = student.causal_lm.generation_config
-        if warning := stop_token_warning(student.tokenizer, tokenizer, ours, generation, teacher_name=name):
+        warning = stop_token_warning(
+            student.tokenizer,
+            reading.tokenizer,
+            student.causal_lm.generation_config,
+            generation,
+            teacher_name=settings.name,
+            exchange=reading.alignment if isinstance(reading.alignment, EndExchange) else None,
+        )
+        if warning:
             logger.warning("%s", warning)
 
-    def _views(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> ViewBuilder:
-        hint = None if settings.hint is None else Hint(settings.hint, settings.name)
-        if settings.alignment == "ids":
-            return SameVocabulary(self.student.tokenizer, hint)
-        assert tokenizer is not None
-        return OtherVocabulary(self.student.tokenizer, tokenizer, self._ends(), hint)
-
-    def _alignment(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> ByteAlignment | None:
-        if settings.alignment == "ids":
-            return None
-        assert tokenizer is not None
-        return ByteAlignment.between(self.student.tokenizer, tokenizer, self._ends())
-
-    def _ends(self) -> frozenset[int]:
-        return stop_token_ids(self.student.tokenizer)
-
-    def _self_teacher(self, settings: OnPolicyTeacher, kl_coef: float) -> Teacher:
+    def _self_teacher(self, settings: OnPolicyTeacher, kl_coef: float, reading: Reading) -> Teacher:
         student = self.student
         if settings.alignment == "bytes":
             raise ConfigError(
@@ -176,7 +155,7 @@ class _Loading:
         has_adapter = student.model is not student.causal_lm
         if settings.kind == "base" and not has_adapter:
             # Full training changes the base, so the teacher is a separate copy.
-            return self._local(settings, student.base_ref, kl_coef, None)
+            return self._local(settings, student.base_ref, kl_coef, reading)
         if settings.refresh_every_steps is not None:
             return SnapshotTeacher(
                 settings.name,
@@ -196,15 +175,12 @@ class _Loading:
             batch_tokens=settings.batch_tokens,
         )
 
-    def _local(
-        self, settings: OnPolicyTeacher, ref: str, kl_coef: float, tokenizer: PreTrainedTokenizerBase | None
-    ) -> LocalTeacher:
+    def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
         device = student.device if settings.device is None else _device(settings.name, settings.device)
         dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
         model = load_local_model(ref, settings, device, dtype)
-        if tokenizer is not None and settings.alignment == "ids":
-            self._warn_of_stop_tokens(settings.name, tokenizer, model.generation_config)
+        self._warn_of_stop_tokens(settings, reading, model.generation_config)
         rows = len(model.get_output_embeddings().weight)
         is_same_size = rows == len(student.head.weight)
         num_tokens = max(student.tokenizer.get_vocab().values()) + 1
@@ -220,7 +196,7 @@ class _Loading:
             model,
             device,
             weights=HostWeights(model, device) if settings.offload else None,
-            alignment=self._alignment(settings, tokenizer),
+            alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.
             compiled=not settings.quantised and pays_to_compile(self.config, self.config.num_steps, device),
         )
@@ -236,8 +212,3 @@ def _device(teacher: str, name: str) -> torch.device:
             "`cpu`, or leave `device` out to take the student's"
         ) from error
     return device
-
-
-def _is_local(ref: str) -> bool:
-    """Whether the tokenizer of a served model can be read without a download."""
-    return ref.startswith("embedded:") or Path(ref).expanduser().is_dir()

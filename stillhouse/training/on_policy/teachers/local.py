@@ -20,9 +20,16 @@ from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.packed import PackedModel
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, finished, placed, view_of
+from stillhouse.training.on_policy.teachers.teacher import (
+    Alignment,
+    ScoreRequest,
+    TeacherScores,
+    finished,
+    placed,
+    view_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class LocalTeacher:
         model: frozen, in evaluation mode.
         device: where it computes.
         weights: brings offloaded weights to `device`; None if they are there.
-        alignment: for a teacher of another vocabulary; None compares ids.
+        alignment: from its tokens to the student's; None if they are the same.
         compiled: compile its blocks.
     """
 
@@ -58,7 +65,7 @@ class LocalTeacher:
         device: torch.device,
         *,
         weights: "HostWeights | None" = None,
-        alignment: ByteAlignment | None = None,
+        alignment: Alignment | None = None,
         compiled: bool = False,
     ) -> None:
         self.name = settings.name
@@ -86,7 +93,8 @@ class LocalTeacher:
         """See `ExactTeacher`."""
         with self._reading():
             hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
-        return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling)
+        exchanged = self._alignment.pair if isinstance(self._alignment, EndExchange) else None
+        return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling, exchanged)
 
     def close(self) -> None:
         """Does nothing: no request is in progress between calls."""

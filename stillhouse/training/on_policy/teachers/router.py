@@ -3,14 +3,15 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Teacher
-from stillhouse.training.on_policy.teachers.views import ViewBuilder
+from stillhouse.training.on_policy.teachers.views import Opening, ViewBuilder
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
@@ -65,13 +66,13 @@ class TeacherRouter:
         self.by_name: Mapping[str, Teacher] = {
             route.name: route.teacher for route in routes if route.teacher is not None
         }
-        self._hint_tokens: dict[str, int] = {}
+        self._added_tokens: dict[str, int] = {}
 
     @property
     def max_context(self) -> int | None:
-        """Longest trajectory that all teachers can read; less the longest hint once `check` has measured the hints."""
+        """Longest trajectory that all teachers can read; once `check` has measured what each reads beyond it."""
         lengths = [
-            teacher.max_context - self._hint_tokens.get(name, 0)
+            teacher.max_context - self._added_tokens.get(name, 0)
             for name, teacher in self.by_name.items()
             if teacher.max_context is not None
         ]
@@ -112,13 +113,27 @@ class TeacherRouter:
             return None
         return route.views.view(trajectory, metadata)
 
-    def check(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> None:
-        """Checks that every prompt has a teacher and the metadata that its hint uses; warns of routes without prompts.
+    def check(
+        self,
+        prompts: Iterable[Prompt],
+        metadata: Mapping[str, PromptMetadata],
+        begin: Callable[[Prompt], Prefixes],
+    ) -> None:
+        """Checks that every prompt has a teacher that can read it; warns of routes without prompts.
+
+        Args:
+            prompts: all that are trained on.
+            metadata: by prompt id; may lack any.
+            begin: what the trajectories of a prompt begin with.
 
         Raises:
-            InputError: a prompt has no teacher and `unrouted` is `error`, no prompt has one, or metadata is missing.
+            InputError: a prompt has no teacher and `unrouted` is `error`, no prompt has one, or metadata that a hint
+                uses is missing.
+            ConfigError: a teacher with its own template cannot read turns with calls, and tools are offered.
+            TrainingError: the own template of its teacher does not fit a prompt.
         """
         seen: Counter[str | None] = Counter()
+        openings: dict[str, list[Opening]] = {}
         for prompt in prompts:
             prompt_metadata = metadata.get(prompt.id)
             seen[self.route(prompt_metadata)] += 1
@@ -127,8 +142,11 @@ class TeacherRouter:
                 if self._routes and self._unrouted == "error":
                     raise InputError(self._no_teacher(prompt, prompt_metadata))
             elif route.views is not None:
-                tokens = route.views.hint_tokens(prompt.id, prompt_metadata)
-                self._hint_tokens[route.name] = max(tokens, self._hint_tokens.get(route.name, 0))
+                opening = Opening(prompt.id, begin(prompt), prompt_metadata)
+                openings.setdefault(route.name, []).append(opening)
+        for route in self._routes:
+            if route.views is not None:
+                self._added_tokens[route.name] = route.views.added_tokens(openings.get(route.name, ()))
         self._check_routes(seen)
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 if TYPE_CHECKING:
     from stillhouse.training.head.scores import Reference
-    from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,13 @@ class TeacherScores(NamedTuple):
     """At the sampling temperature, aligned with `token_ids`; 0.0 where the mask is False."""
     top: TopLogprobs | None = None
     """At the sampled tokens, in order; None where they are not asked for."""
+
+
+class Alignment(Protocol):
+    """Makes what a teacher says of its own tokens what it says of the student's."""
+
+    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+        """Scores of the sampled tokens of `request`, in order, from those of the tokens that the teacher scored."""
 
 
 class Teacher(Protocol):
@@ -82,24 +88,22 @@ def view_of(sample: ScoredSample) -> TeacherView:
 
 
 def placed(
-    requests: Sequence[ScoreRequest], scores: Sequence[SequenceScores], alignment: "ByteAlignment | None"
+    requests: Sequence[ScoreRequest], scores: Sequence[SequenceScores], alignment: Alignment | None
 ) -> list[TeacherScores]:
     """Scores aligned with the token ids of their requests.
 
     Args:
         requests: the requests.
         scores: for each request those of the tokens that the teacher scored, in order.
-        alignment: from the teacher's tokens to the student's; None if they share a vocabulary.
+        alignment: from the teacher's tokens to the student's; None if they are the same.
 
     Raises:
         ValueError: a request has another number of sampled tokens.
     """
     answers = []
-    for request, (scored, top) in zip(requests, scores, strict=True):
-        if alignment is not None and request.view is not None:
-            student = TeacherView(request.token_ids, request.loss_mask)
-            scored = alignment.align(student, request.view, scored)
-        answers.append(TeacherScores(at_sampled_tokens(scored, request.loss_mask), top))
+    for request, scored in zip(requests, scores, strict=True):
+        logprobs, top = scored if alignment is None else alignment.scores(request, scored)
+        answers.append(TeacherScores(at_sampled_tokens(logprobs, request.loss_mask), top))
     return answers
 
 

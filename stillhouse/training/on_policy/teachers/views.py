@@ -5,22 +5,32 @@ student's. For another vocabulary the prompt is rendered by the teacher's templa
 tokenizer, and its template fills in what stands between turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import end_token_id, next_turn_ids
-from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import render
-from stillhouse.chat.tokenizer import encode
+from stillhouse.chat.tokenizer import encode, encode_all
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.turns import prompt_messages, sampled_turns
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata
+from stillhouse.types import PromptMetadata
+
+
+class Opening(NamedTuple):
+    """What the trajectories of one prompt begin with."""
+
+    prompt_id: str
+    conversation: Prefixes
+    """With the generation prompt as its only prefix."""
+    metadata: PromptMetadata | None
 
 
 class ViewBuilder(Protocol):
@@ -29,8 +39,8 @@ class ViewBuilder(Protocol):
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
         """The teacher's tokens for a trajectory with sampled tokens; None if they are the student's."""
 
-    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
-        """Approximate length of the hint in tokens."""
+    def added_tokens(self, openings: Sequence[Opening]) -> int:
+        """Approximately the most tokens that the teacher reads beyond the student's, in a trajectory of any opening."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +63,14 @@ class SameVocabulary:
         """
         if self.hint is None:
             return None
-        messages = _hinted(self.hint, trajectory, metadata)
+        messages = prompt_messages(trajectory, self.hint, metadata)
         prompt = render(self.tokenizer, messages, trajectory.tools, add_generation_prompt=True)
         first = trajectory.loss_mask.index(True)
         return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
 
-    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
+    def added_tokens(self, openings: Sequence[Opening]) -> int:
         """See `ViewBuilder`."""
-        return 0 if self.hint is None else len(encode(self.tokenizer, self.hint.text(prompt_id, metadata)))
+        return _longest_hint(self.hint, self.tokenizer, openings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,54 +96,44 @@ class OtherVocabulary:
             InputError: the prompt lacks metadata that the hint uses.
             TrainingError: the teacher's template refuses the conversation.
         """
-        try:
+        with rendering(trajectory.prompt_id, "Use a teacher of the student's vocabulary, or another template"):
             return self._view(trajectory, metadata)
-        except TemplateError as error:
-            raise TrainingError(
-                f"prompt {trajectory.prompt_id}: the teacher's chat template cannot render what the student sampled: "
-                f"{error}. Use a teacher of the student's vocabulary, or another template"
-            ) from error
 
-    def hint_tokens(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
-        """See `ViewBuilder`."""
-        return 0 if self.hint is None else len(encode(self.teacher, self.hint.text(prompt_id, metadata)))
+    def added_tokens(self, openings: Sequence[Opening]) -> int:
+        """See `ViewBuilder`; the hint alone, as the lengths of other tokens are not known before."""
+        return _longest_hint(self.hint, self.teacher, openings)
 
     def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
-        runs = sampled_runs(trajectory)
         schemas = trajectory.tools
-        prompt = _prompt(trajectory.messages, len(runs))
-        replies = trajectory.messages[len(prompt) :]
-        messages = prompt if self.hint is None else _hinted(self.hint, trajectory, metadata)
-        ids = render(self.teacher, messages, schemas, add_generation_prompt=True)
+        prompt = prompt_messages(trajectory, self.hint, metadata)
+        ids = render(self.teacher, prompt, schemas, add_generation_prompt=True)
         mask = [False] * len(ids)
         end = end_token_id(self.teacher)
-        for number, run in enumerate(runs):
-            is_ended = run[-1] in self.ends
-            turn = encode(self.teacher, self.student.decode(run[:-1] if is_ended else run)) + [end] * is_ended
-            between: list[int] = []
-            message, *rest = _turn(replies, number)
-            messages = [*messages, message]
-            if number + 1 < len(runs):
-                between = next_turn_ids(self.teacher, turn, messages, rest, schemas)
-                messages += rest
-            ids += turn + between
-            mask += [True] * len(turn) + [False] * len(between)
+        for turn in sampled_turns(trajectory):
+            is_ended = turn.ids[-1] in self.ends
+            text = self.student.decode(turn.ids[:-1] if is_ended else turn.ids)
+            written = encode(self.teacher, text) + [end] * is_ended
+            read: list[int] = []
+            if turn.replies:
+                read = next_turn_ids(self.teacher, written, [*prompt, *turn.messages], turn.replies, schemas)
+            ids += written + read
+            mask += [True] * len(written) + [False] * len(read)
         return TeacherView(ids, mask)
 
 
-def _prompt(messages: Sequence[Message], num_turns: int) -> list[Message]:
-    """The messages before the sampled ones, which are the last `num_turns` of the assistant."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    return list(messages[: places[-num_turns]])
+@contextmanager
+def rendering(prompt_id: str, remedy: str) -> Iterator[None]:
+    """Turns the refusal of a teacher's template into a TrainingError that names the prompt."""
+    try:
+        yield
+    except TemplateError as error:
+        raise TrainingError(
+            f"prompt {prompt_id}: the teacher's chat template cannot render the conversation: {error}. {remedy}"
+        ) from error
 
 
-def _turn(replies: Sequence[Message], number: int) -> list[Message]:
-    """A sampled message and the tool results or user messages that follow it."""
-    places = [place for place, message in enumerate(replies) if message["role"] == "assistant"]
-    places.append(len(replies))
-    return list(replies[places[number] : places[number + 1]])
-
-
-def _hinted(hint: Hint, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> list[Message]:
-    prompt = _prompt(trajectory.messages, len(sampled_runs(trajectory)))
-    return hint.insert(prompt, hint.text(trajectory.prompt_id, metadata), trajectory.prompt_id)
+def _longest_hint(hint: Hint | None, tokenizer: PreTrainedTokenizerBase, openings: Sequence[Opening]) -> int:
+    if hint is None:
+        return 0
+    texts = [hint.text(opening.prompt_id, opening.metadata) for opening in openings]
+    return max(map(len, encode_all(tokenizer, texts)), default=0)

@@ -7,6 +7,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.errors import TrainingError
+from stillhouse.training.on_policy.teachers.ends import EndExchange
 
 _SHOWN_TOKENS: Final = 5
 _REMEDY: Final = (
@@ -71,6 +72,7 @@ def stop_token_warning(
     teacher_generation: GenerationConfig | None,
     *,
     teacher_name: str,
+    exchange: EndExchange | None = None,
 ) -> str | None:
     """A warning for a base student with an instruction-tuned teacher; None if their stop tokens agree.
 
@@ -84,6 +86,7 @@ def stop_token_warning(
         student_generation: generation config of the student; None if unknown.
         teacher_generation: generation config of the teacher; None if unknown.
         teacher_name: names the teacher in the warning.
+        exchange: makes the student's ends the teacher's; None exchanges none.
 
     Raises:
         TemplateError: a chat template closes a turn with no special token.
@@ -91,7 +94,8 @@ def stop_token_warning(
     ours, theirs = _stop_ids(student, student_generation), _stop_ids(teacher, teacher_generation)
     turn_ends = stop_token_ids(teacher)
     closing = turn_ends - {teacher.eos_token_id} or turn_ends
-    if ours & ((theirs & closing) or theirs):
+    read = ours if exchange is None else frozenset(exchange.ids(ours))
+    if read & ((theirs & closing) or theirs):
         return None
     return (
         f"student and teacher {teacher_name!r} have different stop tokens: the student stops at "

@@ -1,7 +1,7 @@
 """The student and its tokenizer, and jobs that train it."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,12 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.chat.next_turn import end_token_id, next_turn_ids
+from stillhouse.chat.template import render
+from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import Progress
+from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.load import load_student
@@ -20,7 +23,8 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, ToolSchema, Turn
 
 _SMALL = {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5}
 
@@ -88,3 +92,78 @@ def new_method(
             return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
 
         yield make
+
+
+COLON_TEMPLATE = """
+{%- for m in messages -%}
+    {%- if m.role == 'assistant' -%}
+        {{- 'Assistant: ' -}}
+        {%- if m.reasoning_content -%}{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}
+        {{- m.content or '' -}}
+        {%- for c in m.tool_calls or [] -%}
+            {{- '<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson -}}
+            {{- '}\n</tool_call>' -}}
+        {%- endfor -%}
+        {{- '<|endoftext|>\n\n' -}}
+    {%- else -%}
+        {{- m.role | capitalize + ': ' + m.content + '\n\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant: ' -}}{%- endif -%}
+"""
+"""Of a base model: it asks by `User: ... Assistant:` and ends turns with the end of a text."""
+
+
+@pytest.fixture(scope="session")
+def colon_student(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model ref of the embedded student with the template and the end token of a base model."""
+    folder = tmp_path_factory.mktemp("colon")
+    load_model("embedded:student", device="cpu").save_pretrained(folder)
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template, tokenizer.eos_token = COLON_TEMPLATE, "<|endoftext|>"
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def written(message: Message) -> str:
+    """What a student writes for a message, in the form that is parsed and that both templates have."""
+    text = f"<think>\n{reasoning}\n</think>\n\n" if (reasoning := message.get("reasoning_content")) else ""
+    text += message.get("content") or ""
+    for call in message.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        text += f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    return text
+
+
+@pytest.fixture(scope="session")
+def sampled() -> Callable[..., SampledTrajectory]:
+    """Makes the trajectory in which a student wrote the last `num_turns` assistant messages of a conversation."""
+
+    def make(
+        tokenizer: PreTrainedTokenizerBase,
+        messages: Sequence[Message],
+        tools: list[ToolSchema] | None = None,
+        *,
+        num_turns: int,
+        is_cut_off: bool = False,
+        write: Callable[[Message], str] = written,
+    ) -> SampledTrajectory:
+        places = [place for place, message in enumerate(messages) if message["role"] == "assistant"][-num_turns:]
+        ids = render(tokenizer, messages[: places[0]], tools, add_generation_prompt=True)
+        mask = [False] * len(ids)
+        for place, following in zip(places, [*places[1:], None], strict=True):
+            turn = encode(tokenizer, write(messages[place]))
+            turn += [] if is_cut_off and following is None else [end_token_id(tokenizer)]
+            between: list[int] = []
+            if following is not None:
+                replies = messages[place + 1 : following]
+                between = next_turn_ids(tokenizer, turn, messages[: place + 1], replies, tools)
+            ids += turn + between
+            mask += [True] * len(turn) + [False] * len(between)
+        turns = [Turn("stop", {}, None, "student")] * num_turns
+        return SampledTrajectory(
+            "key", "p", 0, list(messages), tools or [], turns, StopReason.ANSWERED, "student", token_ids=ids,
+            loss_mask=mask, sampling_logprobs=[-1.0 * is_sampled for is_sampled in mask],
+        )  # fmt: skip
+
+    return make

@@ -17,9 +17,9 @@ from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.sglang_api import SglangApi
 from stillhouse.store import ArtifactStore
-from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
+from stillhouse.training.on_policy.teachers.teacher import Alignment
 
 
 def connect(
@@ -27,7 +27,7 @@ def connect(
     kl_coef: float,
     temperature: float,
     tokenizer: PreTrainedTokenizerBase,
-    alignment: ByteAlignment | None,
+    alignment: Alignment | None,
     store: ArtifactStore,
     *,
     runtime: RuntimeConfig | None = None,
@@ -41,7 +41,7 @@ def connect(
         kl_coef: factor of its KL.
         temperature: of sampling.
         tokenizer: of the teacher's input.
-        alignment: from its tokens to the student's; None if they share a vocabulary.
+        alignment: from its tokens to the student's; None if they are the same.
         store: holds the ledger of its scores.
         runtime: hedging, how long to wait for a server, and where learnt rate limits are kept; None hedges, does not
             wait and keeps none.

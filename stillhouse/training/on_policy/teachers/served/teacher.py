@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
@@ -11,10 +11,7 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.scoring.api import WrongAnswer
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, placed
-
-if TYPE_CHECKING:
-    from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.teacher import Alignment, ScoreRequest, TeacherScores, placed
 
 ResultT = TypeVar("ResultT")
 
@@ -34,7 +31,7 @@ class ServedTeacher:
         scorer: sends the requests.
         server: answers them.
         resources: closed with the teacher.
-        alignment: for a teacher of another vocabulary; None compares ids.
+        alignment: from its tokens to the student's; None if they are the same.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class ServedTeacher:
         scorer: Scorer,
         server: ModelServer,
         resources: ExitStack,
-        alignment: "ByteAlignment | None" = None,
+        alignment: Alignment | None = None,
     ) -> None:
         self.name = name
         self.kl_coef = kl_coef

@@ -1,10 +1,13 @@
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import pytest
 
+from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
+from stillhouse.training.on_policy.teachers.views import Opening
 from stillhouse.types import Prompt, PromptMetadata
 
 
@@ -29,12 +32,16 @@ class Longer:
     def view(self, trajectory: object, metadata: object) -> None:
         return None
 
-    def hint_tokens(self, prompt_id: str, metadata: object) -> int:
-        return 7 if prompt_id == "long" else 3
+    def added_tokens(self, openings: Sequence[Opening]) -> int:
+        return max(7 if opening.prompt_id == "long" else 3 for opening in openings)
 
 
 def metadata(tag: str | None, **more: object) -> PromptMetadata:
     return PromptMetadata("p", None, tag, "exact", dict(more))
+
+
+def begin(prompt: Prompt) -> Prefixes:
+    return Prefixes(prompt.messages, None, [])
 
 
 MATHS, CODE, REST = Constant("maths"), Constant("code"), Constant("rest")
@@ -81,16 +88,18 @@ def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     by_id = {"a": metadata("sums"), "b": metadata("poems")}
     routes = [Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "js"))]
     with pytest.raises(InputError, match=r"prompt b has no teacher: its tag is 'poems', .*: sums, 'code': py, js"):
-        TeacherRouter(routes).check(prompts, by_id)
+        TeacherRouter(routes).check(prompts, by_id, begin)
     lenient = TeacherRouter(routes, unrouted="no_kl")
-    lenient.check(prompts, by_id)
+    lenient.check(prompts, by_id, begin)
     assert lenient.select(by_id["b"]) is None
-    TeacherRouter([]).check(prompts, by_id)
+    TeacherRouter([]).check(prompts, by_id, begin)
 
 
 def test_routes_that_no_prompt_has_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     routes = [Route("maths", MATHS, ("sums", "algebre")), Route("rest", REST)]
-    TeacherRouter(routes).check([Prompt("a", []), Prompt("b", [])], {"a": metadata("sums"), "b": metadata("algebra")})
+    TeacherRouter(routes).check(
+        [Prompt("a", []), Prompt("b", [])], {"a": metadata("sums"), "b": metadata("algebra")}, begin
+    )
     assert "no prompt has the tag 'algebre' of teacher 'maths'; prompts have 'sums', 'algebra'" in caplog.text
 
 
@@ -99,12 +108,12 @@ def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
     with pytest.raises(
         InputError, match=r"none of the 1 prompts has a teacher: their tag is 'algebra'.*'maths': algebre"
     ):
-        teachers.check([Prompt("a", [])], {"a": metadata("algebra")})
+        teachers.check([Prompt("a", [])], {"a": metadata("algebra")}, begin)
 
 
 def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
     teachers = TeacherRouter([Route("maths", None, ("sums",)), Route("rest", REST)])
-    teachers.check([Prompt("a", [])], {"a": metadata("sums")})
+    teachers.check([Prompt("a", [])], {"a": metadata("sums")}, begin)
     assert teachers.select(metadata("sums")) is None
     assert list(teachers.by_name) == ["rest"]
 
@@ -122,7 +131,7 @@ def test_the_context_leaves_room_for_the_longest_hint() -> None:
         [Route("small", small, ("s",), Longer()), Route("maths", Constant("maths", max_context=96))]
     )
     assert teachers.max_context == 96
-    teachers.check([Prompt("long", []), Prompt("short", [])], {"long": metadata("s"), "short": metadata("s")})
+    teachers.check([Prompt("long", []), Prompt("short", [])], {"long": metadata("s"), "short": metadata("s")}, begin)
     assert teachers.max_context == 93
     assert TeacherRouter([Route("rest", REST)]).max_context is None
 

@@ -2,6 +2,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
+from stillhouse.chat.rendering import Prefixes
 from stillhouse.chat.template import render
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, InputError
@@ -10,7 +11,7 @@ from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary
+from stillhouse.training.on_policy.teachers.views import Opening, OtherVocabulary, SameVocabulary
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
@@ -69,7 +70,8 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
     assert view.token_ids == prompt + trajectory.token_ids[first:]
     assert view.loss_mask == [False] * len(prompt) + trajectory.loss_mask[first:]
     added = len(view.token_ids) - len(trajectory.token_ids)
-    assert abs(added - views.hint_tokens("p", METADATA)) <= 1
+    opening = Opening("p", Prefixes([QUESTION], None, [(1, True)]), METADATA)
+    assert abs(added - views.added_tokens([opening])) <= 1
 
 
 @pytest.mark.parametrize(

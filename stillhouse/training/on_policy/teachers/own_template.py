@@ -1,0 +1,179 @@
+"""The view of a teacher of the student's vocabulary that reads by its own chat template.
+
+A chat teacher is off where the student's prompt is a form that it has never seen, such as `User: ... Assistant:`: by
+0.287 nats a token, and the training failed (tinker-cookbook#796). Here its template renders the prompt and what stands
+between turns: tool results, and the user's further messages. Turns are the tokens that the student sampled, reasoning
+and calls in its own form included, with the end-of-turn tokens exchanged (`ends`).
+
+Reasoning stands behind the same opening for both. Where the student's generation prompt opens a thinking block, so does
+the teacher's, in the student's spelling. Where it opens none, nor does the teacher's, and whether the student writes
+`<think>` itself is part of what is scored. A prompt that closes the block (thinking turned off) stays as it is.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
+
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
+from stillhouse.chat.next_turn import next_turn
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import prefix_texts, render_text
+from stillhouse.chat.thinking import is_closed, opening_of
+from stillhouse.chat.tokenizer import decode_all, encode
+from stillhouse.errors import ConfigError
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.ends import EndExchange
+from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.turns import hinted, prompt_messages, sampled_turns
+from stillhouse.training.on_policy.teachers.views import Opening, rendering
+from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.types import Message, PromptMetadata, ToolSchema
+
+_BLOCK_TOKENS: Final = 24
+"""Tokens at the end of a prompt that hold an empty thinking block."""
+_CALLS_OF_A_TURN: Final = 4
+"""Calls for whose results the teacher's context leaves room in each turn."""
+_REASONING: Final = frozenset({"reasoning_content", "reasoning"})
+_QUESTION: Final[Message] = {"role": "user", "content": "a"}
+_ANSWERED: Final[list[Message]] = [_QUESTION, {"role": "assistant", "content": "b"}]
+_REMEDY: Final = "Set `template: student` for this teacher, or use another one"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTemplate:
+    """For a teacher of the student's vocabulary with `template: own`.
+
+    Args:
+        name: of the teacher.
+        student: the student's tokenizer.
+        teacher: the teacher's, with its chat template.
+        ends: exchanges their end-of-turn tokens.
+        max_turns: most completions of a trajectory.
+        hint: inserted into the prompt; None inserts nothing.
+    """
+
+    name: str
+    student: PreTrainedTokenizerBase
+    teacher: PreTrainedTokenizerBase
+    ends: EndExchange
+    max_turns: int
+    hint: Hint | None = None
+
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
+        """See `ViewBuilder`.
+
+        Raises:
+            InputError: the prompt lacks metadata that the hint uses.
+            TrainingError: the teacher's template refuses the conversation, or closes a thinking block that the
+                student's opens, or the other way round.
+        """
+        with rendering(trajectory.prompt_id, _REMEDY):
+            view = self._view(trajectory, metadata)
+        return None if view == TeacherView(trajectory.token_ids, trajectory.loss_mask) else view
+
+    def added_tokens(self, openings: Sequence[Opening]) -> int:
+        """See `ViewBuilder`: of the longest prompt, and of as many turns with four calls each as there may be.
+
+        Raises:
+            ConfigError: tools are offered, and the exchanged tokens do not end the teacher's turns with calls.
+            TrainingError: as `view`, of a prompt.
+        """
+        with_tools = any(opening.conversation.tools for opening in openings)
+        if with_tools and not self.ends.fits_calls:
+            raise ConfigError(self._calls_end_differently())
+        added = max(self._added_to_prompts(openings), default=0)
+        num_replies = self.max_turns if with_tools else self.max_turns - 1
+        return max(0, added) + num_replies * (self._added_to_replies(with_tools=with_tools) if num_replies else 0)
+
+    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
+        prompt, tools = prompt_messages(trajectory, self.hint, metadata), trajectory.tools
+        turns = sampled_turns(trajectory)
+        text = render_text(self.teacher, prompt, tools, add_generation_prompt=True)
+        ids = encode(self.teacher, self._opened(text, turns[0].prompt_ids))
+        mask = [False] * len(ids)
+        for number, turn in enumerate(turns, start=1):
+            written = self.ends.ids(turn.ids)
+            read: list[int] = []
+            if turn.replies:
+                # The tokens hold the reasoning, whatever the template makes of it in a history.
+                messages = [*prompt, *map(_without_reasoning, turn.messages)]
+                end, text = next_turn(self.teacher, messages, turn.replies, tools)
+                read = encode(self.teacher, self._opened(text, turns[number].prompt_ids))
+                if written[-1] not in {end, self.teacher.eos_token_id}:
+                    read = [end, *read]
+            ids += written + read
+            mask += [True] * len(written) + [False] * len(read)
+        return TeacherView(ids, mask)
+
+    def _opened(self, text: str, student_ids: Sequence[int]) -> str:
+        """A text that ends with the teacher's generation prompt, with the thinking block of the student's.
+
+        Raises:
+            TemplateError: one of them opens the block that the other closes.
+        """
+        (read,) = decode_all(self.student, [list(student_ids[-_BLOCK_TOKENS:])])
+        ours, theirs = opening_of(read), opening_of(text)
+        if (ours and is_closed(text)) or (theirs and is_closed(read)):
+            whose = ("student", f"teacher {self.name!r}")
+            opens, closes = whose if ours else whose[::-1]
+            raise TemplateError(
+                f"the generation prompt of the {opens} opens a thinking block, and that of the {closes} closes it: "
+                "turn thinking on for both or off for both, by chat_template_kwargs of the student and of the teacher"
+            )
+        return text.removesuffix(theirs) + ours
+
+    def _added_to_prompts(self, openings: Sequence[Opening]) -> list[int]:
+        conversations = [opening.conversation for opening in openings]
+        read = [
+            conversation._replace(
+                messages=hinted(cast(list[Message], conversation.messages), self.hint, prompt_id, metadata)
+            )
+            for prompt_id, conversation, metadata in openings
+        ]
+        rendered = zip(prefix_texts(self.student, conversations), prefix_texts(self.teacher, read), strict=True)
+        lengths = []
+        for opening, (ours, theirs) in zip(openings, rendered, strict=True):
+            with rendering(opening.prompt_id, _REMEDY):
+                ids = encode(self.student, next(ours))
+                lengths.append(len(encode(self.teacher, self._opened(next(theirs), ids))) - len(ids))
+        return lengths
+
+    def _added_to_replies(self, *, with_tools: bool) -> int:
+        """Tokens that stand between two turns for the teacher, beyond those for the student."""
+        exchanges: list[tuple[list[Message], list[Message], list[ToolSchema] | None]] = [(_ANSWERED, [_QUESTION], None)]
+        if with_tools:
+            exchanges.append((*_called(_CALLS_OF_A_TURN), CALL_PROBE_TOOLS))
+        added = [0]
+        for messages, replies, tools in exchanges:
+            with suppress(TemplateError):  # It may know no tools; then their results fail, and say so.
+                ours, theirs = (
+                    next_turn(tokenizer, messages, replies, tools)[1] for tokenizer in (self.student, self.teacher)
+                )
+                ids = encode(self.student, ours)
+                added.append(len(encode(self.teacher, self._opened(theirs, ids))) - len(ids))
+        return max(added)
+
+    def _calls_end_differently(self) -> str:
+        ours, theirs = self.ends.student, self.ends.teacher
+        names = self.student.convert_ids_to_tokens([ours.text, ours.calls, theirs.text, theirs.calls])
+        return (
+            f"teacher {self.name!r} with `template: own`: the student's chat template ends turns of text with "
+            f"{names[0]} and turns with calls of tools with {names[1]}, the teacher's with {names[2]} and {names[3]}; "
+            "only one pair of tokens can be exchanged. Leave tools out, or take a student or a teacher whose template "
+            "ends both in the same way"
+        )
+
+
+def _without_reasoning(message: Message) -> Message:
+    return cast(Message, {key: value for key, value in message.items() if key not in _REASONING})
+
+
+def _called(num_calls: int) -> tuple[list[Message], list[Message]]:
+    """A question with the calls that it led to, and their results."""
+    question, message = CALL_PROBE
+    calls = [{**message["tool_calls"][0], "id": f"call0000{number}"} for number in range(num_calls)]
+    results: list[Message] = [{"role": "tool", "tool_call_id": str(call["id"]), "content": "a"} for call in calls]
+    return [question, cast(Message, {**message, "tool_calls": calls})], results
