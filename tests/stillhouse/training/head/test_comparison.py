@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,8 @@ class Inputs:
         logits = self.head(self.hidden) / TEMPERATURE
         raw = teacher.hidden_NR @ teacher.head.weight.t() + teacher.head.bias
         theirs = 5.0 * (0.9 * raw / 5.0).tanh() / TEMPERATURE
+        for first, second in [teacher.exchanged] if teacher.exchanged else []:
+            theirs = theirs.index_copy(1, torch.tensor([first, second]), theirs[:, [second, first]])
         p, q = logits[:, :S].softmax(-1), theirs[:, :S].softmax(-1)
         m = 0.7 * p + 0.3 * q
         ids = q.topk(5).indices
@@ -167,6 +170,15 @@ def test_chunks_with_a_teacher_change_neither_loss_nor_gradients(chunk_size: int
     assert_as_naive(Inputs(), chunk_size=chunk_size)
 
 
+@pytest.mark.parametrize("chunk_size", [5, 1000])
+def test_two_ids_of_the_teacher_change_places(chunk_size: int):
+    inputs = Inputs()
+    ids = int(inputs.targets[0]), int(inputs.targets[1])
+    assert ids[0] != ids[1]
+    inputs.reference = replace(inputs.reference, exchanged=ids)
+    assert_as_naive(inputs, chunk_size=chunk_size)
+
+
 def test_one_token_is_enough():
     assert_as_naive(Inputs(1))
 
@@ -251,6 +263,7 @@ def test_target_that_the_teacher_does_not_know_has_no_probability():
     [
         (lambda teacher: Reference(teacher.hidden_NR[1:], teacher.head, S), "36 positions for 37 targets"),
         (lambda teacher: Reference(teacher.hidden_NR, teacher.head, V + 1), "share 51 ids but have 50 and 53 output"),
+        (lambda teacher: replace(teacher, exchanged=(2, S)), r"\(2, 44\) are exchanged, but those below 44 are shared"),
     ],
 )
 def test_reference_that_does_not_fit_is_refused(change: Callable[[Reference], Reference], message: str):
