@@ -53,6 +53,32 @@ def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[
         teacher(kind, **settings)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("base", {"template": "own"}, "of kind 'base' is the student and has its chat template"),
+        ("snapshot", {"template": "own"}, "of kind 'snapshot' is the student and has its chat template"),
+        (
+            "local",
+            {"template": "own", "alignment": "bytes"},
+            "`alignment: bytes` reads by its own chat template anyway",
+        ),
+        ("vllm", {"chat_template_kwargs": {"a": True}}, "reads the student's tokens: .* or `template: own`"),
+    ],
+)
+def test_a_template_of_its_own_is_for_a_teacher_that_has_one(kind: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=f"teacher 't' .*{message}"):
+        teacher(kind, **settings)
+
+
+def test_values_for_a_template_go_with_the_teachers_own_and_configs_without_one_keep_their_dumps() -> None:
+    for settings in ({"template": "own"}, {"alignment": "bytes"}):
+        made = teacher("echo", **settings, chat_template_kwargs={"enable_thinking": False})
+        assert made.reads_own_template
+    assert "template" not in teacher("local").model_dump(mode="json")
+    assert not teacher("local").reads_own_template
+
+
 API_MODELS = ("gpt-4o", "gpt-4.1-mini", "chatgpt-4o-latest", "o3", "o4-mini", "openai/gpt-5", "claude-opus-4-1")
 API_MODELS += ("openrouter/anthropic/claude-sonnet-4.5", "google/gemini-2.5-pro")
 OPEN_MODELS = ("Qwen/Qwen3-32B", "openai/gpt-oss-20b", "openai-community/gpt2", "gpt2", "EleutherAI/gpt-j-6b")

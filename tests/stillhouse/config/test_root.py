@@ -53,6 +53,7 @@ def test_a_teacher_behind_a_chat_endpoint_is_no_scorer_but_may_write_rollouts() 
         ({"on_policy": {"teachers": [FAR]}}, None),
         ({"on_policy": {"teachers": [{"name": "self", "kind": "base"}, FAR, NEAR]}}, "embedded:teacher"),
         ({"on_policy": {"teachers": [{**NEAR, "alignment": "bytes"}]}}, None),
+        ({"on_policy": {"teachers": [{**NEAR, "template": "own"}]}}, None),
     ],
 )
 def test_students_are_measured_against_the_first_local_teacher(sections: Any, expected: str | None) -> None:

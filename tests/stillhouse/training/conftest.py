@@ -80,6 +80,40 @@ def mixture_model(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> 
     return str(folder)
 
 
+COLON_TEMPLATE = """
+{%- for m in messages -%}
+    {%- if m.role == 'assistant' -%}
+        {{- 'Assistant: ' -}}
+        {%- if m.reasoning_content -%}{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}
+        {{- m.content or '' -}}
+        {%- for c in m.tool_calls or [] -%}
+            {{- '<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson -}}
+            {{- '}\n</tool_call>' -}}
+        {%- endfor -%}
+        {{- '<|endoftext|>\n\n' -}}
+    {%- else -%}
+        {{- m.role | capitalize + ': ' + m.content + '\n\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant: ' -}}{%- endif -%}
+"""
+"""Of a base model: it asks by `User: ... Assistant:` and ends turns with the end of a text."""
+
+
+@pytest.fixture(scope="session")
+def colon_student(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model ref of the embedded student with the template and the end token of a base model."""
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.serving.models import load_model
+
+    folder = tmp_path_factory.mktemp("colon")
+    load_model("embedded:student", device="cpu").save_pretrained(folder)
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template, tokenizer.eos_token = COLON_TEMPLATE, "<|endoftext|>"
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture(scope="session", params=["cap", "padded cap", "factor", "divisor"])
 def scaled_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Model ref of an untrained Gemma 3, Gemma 2, Cohere or Granite, whose logits are capped or scaled."""

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
 )
 def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict[str, Any]):
     assert job.model_copy(update=change).digest() != job.digest()
+
+
+def test_the_template_that_renders_for_a_served_teacher_is_part_of_the_identity(
+    job: TrainJob, tiny_model: str, tmp_path: Path
+):
+    folder = shutil.copytree(tiny_model, tmp_path / "teacher")
+    far = {"name": "far", "kind": "vllm", "model": str(folder), "base_url": "http://127.0.0.1:9/v1"}
+
+    def digests() -> list[str]:
+        configs = [OnPolicyConfig.model_validate({"teachers": [{**far, **own}]}) for own in ({}, {"template": "own"})]
+        return [job.model_copy(update={"on_policy": config}).digest() for config in configs]
+
+    by_students, by_own = digests()
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert digests()[0] == by_students != by_own
+    assert digests()[1] != by_own
 
 
 def test_another_version_of_a_tool_is_another_training(job: TrainJob):

@@ -15,7 +15,6 @@ from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import Progress
-from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.load import load_student
@@ -92,37 +91,6 @@ def new_method(
             return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
 
         yield make
-
-
-COLON_TEMPLATE = """
-{%- for m in messages -%}
-    {%- if m.role == 'assistant' -%}
-        {{- 'Assistant: ' -}}
-        {%- if m.reasoning_content -%}{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}
-        {{- m.content or '' -}}
-        {%- for c in m.tool_calls or [] -%}
-            {{- '<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson -}}
-            {{- '}\n</tool_call>' -}}
-        {%- endfor -%}
-        {{- '<|endoftext|>\n\n' -}}
-    {%- else -%}
-        {{- m.role | capitalize + ': ' + m.content + '\n\n' -}}
-    {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- 'Assistant: ' -}}{%- endif -%}
-"""
-"""Of a base model: it asks by `User: ... Assistant:` and ends turns with the end of a text."""
-
-
-@pytest.fixture(scope="session")
-def colon_student(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Model ref of the embedded student with the template and the end token of a base model."""
-    folder = tmp_path_factory.mktemp("colon")
-    load_model("embedded:student", device="cpu").save_pretrained(folder)
-    tokenizer = load_tokenizer("embedded:student")
-    tokenizer.chat_template, tokenizer.eos_token = COLON_TEMPLATE, "<|endoftext|>"
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def written(message: Message) -> str:

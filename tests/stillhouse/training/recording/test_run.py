@@ -112,6 +112,18 @@ def test_recorded_best_tokens_give_nearly_the_divergence_of_the_whole_distributi
     assert metrics(offline, "divergence") == pytest.approx(metrics(online, "divergence"), rel=1e-3)
 
 
+def test_recorded_best_tokens_of_a_teacher_with_its_own_template_are_the_students(new_job: NewJob, colon_student: str):
+    settings = {"divergence": [{"kind": "jsd"}], "max_tokens": 64}
+    teacher = {"name": "near", "model": "embedded:teacher", "template": "own"}
+    online = new_job("on_policy", "online", ref=colon_student, teachers=[teacher], **settings)
+    trained(online)
+    settings |= {"teachers": [{**teacher, "top_k": 100}], "ref": colon_student}
+    folder, _ = recorded(new_job, **settings)
+    offline = new_job("on_policy", "offline", source="rollouts", rollouts=folder, **settings)
+    trained(offline)
+    assert metrics(offline, "divergence") == pytest.approx(metrics(online, "divergence"), rel=5e-3)
+
+
 class Stopped(Exception):
     pass
 

@@ -151,3 +151,22 @@ def test_exchanged_ends_are_no_reason_to_warn_and_others_are(
         assert "different stop tokens" not in caplog.text
         load(colon, **NEAR)
     assert "student and teacher 'near' have different stop tokens" in caplog.text
+
+
+def test_a_teachers_template_is_told_what_its_settings_say(
+    colon: Student, load: NewTeachers, sampled: NewTrajectory, tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer("embedded:teacher")
+    switch = "{% if add_generation_prompt and not thinks %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    tokenizer.chat_template = f"{tokenizer.chat_template}{switch}"
+    folder = str(tmp_path / "hybrid")
+    load_model("embedded:teacher", device="cpu").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    messages: list[Message] = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "17"}]
+    trajectory = sampled(colon.tokenizer, messages, num_turns=1)
+    for thinks, block in ((True, ""), (False, "<think>\n\n</think>\n\n")):
+        teachers = load(colon, **{**OWN, "model": folder}, chat_template_kwargs={"thinks": thinks})
+        view = teachers.view(trajectory, None)
+        assert view is not None
+        text = f"<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n{block}17<|im_end|>"
+        assert tokenizer.decode(view.token_ids) == text

@@ -1,8 +1,10 @@
 import pytest
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from stillhouse.chat.next_turn import TurnEnds
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import TrainingError
+from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.vocabulary import (
     check_spellings,
     check_vocabularies,
@@ -64,6 +66,16 @@ INSTRUCTED_BY_TOKENIZER = (ending_with(END_OF_TURN), None)
 def test_only_a_base_model_with_an_instructed_one_is_warned_of(student: Model, teacher: Model, is_warned: bool) -> None:
     warning = stop_token_warning(student[0], teacher[0], student[1], teacher[1], teacher_name="maths")
     assert (warning is not None) is is_warned
+
+
+def test_a_stop_token_that_is_exchanged_for_the_teachers_is_no_reason_to_warn() -> None:
+    ends = [(TurnEnds(END_OF_TEXT, END_OF_TEXT), False), (TurnEnds(END_OF_TURN, END_OF_TURN), True)]
+    for ours, is_warned in ends:
+        exchange = EndExchange(ours, TurnEnds(END_OF_TURN, END_OF_TURN))
+        warning = stop_token_warning(
+            BASE[0], INSTRUCTED[0], BASE[1], INSTRUCTED[1], teacher_name="maths", exchange=exchange
+        )
+        assert (warning is not None) is is_warned
 
 
 def test_the_warning_names_the_tokens_and_the_way_out() -> None:
