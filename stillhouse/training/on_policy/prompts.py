@@ -50,7 +50,7 @@ def fitting(
     sizes = {prompt.id: len(ids) for prompt, ids in zip(prompts, sampler.prompt_ids(prompts), strict=True)}
     no_room = (
         f"leave no room for an answer in {sampler.max_context} tokens, the shortest context of student, sampler and "
-        "teachers less the longest hint"
+        "teachers less what hints and templates of their own add"
     )
     remedy = "shorten prompts or hints, or take models or servers of a longer context"
     limits = [(sampler.max_context - 1, no_room, remedy)]

@@ -11,7 +11,6 @@ the teacher's, in the student's spelling. Where it opens none, nor does the teac
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -37,8 +36,6 @@ _BLOCK_TOKENS: Final = 24
 _CALLS_OF_A_TURN: Final = 4
 """Calls for whose results the teacher's context leaves room in each turn."""
 _REASONING: Final = frozenset({"reasoning_content", "reasoning"})
-_QUESTION: Final[Message] = {"role": "user", "content": "a"}
-_ANSWERED: Final[list[Message]] = [_QUESTION, {"role": "assistant", "content": "b"}]
 _REMEDY: Final = "Set `template: student` for this teacher, or use another one"
 
 
@@ -78,15 +75,22 @@ class OwnTemplate:
         """See `ViewBuilder`: of the longest prompt, and of as many turns with four calls each as there may be.
 
         Raises:
+            InputError: a prompt lacks metadata that the hint uses.
             ConfigError: tools are offered, and the exchanged tokens do not end the teacher's turns with calls.
-            TrainingError: as `view`, of a prompt.
+            TrainingError: the teacher's template refuses a prompt or the results of tools, or their thinking blocks
+                do not fit.
         """
-        with_tools = any(opening.conversation.tools for opening in openings)
-        if with_tools and not self.ends.fits_calls:
-            raise ConfigError(self._calls_end_differently())
+        with_tools = [opening.prompt_id for opening in openings if opening.conversation.tools]
+        if with_tools:
+            if not self.ends.fits_calls:
+                raise ConfigError(self._calls_end_differently())
+            with rendering(with_tools[0], _REMEDY):
+                next_turn(self.teacher, *_exchange(1))
         added = max(self._added_to_prompts(openings), default=0)
+        # The answer to refused calls may be one turn more.
         num_replies = self.max_turns if with_tools else self.max_turns - 1
-        return max(0, added) + num_replies * (self._added_to_replies(with_tools=with_tools) if num_replies else 0)
+        kinds = (0, 1, _CALLS_OF_A_TURN) if with_tools else (0,)
+        return max(0, added) + num_replies * max(0, *map(self._added_to_replies, kinds))
 
     def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
         prompt, tools = prompt_messages(trajectory, self.hint, metadata), trajectory.tools
@@ -141,20 +145,16 @@ class OwnTemplate:
                 lengths.append(len(encode(self.teacher, self._opened(next(theirs), ids))) - len(ids))
         return lengths
 
-    def _added_to_replies(self, *, with_tools: bool) -> int:
-        """Tokens that stand between two turns for the teacher, beyond those for the student."""
-        exchanges: list[tuple[list[Message], list[Message], list[ToolSchema] | None]] = [(_ANSWERED, [_QUESTION], None)]
-        if with_tools:
-            exchanges.append((*_called(_CALLS_OF_A_TURN), CALL_PROBE_TOOLS))
-        added = [0]
-        for messages, replies, tools in exchanges:
-            with suppress(TemplateError):  # It may know no tools; then their results fail, and say so.
-                ours, theirs = (
-                    next_turn(tokenizer, messages, replies, tools)[1] for tokenizer in (self.student, self.teacher)
-                )
-                ids = encode(self.student, ours)
-                added.append(len(encode(self.teacher, self._opened(theirs, ids))) - len(ids))
-        return max(added)
+    def _added_to_replies(self, num_calls: int) -> int:
+        """Tokens between two turns for the teacher less those for the student; 0 where a template refuses them."""
+        try:
+            ours, theirs = (
+                next_turn(tokenizer, *_exchange(num_calls))[1] for tokenizer in (self.student, self.teacher)
+            )
+            ids = encode(self.student, ours)
+            return len(encode(self.teacher, self._opened(theirs, ids))) - len(ids)
+        except TemplateError:
+            return 0
 
     def _calls_end_differently(self) -> str:
         ours, theirs = self.ends.student, self.ends.teacher
@@ -171,9 +171,11 @@ def _without_reasoning(message: Message) -> Message:
     return cast(Message, {key: value for key, value in message.items() if key not in _REASONING})
 
 
-def _called(num_calls: int) -> tuple[list[Message], list[Message]]:
-    """A question with the calls that it led to, and their results."""
+def _exchange(num_calls: int) -> tuple[list[Message], list[Message], list[ToolSchema] | None]:
+    """A conversation up to a turn with so many calls, or with an answer; the replies to it; and the tools."""
     question, message = CALL_PROBE
+    if not num_calls:
+        return [question, {"role": "assistant", "content": "b"}], [question], None
     calls = [{**message["tool_calls"][0], "id": f"call0000{number}"} for number in range(num_calls)]
     results: list[Message] = [{"role": "tool", "tool_call_id": str(call["id"]), "content": "a"} for call in calls]
-    return [question, cast(Message, {**message, "tool_calls": calls})], results
+    return [question, cast(Message, {**message, "tool_calls": calls})], results, CALL_PROBE_TOOLS

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.next_turn import TurnEnds
-from stillhouse.chat.rendering import Prefixes
+from stillhouse.chat.next_turn import TurnEnds, next_turn
+from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import render, render_text
 from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import ToolsConfig
@@ -185,6 +186,33 @@ def test_a_block_that_one_opens_and_the_other_closes_is_refused_before_sampling(
         own(ours, theirs).added_tokens([opening(with_tools=False)])
     with pytest.raises(TrainingError, match=message):
         own(ours, theirs).view(sampled(ours, CONVERSATION[:2] + CONVERSATION[-1:], num_turns=1), None)
+
+
+def test_reasoning_that_the_teachers_template_drops_from_a_history_stays_as_it_was_sampled(
+    colon: PreTrainedTokenizerBase, chat: PreTrainedTokenizerBase, sampled: NewTrajectory
+) -> None:
+    qwen3 = copy(chat)
+    qwen3.chat_template = (Path(__file__).parents[3] / "chat" / "templates" / "qwen3.jinja").read_text()
+    with pytest.raises(TemplateError, match="not prefix preserving"):
+        next_turn(qwen3, CONVERSATION[:5], CONVERSATION[5:6], TOOLS)
+    view = own(colon, qwen3).view(sampled(colon, CONVERSATION, TOOLS, num_turns=3), METADATA)
+    assert view is not None
+    assert chat.decode(view.token_ids).endswith(
+        "17 eggs.<|im_end|>\n<|im_start|>user\nContinue.<|im_end|>\n<|im_start|>assistant\nThat is all.<|im_end|>"
+    )
+    assert "<think>\nSo it is.\n</think>\n\nBen has 17 eggs." in chat.decode(view.token_ids)
+
+
+def test_a_template_that_knows_no_results_of_tools_is_refused_before_sampling(
+    colon: PreTrainedTokenizerBase, chat: PreTrainedTokenizerBase
+) -> None:
+    plain = copy(chat)
+    refusal = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}"
+    plain.chat_template = f"{refusal}{chat.chat_template}"
+    views = own(colon, plain)
+    views.added_tokens([opening(with_tools=False)])
+    with pytest.raises(TrainingError, match=r"prompt p: the teacher's chat template cannot render .*no tools"):
+        views.added_tokens([opening(with_tools=True)])
 
 
 def test_what_the_teacher_reads_beyond_the_student_is_known_before(
