@@ -51,10 +51,10 @@ class OnPolicyTeacher(Section):
     alignment: Literal["ids", "bytes"] = "ids"
     """How tokens are compared: by id, which needs one vocabulary, or by their bytes."""
     template: Literal["student", "own"] = later_field("student")
-    """Whose chat template renders what a teacher of the student's vocabulary reads. `own` is for a chat teacher of a
-    student with another template, such as a base model that is asked by `User: ... Assistant:`, which costs a chat
-    teacher tenths of a nat a token; their end-of-turn tokens are exchanged. `alignment: bytes` always reads by its
-    own."""
+    """Whose chat template renders what a teacher of the student's vocabulary reads. Try `own` where the student has
+    another template than a chat teacher, such as the `User: ... Assistant:` of a base model: in that form the teacher's
+    log-probabilities are off by tenths of a nat a token or more. End-of-turn tokens are then exchanged. Not with
+    `alignment: bytes`, which always reads by the teacher's template."""
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
     """With `template: own` or `alignment: bytes`, values for variables of its own chat template, such as
     `enable_thinking: false`."""

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stillhouse.config import OnPolicyTeacher
+from stillhouse.config import OnPolicyTeacher, SftConfig
 from stillhouse.config.on_policy_teacher import cannot_score
 
 URL = "http://127.0.0.1:8000/v1"
@@ -77,6 +77,14 @@ def test_values_for_a_template_go_with_the_teachers_own_and_configs_without_one_
         assert made.reads_own_template
     assert "template" not in teacher("local").model_dump(mode="json")
     assert not teacher("local").reads_own_template
+
+
+def test_rows_of_sft_are_scored_as_they_are() -> None:
+    near = {"name": "t", "model": "m", "template": "own"}
+    with pytest.raises(
+        ValidationError, match=r"'t' of sft.teachers scores the rows as they are: leave out its hint, t"
+    ):
+        SftConfig.model_validate({"loss": "kl", "teachers": [near]})
 
 
 API_MODELS = ("gpt-4o", "gpt-4.1-mini", "chatgpt-4o-latest", "o3", "o4-mini", "openai/gpt-5", "claude-opus-4-1")
