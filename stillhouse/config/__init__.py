@@ -14,7 +14,9 @@ from stillhouse.config.dataset import (
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
+from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
 from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
@@ -56,6 +58,7 @@ __all__ = [
     "PromotionConfig",
     "PromptSource",
     "PromptsConfig",
+    "PruneConfig",
     "RolloutsConfig",
     "RuntimeConfig",
     "SamePrompt",
@@ -65,6 +68,7 @@ __all__ = [
     "StageName",
     "StudentConfig",
     "TeacherConfig",
+    "TokenWeightsConfig",
     "ToolsConfig",
     "TrackingConfig",
     "TrainerConfig",

@@ -83,6 +83,17 @@ class Student:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Has the model compute in its precision without dropout or gradient inside the block."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.precision():
+                yield
+        finally:
+            self.model.train(was_training)
+
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Trained parameters by name; tied weights come once."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)

@@ -27,6 +27,7 @@ from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.tokens.choice import TokenChoice
 from stillhouse.types import JsonObject, Sample
 
 
@@ -72,6 +73,7 @@ class OnPolicy:
         self._checkpoints = checkpoints
         self._facts = facts
         self._activity = activity
+        self._choice = TokenChoice(student, config, keeps_top=objective.is_exact)
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -92,7 +94,7 @@ class OnPolicy:
                 teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
-        rollouts = self._with_old_logprobs(self._queue.get(index, step))
+        rollouts = self._with_old_logprobs(self._with_chosen_tokens(self._queue.get(index, step)))
         self._activity.begin(step, "training")
         if update == 0:
             # Training resumes from the oldest checkpoint if newer ones are damaged.
@@ -128,6 +130,14 @@ class OnPolicy:
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """See `Objective.loss`."""
         return self._objective.loss(scores, values)
+
+    def _with_chosen_tokens(self, rollouts: RolloutBatch) -> RolloutBatch:
+        """The batch with the tokens that are learnt from; kept on disk for later updates."""
+        if not self._choice.is_due(rollouts):
+            return rollouts
+        rollouts = self._choice.chosen(rollouts)
+        self._queue.keep(rollouts)
+        return rollouts
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
         """The batch with the student's log-probabilities before its first update; kept on disk for later updates."""

@@ -50,7 +50,7 @@ class Objective:
         """Labels that metrics are reported by."""
         self.is_exact = bool(teachers) and algorithm.asks == "distribution"
         """Whether teachers give their distribution, not only scores of the sampled tokens."""
-        self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
+        self.is_scored_ahead = not self.is_exact or config.source == "rollouts" or config.scored_top_k > 0
         """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
@@ -73,7 +73,9 @@ class Objective:
             values["old"] = sample.old_logprobs or []
         if self.algorithm.has_advantages:
             values["advantage"] = sample.advantages or []
-        if self._config.aggregation != "token_mean":
+        if self._config.prune.is_on:
+            values["weight"] = [sample.weight * weight for weight in sample.token_weights or [1.0] * size]
+        elif self._config.aggregation != "token_mean":
             values["weight"] = [sample.weight] * size
         if self._teachers:
             values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size

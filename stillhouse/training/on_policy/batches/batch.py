@@ -17,6 +17,10 @@ from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 SKIPPED_TOKENS: Final = "skipped_tokens"
 """Metric of a batch: sampled tokens that bear no loss (`on_policy.skip_first_n_tokens`)."""
+PRUNED_TOKENS: Final = "pruned_tokens"
+"""Metric: those that were cut off (`on_policy.prune`)."""
+UNCHOSEN_TOKENS: Final = "unchosen_tokens"
+"""Metric: those that weigh nothing (`on_policy.token_weights`)."""
 _FACTS: Final = b"stillhouse.batch"
 
 
@@ -36,7 +40,8 @@ class RolloutBatch:
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens the student sampled."""
-        num_skipped = int(self.metrics.get(SKIPPED_TOKENS, 0))
+        without_loss = (SKIPPED_TOKENS, PRUNED_TOKENS, UNCHOSEN_TOKENS)
+        num_skipped = sum(int(self.metrics.get(name, 0)) for name in without_loss)
         return num_skipped + sum(sum(sample.loss_mask) for part in self.parts for sample in part)
 
 
@@ -71,10 +76,26 @@ def read_batch(path: Path) -> RolloutBatch:
         for row in table.to_pylist():
             parts[row.pop("part")].append(_sample(row))
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        raise StoreError(
-            f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again"
-        ) from error
+        raise _damaged(path, error) from error
     return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
+
+
+def read_batch_metrics(path: Path) -> dict[str, float] | None:
+    """The metrics of the batch without its samples; None if there is no such file.
+
+    Raises:
+        StoreError: the file is damaged, or no batch.
+    """
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads((pq.read_schema(path).metadata or {})[_FACTS])["metrics"])
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again")
 
 
 def _row(sample: ScoredSample) -> dict[str, Any]:

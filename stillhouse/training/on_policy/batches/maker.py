@@ -24,6 +24,7 @@ from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.prefix import prefix_tokens
 from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.window import WINDOW, next_window
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.trajectories import SampledTrajectory
@@ -48,6 +49,7 @@ class BatchMaker:
         config: sizes, coefficients, seed.
         show: called with each batch.
         groups: folder for the finished groups of an unfinished batch; None stores none.
+        last_metrics: of the batch before the one of an index; None where there is none.
     """
 
     prompts: Sequence[Prompt]
@@ -60,6 +62,7 @@ class BatchMaker:
     config: OnPolicyConfig
     show: OnBatch
     groups: Path | None = None
+    last_metrics: Callable[[int], Mapping[str, float] | None] = lambda index: None
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
         """Hands the current weights to an engine and returns the call that makes the batch.
@@ -83,9 +86,10 @@ class BatchMaker:
         split: TimeSplit,
     ) -> RolloutBatch:
         prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
-        work = _BatchInProgress(self, prompts, split, prefix_tokens(self.config, index))
+        max_tokens, bounds = self._bounds(index)
+        work = _BatchInProgress(self, prompts, split)
         with stack:
-            trajectories = work.sample(engine, index, policy_version)
+            trajectories = work.sample(engine, index, policy_version, max_tokens)
         with split.of("score"):
             samples = work.scoring.finish()
         with split.of("reward"):
@@ -105,10 +109,18 @@ class BatchMaker:
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
             **skipped,
-            **({} if work.prefix_tokens is None else {"prefix_tokens": float(work.prefix_tokens)}),
+            **bounds,
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, self._parts(work.prompts, samples), metrics)
+
+    def _bounds(self, index: int) -> tuple[int | None, dict[str, float]]:
+        """Most tokens sampled of each trajectory of batch `index`, None for no bound, and what is reported of it."""
+        if self.config.prune.window is not None:
+            window = next_window(self.config, self.last_metrics(index))
+            return int(window[WINDOW]), window
+        prefix = prefix_tokens(self.config, index)
+        return prefix, {} if prefix is None else {"prefix_tokens": float(prefix)}
 
     def _parts(self, prompts: Sequence[Prompt], samples: Sequence[ScoredSample]) -> list[list[ScoredSample]]:
         """Splits the groups over the substeps."""
@@ -127,8 +139,6 @@ class _BatchInProgress:
     maker: BatchMaker
     prompts: Sequence[Prompt]
     split: TimeSplit
-    prefix_tokens: int | None
-    """Most tokens sampled of a trajectory; None for no such bound."""
     scoring: Scoring = field(init=False)
     _rewards: dict[str, Future[list[TrajectoryReward]]] = field(default_factory=dict)
 
@@ -136,7 +146,9 @@ class _BatchInProgress:
         maker = self.maker
         self.scoring = Scoring(maker.teachers, maker.metadata, [prompt.id for prompt in self.prompts], maker.objective)
 
-    def sample(self, engine: SamplingEngine, index: int, policy_version: int) -> list[SampledTrajectory]:
+    def sample(
+        self, engine: SamplingEngine, index: int, policy_version: int, max_sampled_tokens: int | None
+    ) -> list[SampledTrajectory]:
         """All trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
         store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)
@@ -157,7 +169,7 @@ class _BatchInProgress:
                 index,
                 on_group,
                 policy_version=policy_version,
-                max_sampled_tokens=self.prefix_tokens,
+                max_sampled_tokens=max_sampled_tokens,
             )
         by_prompt = {prompt.id: stored.get(prompt.id, []) for prompt in self.prompts}
         for trajectory in sampled:

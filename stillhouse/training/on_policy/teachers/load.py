@@ -165,6 +165,7 @@ class _Loading:
                 every_steps=settings.refresh_every_steps,
                 temperature=self.config.temperature,
                 batch_tokens=settings.batch_tokens,
+                top_k=self._top_k(settings),
             )
         return SelfTeacher(
             settings.name,
@@ -173,7 +174,12 @@ class _Loading:
             self.averaged if settings.kind == "ema" else student.model.disable_adapter,
             temperature=self.config.temperature,
             batch_tokens=settings.batch_tokens,
+            top_k=self._top_k(settings),
         )
+
+    def _top_k(self, settings: OnPolicyTeacher) -> int:
+        """Most probable tokens that a teacher in this process gives when it scores."""
+        return max(settings.top_k or 0, self.config.scored_top_k)
 
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
@@ -191,7 +197,7 @@ class _Loading:
                 self.config.temperature,
                 settings.batch_tokens,
                 vocabulary=rows if is_same_size else min(rows, num_tokens),
-                top_k=settings.top_k or 0,
+                top_k=self._top_k(settings),
             ),
             model,
             device,

@@ -29,6 +29,7 @@ class SelfTeacher:
         weights: context in which the model has the teacher's weights.
         temperature: divides the logits of sampled tokens' scores.
         batch_tokens: most tokens of one forward pass.
+        top_k: most probable tokens to give beside the scored ones.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class SelfTeacher:
         *,
         temperature: float,
         batch_tokens: int,
+        top_k: int = 0,
     ) -> None:
         self.name = name
         self.kl_coef = kl_coef
@@ -47,6 +49,7 @@ class SelfTeacher:
         self._weights = weights
         self._temperature = temperature
         self._batch_tokens = batch_tokens
+        self._top_k = top_k
         self._packed = PackedModel(student.causal_lm, student.device, packing=student.packs_exactly(), name=name)
         self.max_context = self._packed.max_context
         self._head_copy: nn.Linear | None = None
@@ -57,7 +60,7 @@ class SelfTeacher:
         """See `Teacher`; finished when it returns."""
         with self._reading():
             views = [request.read for request in requests]
-            scores = self._packed.scores(views, self._temperature, self._batch_tokens)
+            scores = self._packed.scores(views, self._temperature, self._batch_tokens, self._top_k)
         return finished(placed(requests, scores, None))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
@@ -91,11 +94,5 @@ class SelfTeacher:
     def _reading(self) -> Iterator[None]:
         # While the student samples, its modules may hold converted copies of the weights.
         assert all(module.weight is weight for module, weight in self._linears), f"{self.name}: the student samples"
-        model = self._student.model
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad(), self._weights(), self._student.precision():
-                yield
-        finally:
-            model.train(was_training)
+        with torch.no_grad(), self._weights(), self._student.evaluating():
+            yield

@@ -27,6 +27,7 @@ class SnapshotTeacher(SelfTeacher):
         every_steps: optimiser steps between two copies.
         temperature: divides the logits of sampled tokens' scores.
         batch_tokens: most tokens of one forward pass.
+        top_k: most probable tokens to give beside the scored ones.
     """
 
     def __init__(
@@ -39,9 +40,18 @@ class SnapshotTeacher(SelfTeacher):
         every_steps: int,
         temperature: float,
         batch_tokens: int,
+        top_k: int = 0,
     ) -> None:
         self._copy = WeightCopy(dict(student.trained_parameters()))
-        super().__init__(name, kl_coef, student, self._copy.swapped, temperature=temperature, batch_tokens=batch_tokens)
+        super().__init__(
+            name,
+            kl_coef,
+            student,
+            self._copy.swapped,
+            temperature=temperature,
+            batch_tokens=batch_tokens,
+            top_k=top_k,
+        )
         self._folder = folder
         self._every_steps = every_steps
         self._step = 0
