@@ -144,8 +144,13 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
         },
         {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
         {"prefix": {"tokens": 8, "final_tokens": 32}, "divergence": [{}]},
+        {
+            "prune": {"min_overlap": 0.5, "top_k": 4, "weight_drop": 0.2, "window": 4, "window_step": 2},
+            "token_weights": {"by": "soft_or"},
+            "num_passes": 2,
+        },
     ],
-    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix"],
+    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix", "fewer_tokens"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
