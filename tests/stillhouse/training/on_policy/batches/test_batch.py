@@ -3,11 +3,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.scoring.scores import TopLogprobs
-from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, read_batch_metrics, write_batch
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 
@@ -18,7 +19,16 @@ def sample(prompt_id: str, **known: object) -> ScoredSample:
 def test_a_batch_is_read_as_it_was_written_to_the_last_bit(tmp_path: Path) -> None:
     view = TeacherView([1, 5, 6, 7], [False, False, True, True])
     parts = [
-        [sample("a", teacher="big", kl_coef=0.5, teacher_logprobs=[0.0, math.log(0.3), -1e-17], weight=1 / 7)],
+        [
+            sample(
+                "a",
+                teacher="big",
+                kl_coef=0.5,
+                teacher_logprobs=[0.0, math.log(0.3), -1e-17],
+                weight=1 / 7,
+                token_weights=[0.0, 1.0, 2 / 3],
+            )
+        ],
         [sample("b", tag="math", teacher_view=view, policy_version=3), sample("b", advantages=[0.0, 0.1, 0.2])],
     ]
     batch = RolloutBatch(4, 12, parts, {"reward": 1 / 3})
@@ -37,6 +47,27 @@ def test_most_probable_tokens_are_read_as_they_were_written(tmp_path: Path) -> N
         seen, written = getattr(first.teacher_top, name), getattr(top, name)
         assert seen.dtype == written.dtype
         assert np.array_equal(seen, written)
+
+
+def test_a_batch_written_before_tokens_had_weights_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "b.parquet"
+    write_batch(path, RolloutBatch(0, 0, [[sample("a")]], {"reward": 1.0}))
+    pq.write_table(pq.read_table(path).drop_columns(["token_weights"]), path)
+    assert read_batch(path) == RolloutBatch(0, 0, [[sample("a")]], {"reward": 1.0})
+
+
+def test_metrics_are_read_without_the_samples(tmp_path: Path) -> None:
+    write_batch(tmp_path / "b.parquet", RolloutBatch(0, 0, [[sample("a")]], {"reward": 1 / 3}))
+    assert read_batch_metrics(tmp_path / "b.parquet") == {"reward": 1 / 3}
+    assert read_batch_metrics(tmp_path / "none.parquet") is None
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match="not a batch of rollouts"):
+        read_batch_metrics(tmp_path / "b.parquet")
+
+
+def test_tokens_without_a_loss_were_sampled_as_well(tmp_path: Path) -> None:
+    metrics = {"skipped_tokens": 3.0, "pruned_tokens": 4.0, "unchosen_tokens": 5.0}
+    assert RolloutBatch(0, 0, [[sample("a")]], metrics).num_sampled_tokens == 14
 
 
 def test_a_batch_of_which_nothing_could_be_sampled_is_a_batch(tmp_path: Path) -> None:
