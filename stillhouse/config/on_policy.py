@@ -122,6 +122,9 @@ class OnPolicyConfig(TrainerConfig):
     divergence: tuple[Divergence, ...] = ()
     """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
     `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
+    asymmetric: bool = later_field(False)
+    """Take `divergence` only where the teacher gives a sampled token no more than the student does, and the sampled KL
+    elsewhere (AOPD). Try it with a `forward_kl` of top_k 16, from a student that is far from its teacher."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
@@ -213,6 +216,11 @@ class OnPolicyConfig(TrainerConfig):
         if self.divergence and (self.kl_in_reward or self.kl_discount_factor):
             raise ValueError(
                 "kl_in_reward and kl_discount_factor take the sampled KL, which `divergence` replaces; leave them out"
+            )
+        if self.asymmetric and not self.divergence:
+            raise ValueError(
+                "asymmetric takes a divergence in place of the sampled KL where that is no reward, and `divergence` is "
+                "not set; set it, such as [{kind: forward_kl, top_k: 16}]"
             )
         if self.kl_baseline and (self.divergence or self.kl_in_reward or self.kl_discount_factor):
             raise ValueError(

@@ -327,6 +327,22 @@ def test_advantages_beyond_the_clip_are_cut_and_counted():
     assert torch.equal(clipped.means["adv_clipped_share"], (plain.abs() > 0.5).double())
 
 
+@pytest.mark.parametrize("settings", [{}, {"loss_fn": "reinforce"}, {"correction": "truncate"}])
+def test_where_a_token_is_no_reward_the_divergence_takes_its_place(settings: Mapping[str, Any]):
+    student = STUDENT.clone().requires_grad_()
+    log_p, log_q = student.log_softmax(-1), TEACHER.log_softmax(-1)
+    p, d = log_p.detach().exp(), (log_p - log_q).detach()
+    imitated = (p * (d >= 0)).sum(-1) * state_kls(student, TEACHER)
+    rewarded = (p * d * (d < 0) * log_p).sum(-1)
+    (expected,) = torch.autograd.grad((visits(STUDENT) * (imitated + rewarded)).sum(), student)
+    asymmetric = config(divergence=[{}], asymmetric=True, **settings)
+    assert_same(expected_gradient(asymmetric, samples()), expected)
+    losses = losses_of(asymmetric, samples())
+    assert torch.equal(losses.means["imitated_share"].bool(), losses.means["advantage"] == 0.0)
+    with pytest.raises(ValueError, match=r"asymmetric takes a divergence .* forward_kl"):
+        config(asymmetric=True)
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"loss_fn": "ppo"}, {"kl_baseline": True}, {"divergence": [{}]}, {"aggregation": "token_sum"}]
 )
