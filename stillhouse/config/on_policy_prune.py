@@ -14,13 +14,13 @@ class PruneConfig(Section):
 
     min_overlap: float | None = Field(default=None, gt=0.0, le=1.0)
     """Share of the student's `top_k` most probable next tokens that are among the teacher's, below which a token counts
-    as drift; None prunes nothing. Prune-OPD's is 0.7; `top_k_overlap` shows what your pair has, and about a quarter of
-    the tokens should lie below."""
+    as drift; None prunes nothing. Prune-OPD's is 0.7; set it below the `top_k_overlap` of your pair."""
     top_k: int = Field(default=16, ge=1)
-    """Most probable tokens that are compared, 16 in Prune-OPD. A server has to give as many (`teachers[].top_k`)."""
+    """Most probable tokens that are compared, 16 in Prune-OPD; 1 for models that are sure of nearly every token, whose
+    others are noise. A server has to give as many (`teachers[].top_k`)."""
     weight_drop: float = Field(default=0.01, gt=0.0, le=1.0)
     """Reliability that a rollout loses with each drifted token, of 1 at its start. At Prune-OPD's 0.01 a hundred of
-    them end it; answers of a hundred tokens need 0.05 to 0.2."""
+    them end it, which short answers never have: there try 0.05 to 0.3."""
     base_weight: float = Field(default=0.5, ge=0.0)
     """Added to the reliability to give the weight of a token's loss, which begins at 1: (reliability + base_weight) /
     (1 + base_weight). 0.5 is Prune-OPD's, 0 lets the weight fall to nothing."""
