@@ -8,9 +8,7 @@ from stillhouse.config.section import Section
 
 
 class PruneConfig(Section):
-    """Less weight on a rollout as it drifts from its teacher, and no more of it once it has (Prune-OPD, arXiv
-    2605.07804).
-    """
+    """Less weight on a rollout as it drifts from its teacher, and its end once it has (Prune-OPD, arXiv 2605.07804)."""
 
     min_overlap: float | None = Field(default=None, gt=0.0, le=1.0)
     """Share of the student's `top_k` most probable next tokens that are among the teacher's, below which a token counts
