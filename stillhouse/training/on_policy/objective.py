@@ -75,7 +75,7 @@ class Objective:
             values["advantage"] = sample.advantages or []
         if self._config.prune.is_on:
             values["weight"] = [sample.weight * weight for weight in sample.token_weights or [1.0] * size]
-        elif self._config.aggregation != "token_mean":
+        elif self._config.aggregation != "token_mean" or self._config.balance != "none":
             values["weight"] = [sample.weight] * size
         if self._teachers:
             values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.training.on_policy.batches.balance import balanced, teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights, without_first_tokens
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
@@ -103,16 +104,18 @@ class BatchMaker:
         samples, skipped = without_first_tokens(samples, self.config.skip_first_n_tokens)
         labels = {prompt.id: self.teachers.label(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
+        parts = self._parts(work.prompts, samples)
         metrics = {
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
+            **self._measure_shares(parts),
             **skipped,
             **bounds,
             **split.metrics(),
         }
-        return RolloutBatch(index, policy_version, self._parts(work.prompts, samples), metrics)
+        return RolloutBatch(index, policy_version, parts, metrics)
 
     def _bounds(self, index: int) -> tuple[int | None, dict[str, float]]:
         """Most tokens sampled of each trajectory of batch `index`, None for no bound, and what is reported of it."""
@@ -129,7 +132,14 @@ class BatchMaker:
         parts: list[list[ScoredSample]] = [[] for _ in range(self.config.num_substeps)]
         for sample in samples:
             parts[part_of[sample.prompt_id]].append(sample)
-        return [with_weights(part, self.config) for part in parts]
+        return [balanced(with_weights(part, self.config), self.config) for part in parts]
+
+    def _measure_shares(self, parts: Sequence[Sequence[ScoredSample]]) -> dict[str, float]:
+        """teacher_share/NAME: part of the weights of the batch, of several teachers."""
+        if len(self.teachers.by_name) < 2:
+            return {}
+        shares = teacher_shares([sample for part in parts for sample in part])
+        return {f"teacher_share/{name}": shares.get(name, 0.0) for name in self.teachers.by_name}
 
 
 @dataclass(slots=True)

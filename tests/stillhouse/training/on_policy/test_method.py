@@ -14,6 +14,7 @@ from stillhouse.serving.models import load_model
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.monitoring.metrics import read_metrics
+from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.types import Prompt, PromptMetadata
@@ -22,6 +23,11 @@ NewMethod = Callable[..., OnPolicy]
 
 _SHORT = {"max_tokens": 12, "max_turns": 2, "learning_rate": 1e-3}
 """Of little use to learn from, but quickly sampled."""
+_TWO_TEACHERS = [
+    {"name": "one", "model": "embedded:teacher", "routes": ["0"]},
+    {"name": "two", "model": "embedded:student", "routes": ["1"], "kl_coef": 0.5},
+]
+"""Of the prompts of two sources."""
 
 
 def trainer_of(method: OnPolicy) -> Trainer:
@@ -149,8 +155,9 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
             "token_weights": {"by": "soft_or"},
             "num_passes": 2,
         },
+        {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "gaps"},
     ],
-    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix", "fewer_tokens"],
+    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix", "fewer_tokens", "balance"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
@@ -194,6 +201,34 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
     assert {"on_policy/reward_by_tag/a_", "on_policy/reward_by_tag/b"} <= final.keys()
     with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
         new_method(answers=tags, teachers=teachers[:1])
+
+
+@pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
+def test_teachers_of_few_tokens_have_an_equal_share_of_each_substep_in_whatever_microbatches(
+    new_method: NewMethod, metadata: dict[str, PromptMetadata], divergence: list[dict[str, str]]
+):
+    settings = _SHORT | {
+        "answers": _of_two_sources(metadata),
+        "route_by": "prompt_source",
+        "teachers": _TWO_TEACHERS,
+        "mixture": [{"source": "0", "num_prompts": 6}, {"source": "1", "num_prompts": 2}],
+        "prompts_per_step": 8,
+        "num_substeps": 2,
+        "divergence": divergence,
+    }
+    shares = new_method(**settings).batch(0).metrics
+    assert shares["teacher_share/one"] + shares["teacher_share/two"] == pytest.approx(1.0)
+    assert shares["teacher_share/two"] < 0.45
+    finals = []
+    for microbatch_tokens in (1, 100_000):
+        method = new_method(balance="teachers", microbatch_tokens=microbatch_tokens, **settings)
+        for step in (0, 1):
+            samples = [sample for sample in method.batch(step).samples if isinstance(sample, ScoredSample)]
+            assert teacher_shares(samples) == pytest.approx({"one": 0.5, "two": 0.5})
+        finals.append(trainer_of(method).run()["final"])
+    assert finals[0]["on_policy/teacher_share/two"] == pytest.approx(0.5)
+    for name in ("loss", "grad_norm"):
+        assert finals[0][f"on_policy/{name}"] == pytest.approx(finals[1][f"on_policy/{name}"], rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
