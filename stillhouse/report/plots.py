@@ -174,16 +174,19 @@ def sft_plot(rows: Sequence[JsonObject]) -> str | None:
 
 
 def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
-    """teacher_kl and reward by step, one above the other."""
+    """teacher_kl, that of each of several teachers, and reward by step, one above the other."""
+    prefix = "on_policy/teacher_kl/"
+    teachers = sorted({name.removeprefix(prefix) for row in rows for name in row if name.startswith(prefix)})
     curves = [
         ("teacher_kl, nats per token", series(rows, "on_policy/teacher_kl"), "{:.3f}"),
+        *((f"teacher_kl to {name}", series(rows, prefix + name), "{:.3f}") for name in teachers if len(teachers) > 1),
         ("Reward, share of right answers", series(rows, "on_policy/reward"), "{:.2f}"),
     ]
     curves = [curve for curve in curves if curve[1]]
     if not curves:
         return None
     with drawing():
-        figure, axes = panels(_CURVES_IN, len(curves))
+        figure, axes = panels(_CURVES_IN * max(1.0, len(curves) / 2), len(curves))
         for axis, (title, points, form) in zip(axes, curves, strict=True):
             _curve(axis, points, stage_ink("on_policy"))
             axis.set_title(title)

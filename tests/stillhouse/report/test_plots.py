@@ -105,6 +105,14 @@ def test_sft_shows_cross_entropy_whatever_the_loss_and_the_accuracy_of_sampled_a
         assert text in shown
 
 
+@pytest.mark.parametrize("names", [["short"], ["short", "long"]])
+def test_each_of_several_teachers_has_a_curve(names: list[str], words: Words) -> None:
+    kls = {f"on_policy/teacher_kl/{name}": 0.125 * (place + 1) for place, name in enumerate(names)}
+    shown = words(on_policy_plot([{"step": step, "on_policy/teacher_kl": 0.5, **kls} for step in (1, 2)]))
+    assert ("teacher_kl to long" in shown) == ("teacher_kl to short" in shown) == (len(names) > 1)
+    assert ("0.125" in shown) == ("0.250" in shown) == (len(names) > 1)
+
+
 @pytest.mark.parametrize(
     "rows",
     [
