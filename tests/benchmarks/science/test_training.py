@@ -43,5 +43,7 @@ def test_what_decides_a_course_decides_its_name(lab: Lab, new_model: Path) -> No
 def test_a_teacher_is_counted_and_rewards_alone_need_none(lab: Lab, new_model: Path) -> None:
     scored = distil(lab, 0, new_model, new_model, **EXACT).points[-1].costs
     assert scored.student_flops == pytest.approx(4 * scored.teacher_flops)
+    named = distil(lab, 0, new_model, None, teachers=[{"name": "one", "model": str(new_model)}], **EXACT)
+    assert named.points[-1].costs == scored
     rewarded = distil(lab, 0, new_model, None, **GRPO).points[-1].costs
     assert rewarded.teacher_flops == 0.0 < rewarded.student_flops

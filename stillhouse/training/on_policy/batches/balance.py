@@ -17,17 +17,18 @@ rate. Bounds are those of the papers' published code (`compute_domain_loss_weigh
 that multiplies, its reference being the mean here; `domain_multipliers`).
 
 Open-MOPD recovers 83.4 % with `gaps` and d under the weights being trained (`advantage_against: current`); DN-MOPD's
-total rises from 58.4 to 59.6 with `spreads`. They disagree on scale: `gaps` gives more to a teacher that is far, and
-Open-MOPD saw the inverse collapse; `spreads` gives less to one whose d scatters. None reads anything but the step
-itself, so that a resumed training has the same weights.
+total rises from 58.4 to 59.6 with `spreads` and the mean over trajectories of the mean over their tokens. They disagree
+on scale: `gaps` gives more to a teacher that is far, and Open-MOPD saw the inverse collapse; `spreads` gives less to
+one whose d scatters. None reads anything but the step itself, so that a resumed training has the same weights.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -38,6 +39,8 @@ _SPREAD_BOUNDS: Final = (0.25, 4.0)
 
 def balanced(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:
     """The samples with their weights times the factor of their teacher; those without a teacher as they are.
+
+    A weight is a factor of all of a trajectory's loss, also of what rewards make of it.
 
     Args:
         samples: all of one optimiser step, of every rank, with the weights of their aggregation.
@@ -61,33 +64,19 @@ def teacher_shares(samples: Sequence[ScoredSample]) -> dict[str, float]:
 
 
 def _factors(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> Mapping[str | None, float]:
-    if config.balance == "none":
-        return {}
     shares = teacher_shares(samples)
+    if config.balance == "none" or not shares:
+        return {}
     if config.balance == "teachers":
         return {name: 1.0 / (len(shares) * share) for name, share in shares.items()}
     kls = {name: _sampled_kls(of_teacher) for name, of_teacher in _by_teacher(samples).items()}
     if config.balance == "spreads":
-        return _spread_factors(kls)
-    gaps = _gap_factors(kls)
-    total = math.fsum(gaps.values())
-    return {name: gaps[name] / (total * share) for name, share in shares.items()}
-
-
-def _gap_factors(kls: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The g of each teacher; 1 where no token has a gap."""
-    means = {name: statistics.fmean(map(abs, values)) for name, values in kls.items()}
-    middle = statistics.fmean(means.values()) if means else 0.0
-    return {name: _within(mean / middle, _GAP_BOUNDS) if middle else 1.0 for name, mean in means.items()}
-
-
-def _spread_factors(kls: Mapping[str, Sequence[float]]) -> dict[str | None, float]:
-    """The quotient of spreads for each teacher; 1 where one of them is 0."""
-    whole = _spread([value for values in kls.values() for value in values])
-    spreads = {name: _spread(values) for name, values in kls.items()}
-    return {
-        name: _within(whole / spread, _SPREAD_BOUNDS) if whole and spread else 1.0 for name, spread in spreads.items()
-    }
+        whole = float(np.concatenate([*kls.values()]).std())
+        return {name: _quotient(whole, float(values.std()), _SPREAD_BOUNDS) for name, values in kls.items()}
+    means = {name: float(np.abs(values).mean()) for name, values in kls.items()}
+    middle = math.fsum(means.values()) / len(means)
+    gaps = {name: _quotient(mean, middle, _GAP_BOUNDS) for name, mean in means.items()}
+    return {name: gap / (math.fsum(gaps.values()) * shares[name]) for name, gap in gaps.items()}
 
 
 def _by_teacher(samples: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
@@ -99,14 +88,11 @@ def _by_teacher(samples: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]
     return dict(sorted(by_name.items()))
 
 
-def _sampled_kls(samples: Sequence[ScoredSample]) -> list[float]:
-    return [value for sample in samples for value in compress(sample.sampled_kl or (), sample.loss_mask)]
+def _sampled_kls(samples: Sequence[ScoredSample]) -> NDArray[np.float64]:
+    """The d of every sampled token."""
+    return np.concatenate([np.compress(sample.loss_mask, sample.sampled_kl or ()) for sample in samples])
 
 
-def _spread(values: Sequence[float]) -> float:
-    return statistics.pstdev(values) if values else 0.0
-
-
-def _within(value: float, bounds: tuple[float, float]) -> float:
-    low, high = bounds
-    return min(max(value, low), high)
+def _quotient(over: float, under: float, bounds: tuple[float, float]) -> float:
+    """Within the bounds; 1 where nothing scatters, or no token has a gap."""
+    return float(np.clip(over / under, *bounds)) if under else 1.0
