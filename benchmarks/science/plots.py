@@ -11,7 +11,10 @@ from stillhouse.report.svg import INK, MUTED, PAPER, drawing, panels, to_svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INKS: Final = ("#2f7a9a", "#bf6516", "#5f5395", "#2d7a4b", "#b03a2e", "#8b8577", "#c9a227", "#3f5fbf", "#b04a8f")
+_INKS: Final = (
+    *("#2f7a9a", "#bf6516", "#5f5395", "#2d7a4b", "#b03a2e"),
+    *("#8b8577", "#c9a227", "#3f5fbf", "#b04a8f", "#7a9a2f"),
+)
 """Readable on a light page and on a dark one."""
 _AXES: Final = {
     "step": "Optimiser step",

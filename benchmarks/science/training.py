@@ -51,7 +51,13 @@ class Training:
     prompts: PromptFiles | None = None
     """On-policy: what is sampled from."""
     teacher: Path | None = None
-    """On-policy: who scores; None where nobody does."""
+    """On-policy: who scores; None where nobody does, or where the config names teachers, which are of one size."""
+
+    @property
+    def scorer(self) -> Path | None:
+        """A model whose scoring costs what any of the teachers' does."""
+        named = [] if isinstance(self.config, SftConfig) else [Path(str(one.model)) for one in self.config.teachers]
+        return self.teacher or next(iter(named), None)
 
     def job(self, folder: Path) -> TrainJob:
         """The job for the trainer."""
@@ -161,7 +167,7 @@ def _points(training: Training, job: TrainJob, exams: Mapping[str, Exam]) -> lis
     for before, step in zip([0, *steps[:-1]], steps, strict=True):
         metrics = rows.get(step, {})
         if step > before:
-            costs += costs_of(training.start, training.teacher, job, metrics, num_steps=step - before)
+            costs += costs_of(training.start, training.scorer, job, metrics, num_steps=step - before)
         points.append(Point(step, accuracies[step], costs, metrics))
     return points
 

@@ -13,6 +13,7 @@ from benchmarks.science.experiments import (
     e09_rank,
     e11_mixed,
     e12_prefix,
+    e14_teachers,
 )
 from benchmarks.science.findings import Experiment
 
@@ -27,6 +28,7 @@ _MODULES: Final = (
     e09_rank,
     e11_mixed,
     e12_prefix,
+    e14_teachers,
 )
 EXPERIMENTS: Final[dict[str, Experiment]] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 """By name."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stillhouse.prompts.parse import PROMPT_SOURCE
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.store.fingerprint import prompt_id
@@ -19,6 +20,8 @@ class Question:
     text: str
     pattern: str
     """Found in a right answer: an expression of the verifier `regex`."""
+    source: str | None = None
+    """Name of what it is drawn from, where there are several; routes and mixtures go by it."""
 
     @property
     def messages(self) -> list[Message]:
@@ -33,7 +36,8 @@ class Question:
     @property
     def metadata(self) -> PromptMetadata:
         """Goes with `prompt`."""
-        return PromptMetadata(self.prompt.id, self.pattern, None, "regex", {})
+        source = {} if self.source is None else {PROMPT_SOURCE: self.source}
+        return PromptMetadata(self.prompt.id, self.pattern, None, "regex", source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class PromptFiles:
 def write_questions(folder: Path, questions: Sequence[Question]) -> PromptFiles:
     """Files with the questions, each once, under a name that their content decides."""
     distinct = {question.prompt.id: question for question in questions}.values()
-    name = digest([[question.text, question.pattern] for question in distinct])[:16]
+    facts = [[one.text, one.pattern, *([one.source] if one.source else [])] for one in distinct]
+    name = digest(facts)[:16]
     files = PromptFiles(folder / f"{name}.prompts.jsonl", folder / f"{name}.metadata.jsonl")
     _write(files.metadata, [question.metadata for question in distinct])
     _write(files.prompts, [question.prompt for question in distinct])
