@@ -157,6 +157,8 @@ class Turn:
     """Sampled tokens."""
     sampling_logprobs: list[float] | None = None
     """Log-probability of each token when it was sampled."""
+    top_logprobs: str | None = None
+    """The most probable tokens at each sampled one, packed by `stillhouse.inference.top_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
@@ -33,6 +33,8 @@ class Sampling:
     max_tokens: int
     seed: int | None
     record_tokens: bool = False
+    record_top_k: int | None = None
+    """Most probable tokens to ask for at each sampled one; None asks for none."""
     tool_choice: ToolChoice = "auto"
     """`none` shows the tools and forbids to call them."""
     response_schema: JsonObject | None = None
@@ -66,7 +68,13 @@ def decode_completion(body: bytes) -> Completion:
 
 
 def read_completion(
-    content: bytes, headers: Mapping[str, str], *, latency_s: float, model: str, record_tokens: bool
+    content: bytes,
+    headers: Mapping[str, str],
+    *,
+    latency_s: float,
+    model: str,
+    record_tokens: bool,
+    record_top_k: int | None = None,
 ) -> Completion:
     """The completion in the body of an answer with HTTP 200.
 
@@ -96,6 +104,7 @@ def read_completion(
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampling_logprobs=logprobs,
+        top_logprobs=None if record_top_k is None else _top_logprobs(choice, record_top_k),
     )
     return Completion(message, turn)
 
@@ -185,12 +194,32 @@ def _logprobs(written: Any) -> list[float] | None:
     return values if len(values) == len(logprobs) else None
 
 
+def _top_logprobs(choice: JsonObject, top_k: int) -> str | None:
+    # Few collections need numpy, which takes a tenth of a second to import.
+    from stillhouse.inference.top_tokens import read_top_tokens
+
+    top = read_top_tokens(choice.get("logprobs"), top_k)
+    return None if top is None else top.pack()
+
+
 def _list(value: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def explain_refusal(failure: Failure, sampling: Sampling) -> Failure:
+    """The failure, with what to do where the endpoint refuses to give log-probabilities."""
+    if sampling.record_top_k is None or failure.kind is not FailureKind.PERMANENT or "logprob" not in failure.message:
+        return failure
+    return replace(
+        failure,
+        message=f"{failure.message}. The endpoint refuses rollouts.record_top_k {sampling.record_top_k}: lower it "
+        "(OpenAI gives 20, vLLM what its --max-logprobs says), or leave it out where a model gives none, as those that "
+        "reason at OpenAI",
+    )
 
 
 class ChatClient(Protocol):
@@ -246,6 +275,14 @@ def request_body(
         if not openai:
             # vLLM's key, and this project's own server's; OpenAI refuses keys it does not know.
             body["return_token_ids"] = True
+    if sampling.record_top_k is not None:
+        body |= {"logprobs": True, "top_logprobs": sampling.record_top_k}
+        if not openai:
+            # vLLM's key likewise: tokens as ids, since the texts of parts of characters are all alike.
+            body["return_tokens_as_token_ids"] = True
+        if endpoint.is_local:
+            # This project's own server gives them under the sampling temperature, unless it is asked otherwise.
+            body["raw_logprobs"] = True
     if openrouter:
         # Without it OpenRouter does not say what a request cost.
         body["usage"] = {"include": True}

@@ -100,6 +100,7 @@ class HttpClient:
             latency_s=answer.latency_s,
             model=self._endpoint.model,
             record_tokens=sampling.record_tokens,
+            record_top_k=sampling.record_top_k,
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 

@@ -105,6 +105,9 @@ def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]
     if config.record_tokens:
         # A trajectory without token ids cannot stand in for one with them.
         body["record_tokens"] = True
+    if config.record_top_k is not None:
+        # Nor one without the most probable tokens, or with fewer of them.
+        body["record_top_k"] = config.record_top_k
     if schemas and not config.closing_answer:
         body["closing_answer"] = False
     if config.max_turns > 1 and config.termination_policy == "max_turns":

@@ -21,6 +21,8 @@ class RolloutStats:
     num_completions: int = 0
     num_replayed: int = 0
     """Completions taken from the journal, those of finished trajectories included."""
+    num_without_top: int = 0
+    """Completions that came without the most probable tokens that were asked for."""
     num_rate_limited: int = 0
     retries: Counter[FailureKind] = field(default_factory=Counter)
     """Failed tries by kind, rate limiting apart."""

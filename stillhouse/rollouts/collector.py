@@ -139,6 +139,13 @@ class RolloutCollector:
                     await client.aclose()
                 self._reporter.report()
         _LOG.info("rollouts: %s", self.stats.as_facts())
+        if self.stats.num_without_top:
+            _LOG.warning(
+                "rollouts.record_top_k: %d of %d answers came without the most probable tokens at each of theirs; a "
+                "provider that ignores `top_logprobs` gives none, nor does OpenAI for tool calls",
+                self.stats.num_without_top,
+                self.stats.num_completions,
+            )
         if self._scheduler.error is not None:
             raise self._scheduler.error
 

@@ -57,6 +57,7 @@ class _Turn(_Part):
     prompt_ids: list[int] | None = None
     completion_ids: list[int] | None = None
     sampling_logprobs: list[float] | None = None
+    top_logprobs: str | None = None
 
 
 class _Error(_Part):

@@ -10,7 +10,14 @@ import orjson
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
 from stillhouse.errors import StillhouseError
-from stillhouse.inference.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
+from stillhouse.inference.completion import (
+    Completion,
+    Sampling,
+    ToolChoice,
+    decode_completion,
+    encode_completion,
+    explain_refusal,
+)
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
@@ -159,14 +166,14 @@ class Rollout:
         return completion
 
     async def _ask(self, turn: int, digest: str, sampling: Sampling) -> Completion:
-        context, messages, schemas = self._context, self._conversation.messages, self._prepared.schemas
+        context = self._context
 
         async def send() -> Completion:
             self._check_halted()
             self._start_clock()
             self._num_paying += 1
             try:
-                completion = await context.client.complete(messages, schemas, sampling)
+                completion = await self._answer(sampling)
                 # Durable before the slot is free: a crash costs at most one completion per slot a second time.
                 body = encode_completion(completion)
                 stored = await context.journal.put_completion(self.key, turn, digest, body)
@@ -177,6 +184,16 @@ class Rollout:
         size = RequestSize(self._num_characters, sampling.max_tokens)
         return await context.requester.ask(send, size=size, continuing=turn > 0, asleep=context.asleep)
 
+    async def _answer(self, sampling: Sampling) -> Completion:
+        context = self._context
+        try:
+            completion = await context.client.complete(self._conversation.messages, self._prepared.schemas, sampling)
+        except RequestFailed as failed:
+            raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
+        if sampling.record_top_k is not None and completion.turn.top_logprobs is None:
+            context.stats.num_without_top += 1
+        return completion
+
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
         return Sampling(
@@ -185,6 +202,7 @@ class Rollout:
             max_tokens=max_tokens,
             seed=request_seed(config.seed, self.key, turn),
             record_tokens=config.record_tokens,
+            record_top_k=config.record_top_k,
             tool_choice=tool_choice,
             response_schema=config.response_schema or None,
             reasoning_effort=config.reasoning_effort,

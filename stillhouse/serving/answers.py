@@ -57,7 +57,7 @@ def chat_choice(
     choice: JsonObject = {
         "index": index,
         "message": message,
-        "logprobs": {"content": chat_logprobs(generation, ranked, tokenizer)} if body.logprobs else None,
+        "logprobs": {"content": chat_logprobs(body, generation, ranked, tokenizer)} if body.logprobs else None,
         "finish_reason": "tool_calls" if is_call else generation.finish_reason,
     }
     if body.return_token_ids:
@@ -112,18 +112,26 @@ def first_call_index(body: ChatRequest) -> int:
 
 
 def chat_logprobs(
-    generation: Generation, ranked: Sequence[RankedToken] | None, tokenizer: "PreTrainedTokenizerBase"
+    body: ChatRequest,
+    generation: Generation,
+    ranked: Sequence[RankedToken] | None,
+    tokenizer: "PreTrainedTokenizerBase",
 ) -> list[JsonObject]:
     """Log-probabilities of a completion's tokens in the form of a chat completion."""
+
+    def written(token_id: int, logprob: float) -> JsonObject:
+        text = f"token_id:{token_id}" if body.return_tokens_as_token_ids else tokenizer.decode([token_id])
+        return _chat_token(text, logprob)
+
     tops = [[]] * len(generation.completion_ids) if ranked is None else [entry.top for entry in ranked]
+    logprobs = [entry.logprob for entry in ranked] if ranked and body.raw_logprobs else generation.logprobs
     return [
-        {**_chat_token(token, logprob, tokenizer), "top_logprobs": [_chat_token(*entry, tokenizer) for entry in top]}
-        for token, logprob, top in zip(generation.completion_ids, generation.logprobs, tops, strict=True)
+        {**written(token, logprob), "top_logprobs": [written(*entry) for entry in top]}
+        for token, logprob, top in zip(generation.completion_ids, logprobs, tops, strict=True)
     ]
 
 
-def _chat_token(token_id: int, logprob: float, tokenizer: "PreTrainedTokenizerBase") -> JsonObject:
-    text = tokenizer.decode([token_id])
+def _chat_token(text: str, logprob: float) -> JsonObject:
     # For part of a character the text is a replacement sign, and the bytes are unknown.
     return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 

@@ -77,6 +77,9 @@ class ChatRequest(SamplingRequest):
     """Newer name of `max_tokens`; wins over it."""
     logprobs: bool = False
     top_logprobs: Count = 0
+    raw_logprobs: bool = False
+    """Extension: log-probabilities beside `top_logprobs` are under softmax(logits), whatever the temperature, as those
+    of a vLLM server by default."""
 
     @property
     def limit(self) -> int | None:
@@ -87,6 +90,8 @@ class ChatRequest(SamplingRequest):
     def _check_combination(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise invalid_value("top_logprobs needs logprobs=true", "top_logprobs")
+        if self.raw_logprobs and not self.top_logprobs:
+            raise invalid_value("raw_logprobs needs top_logprobs", "raw_logprobs")
         if self.top_logprobs and self.stream:
             raise not_streamed("top_logprobs")
         names = [tool["function"]["name"] for tool in self.tools]

@@ -64,7 +64,7 @@ class ChatChunks:
         return {
             "index": self._index,
             "delta": delta,
-            "logprobs": {"content": chat_logprobs(unsent, None, self._tokenizer)} if has_logprobs else None,
+            "logprobs": {"content": chat_logprobs(self._body, unsent, None, self._tokenizer)} if has_logprobs else None,
             "finish_reason": finish_reason,
         }
 

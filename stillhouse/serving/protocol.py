@@ -88,6 +88,8 @@ class SamplingRequest(BaseModel):
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     """vLLM's extension: return token ids of prompt and completions."""
+    return_tokens_as_token_ids: bool = False
+    """vLLM's extension: tokens of log-probabilities written as `token_id:<id>`, since their text may be ambiguous."""
     ignore_eos: bool = False
     """vLLM's extension: continue after an end-of-turn token until `max_tokens`."""
     skip_special_tokens: bool = True
@@ -128,8 +130,6 @@ class CompletionRequest(SamplingRequest):
     logprobs: Count | None = None
     prompt_logprobs: Count | None = None
     """vLLM's extension: log-probabilities of the prompt's tokens with so many alternatives."""
-    return_tokens_as_token_ids: bool = False
-    """vLLM's extension: tokens written as `token_id:<id>`, since their text may be ambiguous."""
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, at least one, each a text or token ids."""

@@ -136,10 +136,12 @@ class Routes:
     async def _rank(
         self, request: Request, planned: PlannedCompletions, completions: list[Completion], num_top: int
     ) -> list[Completion]:
-        """The completions with `num_top` alternatives of each token, tempered as they were sampled."""
+        """The completions with `num_top` alternatives of each token, tempered as they were sampled unless asked raw."""
         if not num_top:
             return completions
-        temperature = planned.body.temperature or 1.0
+        body = planned.body
+        is_raw = isinstance(body, ChatRequest) and body.raw_logprobs
+        temperature = 1.0 if is_raw else body.temperature or 1.0
         generations = [completion.generation for completion in completions]
         futures = [
             self._admission.worker.score(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stillhouse.testing.embeddings import embeddings
 from stillhouse.testing.headers import HeaderForm, RetryAfter
 from stillhouse.testing.limits import Size, Step
+from stillhouse.testing.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
 from stillhouse.testing.reply import ReceivedRequest, Reply, completion, error
 
 FaultClass = Literal[
@@ -80,6 +81,9 @@ class Answers:
             return error(401, "Incorrect API key provided", code="invalid_api_key")
         if service.paid_requests is not None and self._num_answered >= service.paid_requests:
             return error(402, "Insufficient credits", code=402)
+        if (asked := request.body.get("top_logprobs") or 0) > MAX_TOP_LOGPROBS:
+            said = f"Invalid 'top_logprobs': {asked} is more than {MAX_TOP_LOGPROBS}"
+            return error(400, said, code="integer_above_max_value", kind="invalid_request_error")
         latency_u, fault_u = self._draw(request)
         delay_s = latency_s(service, latency_u)
         if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
@@ -117,6 +121,11 @@ class Answers:
             content += self._filler[: max(0, num_tokens * _CHARACTERS_PER_TOKEN - len(content))]
             answer = completion(content)
             said_characters = len(content)
+        if request.body.get("logprobs"):
+            # As at OpenAI, tool calls have none.
+            said = answer["choices"][0]["message"]["content"]
+            top_k = request.body.get("top_logprobs") or 0
+            answer["choices"][0]["logprobs"] = said and token_logprobs(words_of(said), top_k)
         num_choices = request.body.get("n") or 1
         answer["choices"] *= num_choices
         prompt_tokens = len(request.raw) // _CHARACTERS_PER_TOKEN

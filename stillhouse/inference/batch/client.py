@@ -91,9 +91,7 @@ class BatchClient:
         else:
             self._gather(request)
         row = await request.answer
-        return read_answer(
-            row, self._endpoint, latency_s=time.monotonic() - started, record_tokens=sampling.record_tokens
-        )
+        return read_answer(row, self._endpoint, latency_s=time.monotonic() - started, sampling=sampling)
 
     async def aclose(self) -> None:
         """Closes the connections. Open batches go on; the next client attaches to them.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from stillhouse.inference.completion import Completion, read_completion
+from stillhouse.inference.completion import Completion, Sampling, read_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
@@ -69,7 +69,7 @@ def read_batch(body: Any) -> Batch:
         raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
 
 
-def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record_tokens: bool) -> Completion:
+def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampling: Sampling) -> Completion:
     """The completion in one line of a batch's output or error file.
 
     Raises:
@@ -89,7 +89,12 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record
         status = status if isinstance(status, int) else 500
         raise RequestFailed(classify(status, headers, body, datetime.now(UTC)))
     completion = read_completion(
-        orjson.dumps(body), headers, latency_s=latency_s, model=endpoint.model, record_tokens=record_tokens
+        orjson.dumps(body),
+        headers,
+        latency_s=latency_s,
+        model=endpoint.model,
+        record_tokens=sampling.record_tokens,
+        record_top_k=sampling.record_top_k,
     )
     return replace(completion, turn=endpoint.with_cost(completion.turn))
 

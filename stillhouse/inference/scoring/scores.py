@@ -13,7 +13,7 @@ import numpy as np
 _ROUNDING: Final = 1e-6
 """Mass of the others below which 1 less the mass of the best is rounding: float32 logits of a size of 30, less their
 normaliser, are off by some 2e-6."""
-_LEAST_LOGPROB: Final = -100.0
+LEAST_LOGPROB: Final = -100.0
 """Of a token that a server gives no probability (vLLM writes -9999)."""
 
 
@@ -45,9 +45,9 @@ class TopLogprobs:
     def rounded(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
         """Those of exact log-probabilities."""
         tail_N = 1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1)
-        last_N = np.clip(logprobs_NK[:, -1], _LEAST_LOGPROB, math.log(_ROUNDING))
+        last_N = np.clip(logprobs_NK[:, -1], LEAST_LOGPROB, math.log(_ROUNDING))
         log_tail_N = np.where(tail_N < _ROUNDING, last_N, np.log(np.maximum(tail_N, _ROUNDING)))
-        rounded_NK = np.maximum(logprobs_NK, _LEAST_LOGPROB).astype(np.float16)
+        rounded_NK = np.maximum(logprobs_NK, LEAST_LOGPROB).astype(np.float16)
         return cls(ids_NK.astype(np.int32), rounded_NK, log_tail_N.astype(np.float16))
 
     def best(self, count: int) -> "TopLogprobs":

@@ -93,7 +93,7 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     in_key = {
         *("system_prompt", "temperature", "top_p", "max_tokens", "max_turns", "timeout_s", "seed", "record_tokens"),
         *("closing_answer", "termination_policy", "continue_message", "response_schema", "max_corrections"),
-        *("reasoning_effort", "extra_body"),
+        *("reasoning_effort", "extra_body", "record_top_k"),
     }
     left_out = {
         *("max_prompts", "num_samples", "trajectories_file"),
@@ -102,7 +102,7 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 
 
-def test_model_prompt_sample_tools_metadata_and_recorded_tokens_each_make_another_rollout() -> None:
+def test_model_prompt_sample_tools_metadata_and_what_is_recorded_each_make_another_rollout() -> None:
     config = RolloutsConfig()
     other: ToolSchema = {"type": "function", "function": {**calculator.schema["function"], "description": "Reckons."}}
     keys = {
@@ -113,10 +113,12 @@ def test_model_prompt_sample_tools_metadata_and_recorded_tokens_each_make_anothe
         rollout_key("p", 0, "m", config, []),
         rollout_key("p", 0, "m", config, [other]),
         rollout_key("p", 0, "m", RolloutsConfig(record_tokens=True), SCHEMAS),
+        rollout_key("p", 0, "m", RolloutsConfig(record_top_k=5), SCHEMAS),
+        rollout_key("p", 0, "m", RolloutsConfig(record_top_k=20), SCHEMAS),
         rollout_key("p", 0, "m", config, SCHEMAS, metadata={}),
         rollout_key("p", 0, "m", config, SCHEMAS, metadata={"a": 1}),
     }
-    assert len(keys) == 9
+    assert len(keys) == 11
 
 
 def test_whole_numbers_in_a_config_are_the_same_temperature() -> None:

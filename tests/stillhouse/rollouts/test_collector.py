@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stillhouse.config import RolloutsConfig
+from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
@@ -128,6 +131,38 @@ def test_token_ids_reach_the_trajectory_when_asked_for(collect: Collect) -> None
         got = collect(provider.url, 2, config=RolloutsConfig(record_tokens=True))
     turn = got.trajectories[0].turns[0]
     assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2], [3, 4], [-0.5, -1.5])
+
+
+def test_the_most_probable_tokens_are_in_the_trajectory_and_the_journal(collect: Collect) -> None:
+    config = RolloutsConfig(record_top_k=5)
+    with SimulatedProvider() as provider:
+        got = collect(provider.url, 2, config=config)
+        again = collect(provider.url, 2, config=config)
+        collect(provider.url, 2)
+    assert len(provider.ledger) == 4, "a rollout that is to record them is another than one without"
+    assert again.trajectories == got.trajectories
+    for row in got.trajectories:
+        [turn] = row.turns
+        top = TopTokens.unpack(turn.top_logprobs)
+        said = b"".join(top.spellings[token] for token in top.tokens_N)
+        assert said.decode() == row.messages[-1]["content"]
+        assert top.top.ids_NK.shape == (len(top.tokens_N), 5)
+
+
+def test_a_provider_that_gives_fewer_than_asked_says_so_in_every_rollout(collect: Collect) -> None:
+    with SimulatedProvider() as provider:
+        got = collect(provider.url, 2, config=RolloutsConfig(record_top_k=50))
+    assert all("refuses rollouts.record_top_k 50" in row.error["message"] for row in got.trajectories)
+    assert len(provider.ledger) == 2, "a refusal is final"
+
+
+def test_answers_without_what_was_to_be_recorded_are_kept_and_counted(
+    collect: Collect, hello: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SimulatedProvider(hello) as provider:
+        got = collect(provider.url, 3, config=RolloutsConfig(record_top_k=5))
+    assert [row.turns[0].top_logprobs for row in got.trajectories] == [None] * 3
+    assert "3 of 3 answers came without the most probable tokens" in caplog.text
 
 
 def test_the_key_is_in_no_file(collect: Collect, tmp_path: Path, hello: Script) -> None:

@@ -11,7 +11,7 @@ from stillhouse.chat.template import render
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.serving.score import score_tokens
+from stillhouse.serving.score import rank_tokens, score_tokens
 
 USER: dict[str, Any] = {
     "role": "user",
@@ -65,6 +65,28 @@ def test_a_cut_answer_has_the_best_alternatives_of_the_tempered_distribution(ope
             assert top[entry.token] == pytest.approx(entry.logprob, abs=1e-4)
         else:
             assert entry.logprob <= min(top.values())
+
+
+def test_raw_alternatives_by_id_are_those_of_the_untempered_distribution(
+    http: httpx.Client, model: PreTrainedModel
+) -> None:
+    body = {
+        "model": "student", "messages": [USER], "max_tokens": 3, "seed": 1, "temperature": 3.0, "logprobs": True,
+        "top_logprobs": 4, "raw_logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True,
+    }  # fmt: skip
+    answer = http.post("/chat/completions", json=body).json()
+    [choice] = answer["choices"]
+    ids = [*answer["prompt_token_ids"], *choice["token_ids"]]
+    expected = rank_tokens(model, [ids], 4)[0][-3:]
+    for token, entry, ranked in zip(choice["token_ids"], choice["logprobs"]["content"], expected, strict=True):
+        assert entry["token"] == f"token_id:{token}"
+        assert entry["logprob"] == pytest.approx(ranked.logprob, abs=1e-4)
+        assert [other["token"] for other in entry["top_logprobs"]] == [f"token_id:{other}" for other, _ in ranked.top]
+        assert [other["logprob"] for other in entry["top_logprobs"]] == pytest.approx(
+            [logprob for _, logprob in ranked.top], abs=1e-4
+        )
+    refused = http.post("/chat/completions", json={**body, "top_logprobs": 0})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "raw_logprobs")
 
 
 @pytest.mark.parametrize("kind", ["text", "ids"])
