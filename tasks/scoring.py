@@ -25,6 +25,7 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
     # Of the settings only those that decide what is scored and how: another learning rate scores nothing anew.
     settings = {name: getattr(config.sft, name) for name in (*_ROWS, *_TEACHER)}
     reading = {name: getattr(config.student, name) for name in ("model", "chat_template_kwargs", "max_length", "dtype")}
+    is_named = config.sft.teacher or config.sft.teachers
     artifact: Artifact = call_stage_on(
         config.runtime.training_deployment,
         SCORES,
@@ -35,7 +36,7 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
         sources=[source_fingerprint(source) for source in config.sft.sources],
         student=StudentConfig(**reading),
         sft=SftConfig(**settings),
-        default_teacher=None if config.sft.teacher or config.sft.teachers else config.teacher.model,
+        default_teacher=None if is_named or config.teacher.base_url is not None else config.teacher.model,
     )
     return artifact
 

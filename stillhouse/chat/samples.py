@@ -20,12 +20,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+class MessageStart(NamedTuple):
+    """Where a trained assistant message begins: what the model sampled does, behind the generation prompt."""
+
+    message: int
+    """Index of the message in the conversation."""
+    token: int
+    """Index of its first token in the sample."""
+
+
 class RenderedSample(NamedTuple):
     """Part of a conversation, or all of it, as tokens; both lists have one entry per token."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     """True where the token belongs to an assistant message or is its end-of-turn token."""
+    starts: tuple[MessageStart, ...]
+    """Of the trained messages, in order."""
 
 
 class Span(NamedTuple):
@@ -160,13 +171,16 @@ def _masked(
 ) -> RenderedSample | TemplateError:
     ids: list[int] = []
     mask: list[bool] = []
+    starts: list[MessageStart] = []
     for tokens, span in zip(placed, spans, strict=True):
         try:
             mask += _span_mask(tokens, span, special, parts)
         except TemplateError as error:
             return error
+        if span.message is not None:
+            starts.append(MessageStart(span.message, len(ids)))
         ids += tokens.ids
-    return RenderedSample(ids, mask)
+    return RenderedSample(ids, mask, tuple(starts))
 
 
 def _span_mask(tokens: PlacedTokens, span: Span, special: Set[int], parts: Set[Part]) -> list[bool]:

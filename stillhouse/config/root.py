@@ -85,12 +85,21 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _soft_targets_have_a_teacher(self) -> Self:
-        sft, teacher = self.sft, self.teacher
-        if sft.enabled and sft.loss == "kl" and not sft.teacher and not sft.teachers and teacher.base_url is not None:
+        sft, teacher, recorded = self.sft, self.teacher, self.rollouts.record_top_k
+        if not sft.enabled or sft.loss != "kl" or sft.teacher or sft.teachers or teacher.base_url is None:
+            return self
+        if recorded is None:
             raise ValueError(
                 f"sft.loss is `kl`, sft.teacher is not set, and the teacher {teacher.model!r} is behind "
                 f"{teacher.base_url}, which gives no distribution at given tokens. Name a local model in "
-                "sft.teacher or a vLLM or SGLang server in sft.teachers, or learn its text alone by the loss `nll`"
+                "sft.teacher or a vLLM or SGLang server in sft.teachers, have it told while the teacher samples "
+                "(rollouts.record_top_k), or learn its text alone by the loss `nll`"
+            )
+        if recorded < sft.top_k or sft.soft_temperature != 1.0:
+            raise ValueError(
+                f"sft.loss is `kl` and goes by what rollouts.record_top_k {recorded} records, at temperature 1; saw "
+                f"sft.top_k {sft.top_k} and sft.soft_temperature {sft.soft_temperature}. Set top_k to {recorded} or "
+                "less and leave soft_temperature out, or name a teacher that scores in sft.teacher or sft.teachers"
             )
         return self
 

@@ -197,8 +197,8 @@ class SftConfig(TrainerConfig):
     teacher that scores the rows once. `nll` first; `dft` learns less of what the student finds improbable, and
     generalised better in its paper (Wu et al., 2025); `kl` learns from each token what else could stand there."""
     teacher: str | None = later_field(None)
-    """Local model that scores the rows for `kl`, of the student's vocabulary; None takes the teacher's own model, which
-    must then be a local one."""
+    """Local model that scores the rows for `kl`, of the student's vocabulary; None takes the teacher's own model where
+    that is a local one. Rows of rollouts with `record_top_k` bring their teacher's scores, and need none."""
     teachers: tuple[OnPolicyTeacher, ...] = later_field((), max_length=1)
     """In place of `teacher`, one with settings of its own: a local model, or one behind vLLM or SGLang."""
     top_k: int = later_field(20, ge=1)
@@ -263,6 +263,9 @@ class SftConfig(TrainerConfig):
                 )
         return self
 
-    def scoring_teacher(self, default_ref: str | None) -> OnPolicyTeacher:
-        """The teacher of the loss `kl`; `default_ref` is the local model where none is named."""
-        return self.teachers[0] if self.teachers else OnPolicyTeacher(name="teacher", model=self.teacher or default_ref)
+    def scoring_teacher(self, default_ref: str | None) -> OnPolicyTeacher | None:
+        """The teacher of the loss `kl`; `default_ref` is the local model where none is named. None without any."""
+        if self.teachers:
+            return self.teachers[0]
+        ref = self.teacher or default_ref
+        return None if ref is None else OnPolicyTeacher(name="teacher", model=ref)

@@ -178,6 +178,7 @@ SIGNATURES_FILE: Final = "signatures.parquet"
 JUDGE_FILE: Final = "judge.parquet"
 DIFFICULTY_FILE: Final = "difficulty.parquet"
 EMBEDDINGS_FILE: Final = "embeddings.parquet"
+RECORDED_FILE: Final = "top_logprobs.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +197,9 @@ class CandidateShard:
     """One column `embedding`: a list of float32, all of one length, null where the row has no prompt text."""
     duplicates: Path | None = None
     """Columns `schema.DUPLICATE_COLUMNS`."""
+
+    @property
+    def recorded(self) -> Path | None:
+        """What `dataset.recorded` wrote beside the candidates; None where nothing was recorded."""
+        path = self.candidates.with_name(RECORDED_FILE)
+        return path if path.is_file() else None

@@ -17,7 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import rows_at, shard_tables
-from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, SELECTION_COLUMNS, CandidateShard
+from stillhouse.dataset.recorded import copy_recorded
+from stillhouse.dataset.schema import (
+    COLUMNS,
+    PREFERENCE_COLUMNS,
+    RECORDED_FILE,
+    SELECTION_COLUMNS,
+    CandidateShard,
+)
 from stillhouse.dataset.select.select import Selection
 from stillhouse.dataset.table import TableWriter, gathered
 from stillhouse.dataset.totals import num_given
@@ -35,7 +42,8 @@ _PAIRED: Final = ["id", "prompt_id", "tag", "messages", "tools", "turns", "score
 def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
     """Fills `folder` with train.parquet, validation.parquet and rejected.parquet, and preferences.parquet for pairs.
 
-    Rows keep the order of the shards. Memory holds a row group of each file.
+    What was recorded of kept rows goes into a file beside them. Rows keep the order of the shards. Memory holds a row
+    group of each file.
 
     Returns:
         Number of rows by file name without suffix.
@@ -43,7 +51,8 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
     Raises:
         InputError: the files of a shard, or shards and selection, differ in their number of rows.
     """
-    num_candidates = sum(pq.read_metadata(shard.candidates).num_rows for shard in shards)
+    sizes = [pq.read_metadata(shard.candidates).num_rows for shard in shards]
+    num_candidates = sum(sizes)
     if num_candidates != len(selection.splits):
         raise InputError(
             f"the shards hold {num_candidates} rows, but {len(selection.splits)} were decided about; expected one "
@@ -62,6 +71,8 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
             for split, name in enumerate((*SPLITS, REJECTED)):
                 writers[name].write_table(decided.filter(pa.array(splits == (split if split < 2 else -1))))
             first = rows.stop
+    recorded = zip((shard.recorded for shard in shards), sizes, strict=True)
+    copy_recorded(recorded, (selection.splits >= 0) & ~selection.repeated, folder / RECORDED_FILE)
     num_rows = {name: writer.num_rows for name, writer in writers.items()}
     if len(selection.pairs):
         num_rows[PREFERENCES] = write_preferences(

@@ -42,7 +42,7 @@ class TopTokens:
     """The distinct tokens in UTF-8; None where the endpoint gives ids."""
 
     def pack(self) -> str:
-        """As text: base64 of what zlib makes of the arrays. At K = 20 some 80 bytes a token."""
+        """As text: base64 of what zlib makes of the arrays."""
         arrays = (self.tokens_N, self.logprobs_N, self.top.ids_NK, self.top.logprobs_NK, self.top.log_tail_N)
         spellings = [] if self.spellings is None else self.spellings
         parts = [
@@ -60,14 +60,19 @@ class TopTokens:
         Raises:
             ValueError: the text is another.
         """
+        return cls.of_bytes(base64.b64decode(text, validate=True))
+
+    @classmethod
+    def of_bytes(cls, packed: bytes) -> Self:
+        """As `unpack`, without base64."""
         try:
-            content = memoryview(zlib.decompress(base64.b64decode(text, validate=True)))
+            content = memoryview(zlib.decompress(packed))
             num_tokens, num_top, num_spellings = _HEAD.unpack_from(content)
             place = _HEAD.size
 
             def take(kind: type, count: int) -> np.ndarray:
                 nonlocal place
-                array = np.frombuffer(content, kind, count, place)
+                array: np.ndarray = np.frombuffer(content, kind, count, place)
                 place += array.nbytes
                 return array
 
@@ -81,7 +86,7 @@ class TopTokens:
             sizes = take(np.uint16, num_spellings).tolist()
             return cls(tokens_N, logprobs_N, top, [take(np.uint8, size).tobytes() for size in sizes])
         except (zlib.error, struct.error, ValueError) as error:
-            raise ValueError(f"expected packed log-probabilities, saw {text[:40]!r}: {error}") from error
+            raise ValueError(f"expected packed log-probabilities, saw {packed[:20]!r}: {error}") from error
 
 
 def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
@@ -107,7 +112,7 @@ def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
         for column, pair in enumerate(known):
             ids_NK[row, column], logprobs_NK[row, column] = pair
     return TopTokens(
-        np.array([numbers.get(token, UNKNOWN) for token in sampled], np.int32),
+        np.array([UNKNOWN if token is None else numbers.get(token, UNKNOWN) for token in sampled], np.int32),
         np.array([min(entry["logprob"], 0.0) for entry in entries], np.float32),
         TopLogprobs.rounded(ids_NK, logprobs_NK),
         None if with_ids else [token for token in distinct if isinstance(token, bytes)],

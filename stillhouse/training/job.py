@@ -134,8 +134,9 @@ class TrainJob(BaseModel):
         if self.method == "scores":
             assert self.sft is not None
             teacher = self.sft.scoring_teacher(self.teacher_ref)
-            model = str(teacher.model)
-            facts["teachers"] = {teacher.name: model_identity(model) if teacher.is_local else model}
+            if teacher is not None:
+                model = str(teacher.model)
+                facts["teachers"] = {teacher.name: model_identity(model) if teacher.is_local else model}
         if self.sft is not None:
             facts["sources"] = [source_fingerprint(source) for source in self.sft.sources]
         if self.prompts_file is not None and self.on_policy is not None:

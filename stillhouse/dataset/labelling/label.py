@@ -38,8 +38,9 @@ from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
+from stillhouse.dataset.recorded import RecordedWriter
 from stillhouse.dataset.rows import candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, SIGNATURES_FILE
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, RECORDED_FILE, SIGNATURES_FILE
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import StillhouseError
 from stillhouse.processes.exit import exit_with_parent
@@ -152,7 +153,7 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
 def label_shard(
     trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
 ) -> LabelledShard:
-    """Fills an empty `folder` with candidates and signatures in the order given.
+    """Fills an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
 
     `metadata` is keyed by prompt id; a prompt without an entry is unverified.
 
@@ -168,12 +169,14 @@ def label_shard(
     with (
         TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
         pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
+        RecordedWriter(folder / RECORDED_FILE) as recorded,
     ):
         while batch := list(islice(remaining, _BATCH_SIZE)):
             inputs = [LabelInput.of(trajectory, metadata.get(trajectory.prompt_id)) for trajectory in batch]
             for row in labelled_rows(inputs, labelling):
                 candidates.write(row)
             signatures.write_batch(signature_batch(inputs, labelling.duplicates))
+            recorded.write(batch)
     return LabelledShard(candidates.num_rows, failures)
 
 

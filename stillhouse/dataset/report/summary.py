@@ -29,6 +29,7 @@ from stillhouse.dataset.report.figures import (
     VerifiedRows,
     hashes,
 )
+from stillhouse.dataset.schema import RECORDED_FILE
 from stillhouse.dataset.select.filters import STEPS
 from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import file_sha256
@@ -210,6 +211,8 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
     names = [*KEPT_FILES, REJECTED_FILE]
     if (folder / PREFERENCES_FILE).exists():
         names.append(PREFERENCES_FILE)
+    if (folder / RECORDED_FILE).exists():
+        names.append(RECORDED_FILE)
     return DatasetSummary(
         files={name: FileFacts(pq.read_metadata(folder / name).num_rows, file_sha256(folder / name)) for name in names},
         num_repeated=num_repeated,

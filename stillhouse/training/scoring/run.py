@@ -1,34 +1,44 @@
 """Scores the rows that SFT will train on, and writes the scores as one file of a ledger."""
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import NO_CODE, adapter_base, resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import SftConfig, SftSource
+from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.scoring.segments import SEGMENT, SegmentWriter
 from stillhouse.progress.state import Progress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import Ranks
+from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.scoring.teacher import Score, scoring_teacher
 from stillhouse.training.sft.render import Rendering, sample_length
 from stillhouse.training.sft.sources import all_sources
-from stillhouse.training.sft.tokens import Samples, load_data
-from stillhouse.types import JsonObject
+from stillhouse.training.sft.tokens import Samples, SftData, load_data
+from stillhouse.types import JsonObject, Sample
 
 SCORES_FILE: Final = f"scores.{SEGMENT}"
 _ROWS_AT_ONCE: Final = 256
 """Handed to the teacher together: enough to fill the requests that a server takes at once."""
 
 
+logger = logging.getLogger(__name__)
+
+
 def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
     """Scores every row of the job's dataset and sources, writes the scores to `job.output_dir`, and returns facts.
+
+    What rows came with is taken first; the teacher scores the others.
 
     Raises:
         StillhouseError: of the kinds that `load_data` and `scoring_teacher` name.
@@ -51,14 +61,17 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
     def say(text: str | None) -> None:
         progress.update(job.method, sums.rows, total, doing=text or "scoring")
 
-    progress.update(job.method, 0, total, doing="loading the teacher")
+    say("looking for what was recorded")
     job.output_dir.mkdir(parents=True, exist_ok=True)
-    with scoring_teacher(job, tokenizer, ranks.device, say) as score:
-        say(None)
-        writer = SegmentWriter(job.output_dir / SCORES_FILE)
-        for samples in (data.train, data.validation):
-            _write(samples, score, writer, sft.top_k, sums, say)
-        writer.close()
+    with closing(SegmentWriter(job.output_dir / SCORES_FILE)) as writer:
+        output = _Output(writer, sft.top_k, sums)
+        recorded = RecordedScores(tokenizer, sft.top_k)
+        _write_recorded(recorded, data, all_sources(job.dataset_folder, sft), sft, output)
+        if sums.rows < total:
+            with _scores_of_others(job, recorded, tokenizer, ranks, sums, say) as score:
+                say(None)
+                for samples in (data.train, data.validation):
+                    output.write_missing(samples, score, say)
     return sums.facts()
 
 
@@ -66,33 +79,99 @@ class _Sums:
     """What is counted of the scores."""
 
     def __init__(self) -> None:
-        self.rows = self.tokens = 0
+        self.rows = self.tokens = self.recorded = self.hard = 0
         self._nll = self._tail = 0.0
 
     def add(self, scores: SequenceScores) -> None:
         self.rows += 1
-        self.tokens += len(scores.logprobs)
         self._nll -= math.fsum(scores.logprobs)
+        self.tokens += len(scores.logprobs)
         if scores.top is not None:
+            self.tokens -= num_hard(scores.top)
             self._tail += float(np.exp(scores.top.log_tail_N.astype(np.float64)).sum())
 
     def facts(self) -> JsonObject:
         """How surprised the teacher is in nats a token, and the mean mass of the tokens that are not compared."""
         tokens = max(1, self.tokens)
         means = {"teacher_nll": self._nll / tokens, "soft_targets_tail": self._tail / tokens}
-        return {"rows": self.rows, "scored_tokens": self.tokens, **means}
+        counts = {"recorded_rows": self.recorded, "hard_rows": self.hard}
+        taken = {name: count for name, count in counts.items() if count}
+        return {"rows": self.rows, "scored_tokens": self.tokens, **taken, **means}
 
 
-def _write(
-    samples: Samples, score: Score, writer: SegmentWriter, top_k: int, sums: _Sums, say: Callable[[str | None], None]
+class _Output:
+    """Writes scores, a batch for each row, so that a training reads no more than it needs."""
+
+    def __init__(self, writer: SegmentWriter, top_k: int, sums: _Sums) -> None:
+        self._writer = writer
+        self._top_k = top_k
+        self._sums = sums
+        self._recorded: set[bytes] = set()
+
+    def write_recorded(self, sample: Sample, scores: SequenceScores) -> None:
+        self._recorded.add(ScoreLedger.key(sample))
+        self._sums.recorded += 1
+        self._write(sample, scores)
+
+    def write_missing(self, samples: Samples, score: Score, say: Callable[[str | None], None]) -> None:
+        """Writes the scores of all samples whose tokens no recorded ones are written of."""
+        for first in range(0, len(samples), _ROWS_AT_ONCE):
+            rows = samples[first : first + _ROWS_AT_ONCE]
+            rows = [row for row in rows if ScoreLedger.key(row) not in self._recorded]
+            for row, scores in zip(rows, score(rows) if rows else (), strict=True):
+                self._write(row, scores)
+            say(None)
+
+    def _write(self, sample: Sample, scores: SequenceScores) -> None:
+        self._writer.append({ScoreLedger.key(sample): scores}, self._top_k)
+        self._sums.add(scores)
+
+
+def _write_recorded(
+    recorded: RecordedScores, data: SftData, sources: Sequence[SftSource], sft: SftConfig, output: _Output
 ) -> None:
-    """A batch for each row, so that a training reads no more than it needs."""
-    for first in range(0, len(samples), _ROWS_AT_ONCE):
-        rows = samples[first : first + _ROWS_AT_ONCE]
-        for row, scores in zip(rows, score(rows), strict=True):
-            writer.append({ScoreLedger.key(row): scores}, top_k)
-            sums.add(scores)
-        say(None)
+    """Writes what the rows of datasets came with, unless it is wanted at another temperature than they were sampled."""
+    folders = [Path(source.path) for source in sources if Path(source.path).is_dir()]
+    for folder in folders if sft.soft_temperature == 1.0 else ():
+        for samples in (data.train, data.validation):
+            for sample, scores in recorded.of_samples(folder, samples):
+                output.write_recorded(sample, scores)
+
+
+@contextmanager
+def _scores_of_others(
+    job: TrainJob,
+    recorded: RecordedScores,
+    tokenizer: PreTrainedTokenizerBase,
+    ranks: Ranks,
+    sums: _Sums,
+    say: Callable[[str | None], None],
+) -> Iterator[Score]:
+    """Scores of samples that came with none: a teacher's, or hard targets where the teacher only samples."""
+    assert job.sft is not None
+    if job.sft.scoring_teacher(job.teacher_ref) is not None:
+        say("loading the teacher")
+        with scoring_teacher(job, tokenizer, ranks.device, say) as score:
+            yield score
+        return
+    if not sums.rows:
+        raise TrainingError(
+            "sft.loss is `kl`, no teacher scores the rows, and none of them came with what its teacher found most "
+            "probable at the student's tokens. Set rollouts.record_top_k to sft.top_k or more, with a student of the "
+            "teacher's vocabulary; or name a teacher in sft.teacher or sft.teachers, or take the loss `nll`"
+        )
+
+    def hard(samples: Sequence[Sample]) -> list[SequenceScores]:
+        sums.hard += len(samples)
+        return [recorded.hard(sample) for sample in samples]
+
+    yield hard
+    logger.warning(
+        "sft.loss `kl`: %d of %d samples learn hard targets alone: what was sampled for them was not recorded, or in "
+        "other tokens than the student's",
+        sums.hard,
+        sums.rows,
+    )
 
 
 def _num_positions(ref: str) -> int | None:

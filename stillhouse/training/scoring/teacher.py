@@ -48,6 +48,7 @@ def scoring_teacher(
     sft = job.sft
     assert sft is not None
     settings = sft.scoring_teacher(job.teacher_ref)
+    assert settings is not None
     store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     if settings.kind == "local":
         with _local(settings, sft, job.student.dtype, tokenizer, device, store) as score:

@@ -27,8 +27,13 @@ SCHEMA: Final = pa.schema(
         pa.field("loss_mask", pa.list_(pa.bool_())),
         pa.field("prompt_id", pa.string()),
         pa.field("tag", pa.string()),
+        pa.field("row_id", pa.string()),
+        pa.field("messages", pa.list_(pa.int32())),
+        pa.field("starts", pa.list_(pa.int32())),
     ]
 )
+"""A row is a sample. `row_id` is the column `id` of its row in a dataset of this project, `messages` are the indices of
+the row's messages that it trains, and `starts` those of their first tokens."""
 _CHUNK_ROWS: Final = 256
 
 T = TypeVar("T")
@@ -123,7 +128,12 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
             row.split == "validation" or unit_interval("validation", conversation.prompt_id) < chunk.validation_share
         )
         columns["validation" if is_validation else "train"] += [
-            (*sample, conversation.prompt_id, conversation.tag) for sample in kept
+            (
+                *(sample.token_ids, sample.loss_mask, conversation.prompt_id, conversation.tag, conversation.row_id),
+                [start.message for start in sample.starts],
+                [start.token for start in sample.starts],
+            )
+            for sample in kept
         ]
     return RenderedChunk(chunk.source, {split: _batch(rows) for split, rows in columns.items()}, counts)
 
@@ -150,7 +160,8 @@ def _rendered(value: T | TemplateError, row: SplitRow) -> T:
 def _up_to_last_target(sample: RenderedSample) -> RenderedSample:
     """The sample up to its last target; the first token is no target, since nothing predicts it."""
     end = len(sample.loss_mask) - sample.loss_mask[::-1].index(True)
-    return RenderedSample(sample.token_ids[:end], [False, *sample.loss_mask[1:end]])
+    starts = tuple(start for start in sample.starts if start.token < end)
+    return RenderedSample(sample.token_ids[:end], [False, *sample.loss_mask[1:end]], starts)
 
 
 def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering: Rendering) -> None:
@@ -177,7 +188,8 @@ def _fitted(samples: list[RenderedSample], rendering: Rendering, counts: Counter
         counts["dropped"] += 1
         return []
     counts["truncated"] += 1
-    cut = [RenderedSample(ids[: rendering.max_length], mask[: rendering.max_length]) for ids, mask in samples]
+    end = rendering.max_length
+    cut = [sample._replace(token_ids=sample.token_ids[:end], loss_mask=sample.loss_mask[:end]) for sample in samples]
     return [_up_to_last_target(sample) for sample in cut if any(sample.loss_mask)]
 
 

@@ -31,6 +31,8 @@ class TrainingConversation(NamedTuple):
     prompt_id: str
     """The row's own, or else the hash of the messages before the first answer and of the tools' names."""
     tag: str | None
+    row_id: str | None
+    """The row's own, where a dataset of this project has one."""
     excluded: frozenset[int]
     """Indices of assistant messages with weight 0 (OpenAI's form), which are only context."""
 
@@ -53,6 +55,7 @@ def parse_conversation(row: JsonObject) -> TrainingConversation:
         tools=tools,
         prompt_id=row_id if isinstance(row_id, str) and row_id else prompt_id(messages[:first], names),
         tag=tag if isinstance(tag, str) else None,
+        row_id=row.get("id") if isinstance(row.get("id"), str) else None,
         excluded=excluded,
     )
 

@@ -18,7 +18,7 @@ from stillhouse.types import JsonObject
 
 _BATCH_ROWS: Final = 256
 _LINES: Final = (".jsonl", ".ndjson")
-_DATASET_COLUMNS: Final = ("messages", "tools", "prompt_id", "tag")
+_DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag")
 
 
 class SplitRow(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final, overload
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.samples import MessageStart
 from stillhouse.config.training import SftSource
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError, TrainingError
@@ -26,7 +27,7 @@ from stillhouse.types import Sample
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 """To be raised when the same rows give other samples."""
 _SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
 _LOG_EVERY_S: Final = 30.0
@@ -47,13 +48,27 @@ class Samples(Sequence[Sample]):
     def __getitem__(self, row: int | slice) -> Sample | list[Sample]:
         if isinstance(row, slice):
             return [self[index] for index in range(*row.indices(len(self)))]
-        ids, mask, prompt_id, tag = (self._table.column(name)[row] for name in SCHEMA.names)
+        names = ("token_ids", "loss_mask", "prompt_id", "tag")
+        ids, mask, prompt_id, tag = (self._table.column(name)[row] for name in names)
         return Sample(
             token_ids=ids.values.to_numpy().tolist(),
             loss_mask=mask.values.to_numpy(zero_copy_only=False).tolist(),
             prompt_id=prompt_id.as_py(),
             tag=tag.as_py(),
         )
+
+    def starts(self, row: int) -> list[MessageStart]:
+        """Where the messages that a sample trains begin."""
+        columns = (self._table.column(name)[row].as_py() for name in ("messages", "starts"))
+        return list(map(MessageStart, *columns))
+
+    def by_row_id(self) -> dict[str, list[int]]:
+        """The samples of each row of datasets of this project, by the row's `id`."""
+        numbers: dict[str, list[int]] = {}
+        for number, row_id in enumerate(self._table.column("row_id").to_pylist()):
+            if row_id is not None:
+                numbers.setdefault(row_id, []).append(number)
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)

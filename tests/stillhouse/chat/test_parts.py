@@ -45,7 +45,7 @@ def with_template(family: Family, template: str) -> PreTrainedTokenizerBase:
 def learnt(tokenizer: PreTrainedTokenizerBase, message: Any, *parts: Part, tools: Any = None) -> str:
     messages: Any = [{"role": "user", "content": "q"}, {"role": "assistant", **message}]
     (sample,) = render_samples(tokenizer, messages, tools, frozenset(parts))
-    return str(tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained]))
+    return str(tokenizer.decode([token for token, trained in zip(*sample[:2], strict=True) if trained]))
 
 
 @settings(max_examples=100)

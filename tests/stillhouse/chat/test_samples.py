@@ -147,7 +147,8 @@ def test_many_conversations_at_once_give_what_each_gives_one_by_one(
                     render_samples(any_tokenizer, messages, [CALCULATOR_SCHEMA])
             continue
         spans += render_spans(any_tokenizer, messages, [CALCULATOR_SCHEMA])
-    assert tokenise_spans(any_tokenizer, spans) == expected
+    samples = tokenise_spans(any_tokenizer, spans)
+    assert [sample if isinstance(sample, TemplateError) else sample[:2] for sample in samples] == expected
 
 
 def test_spans_name_the_message_that_says_them(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -196,7 +197,7 @@ def test_a_tokenizer_that_begins_texts_with_a_space_is_followed_in_the_whole_tex
     )
     (sample,) = render_samples(tokenizer, QUESTION, None)
     assert sample.token_ids == tokenizer("[INST]the 10: the 10</s>", add_special_tokens=False)["input_ids"]
-    supervised = [token for token, trained in zip(*sample, strict=True) if trained]
+    supervised = [token for token, trained in zip(*sample[:2], strict=True) if trained]
     assert tokenizer.convert_ids_to_tokens(supervised) == ["\u2581the", "\u2581", "10", "</s>"]
 
 

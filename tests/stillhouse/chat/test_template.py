@@ -31,7 +31,7 @@ def conversation(*completions: str) -> list[Message]:
 
 
 def trained_text(tokenizer: PreTrainedTokenizerBase, sample: RenderedSample) -> str:
-    return tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained])
+    return tokenizer.decode([token for token, trained in zip(*sample[:2], strict=True) if trained])
 
 
 @pytest.mark.parametrize(

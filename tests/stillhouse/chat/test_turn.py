@@ -98,7 +98,7 @@ def speaks(byte_level: Callable[..., PreTrainedTokenizerBase]) -> Callable[[str]
 def learnt(tokenizer: PreTrainedTokenizerBase, messages: list[Any]) -> list[str]:
     """The supervised text of each sample."""
     return [
-        tokenizer.decode([token for token, trained in zip(*sample, strict=True) if trained])
+        tokenizer.decode([token for token, trained in zip(*sample[:2], strict=True) if trained])
         for sample in render_samples(tokenizer, messages, None)
     ]
 
@@ -200,6 +200,6 @@ def test_instructions_behind_the_last_turn_are_not_learnt(speaks: Any) -> None:
     tool: Any = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
     (first, second) = render_samples(tokenizer, [USER, CALL, RESULT, ANSWER], [tool])  # type: ignore[list-item]
     learnt = [
-        tokenizer.decode([i for i, trained in zip(*sample, strict=True) if trained]) for sample in (first, second)
+        tokenizer.decode([i for i, trained in zip(*sample[:2], strict=True) if trained]) for sample in (first, second)
     ]
     assert learnt == [f"{WRITTEN_CALL}<|end|>", "A plant.<|end|>"]

@@ -42,7 +42,7 @@ def learnt(tokenizer: Tokenizer, chunk: RenderedChunk) -> list[str]:
 def test_samples_are_those_of_the_conversation_up_to_their_last_target(tokenizer: Tokenizer):
     messages: Any = [*talk("q", "a", "r", "b"), {"role": "user", "content": "unanswered"}]
     (row,) = rendered(tokenizer, messages).batches["train"].to_pylist()
-    ((ids, mask),) = render_samples(tokenizer, messages, None)
+    ((ids, mask, _),) = render_samples(tokenizer, messages, None)
     end = len(row["token_ids"])
     assert (row["token_ids"], row["loss_mask"]) == (ids[:end], mask[:end])
     assert row["loss_mask"][-1]

@@ -51,7 +51,7 @@ def test_samples_stand_source_by_source_in_the_order_of_their_rows(tmp_path: Pat
     assert len(data.train) == 305
     assert len(data.validation) == 0
     for sample, messages in zip(data.train, [*one, *other], strict=True):
-        ((ids, mask),) = render_samples(tokenizer, messages, None)  # type: ignore[arg-type]
+        ((ids, mask, _),) = render_samples(tokenizer, messages, None)  # type: ignore[arg-type]
         end = len(sample.token_ids)
         assert (sample.token_ids, sample.loss_mask) == (ids[:end], mask[:end])
     assert (data.train[0].tag, data.train[304].tag) == ("a", "b")
