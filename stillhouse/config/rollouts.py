@@ -233,7 +233,7 @@ class RolloutsConfig(Section):
     record_top_k: int | None = later_field(None, ge=1)
     """Ask for the most probable tokens at each sampled one (`top_logprobs`), from which `sft.loss: kl` then learns
     without a scoring pass; None asks for none. It is part of a rollout's identity. OpenAI gives up to 20 and vLLM up to
-    its `--max-logprobs`; try 20, at some 100 bytes a token."""
+    its `--max-logprobs`; try 20, at some 110 bytes a token."""
     timeout_s: float | None = Field(default=None, gt=0.0)
     """Wall time of one rollout in seconds, tools included; None sets no limit. Set it where tools can hang: 600 is
     plenty for ten turns."""

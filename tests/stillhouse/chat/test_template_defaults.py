@@ -87,7 +87,7 @@ def test_what_is_learnt_follows_the_prompt_that_the_default_makes(speaking: Spea
     tokenizer = speaking(THINKING.replace("<|end|>", "<|im_end|>"))
     changed = with_template_defaults(tokenizer, {"enable_thinking": False})
     (sample,) = render_samples(changed, [USER, {"role": "assistant", "content": "A plant."}], None)
-    context = changed.decode([token for token, learnt in zip(*sample, strict=True) if not learnt])
+    context = changed.decode([token for token, learnt in zip(*sample[:2], strict=True) if not learnt])
     assert context.startswith(prompt(changed).removesuffix("\n"))
 
 

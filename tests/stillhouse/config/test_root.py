@@ -60,6 +60,17 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
     assert config(**sections).scoring_teacher == expected
 
 
+def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> None:
+    kl = {"loss": "kl", "top_k": 20}
+    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1, which gives no .*\(rollouts\.record_top_k\)"):
+        config(teacher=CHAT, sft=kl)
+    config(teacher=CHAT, sft=kl, rollouts={"record_top_k": 20})
+    for changes in ({"top_k": 21}, {"soft_temperature": 2.0}):
+        with pytest.raises(ValidationError, match=r"rollouts\.record_top_k 20 records, at temperature 1"):
+            config(teacher=CHAT, sft={**kl, **changes}, rollouts={"record_top_k": 20})
+        config(teacher=CHAT, sft={**kl, **changes, "teacher": "embedded:teacher"}, rollouts={"record_top_k": 20})
+
+
 SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "chat", "source": "hf:chat"}]}
 
 

@@ -33,6 +33,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run import run_job
+from stillhouse.training.scoring.run import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Trajectory
 
@@ -167,6 +168,16 @@ def test_only_rows_that_were_not_recorded_are_scored(
     facts, found = scores_of(job)
     assert facts["recorded_rows"] == len(recorded) == facts["rows"] - 1 == len(found) - 1
     assert was_scored(job)
+
+
+def test_a_stage_that_was_killed_writes_the_same_file(new_job: NewJob) -> None:
+    job = new_job("scores")
+    run_job(job, NoProgress())
+    file = job.output_dir / SCORES_FILE
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    run_job(job, NoProgress())
+    assert file.read_bytes() == whole
 
 
 def test_parts_of_messages_are_learnt_from_what_was_recorded_of_all(new_job: NewJob) -> None:
