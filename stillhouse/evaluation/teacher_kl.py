@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from stillhouse.config import RuntimeConfig
-from stillhouse.errors import ConfigError, InputError, StillhouseError
+from stillhouse.errors import ConfigError, InputError, StillhouseError, StoreError
 from stillhouse.evaluation.log_ratio import ScoredSpans
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.types import Trajectory, Turn
@@ -22,6 +22,7 @@ def teacher_kl(
 
     An unbiased estimate of the mean per-token reverse KL along the student's own trajectories, so only for tokens
     sampled at temperature 1 from the whole distribution; a single estimate can fall below zero, its expectation cannot.
+    The teacher's part is in the ledger of scores: answers that were scored before are not scored again.
 
     Returns:
         None at any other temperature, when a turn carries no token ids or sampling log-probabilities, or when nothing
@@ -30,6 +31,7 @@ def teacher_kl(
     Raises:
         InputError: a token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
         ConfigError: the teacher cannot be loaded.
+        StoreError: the ledger cannot be read or written.
         StillhouseError: the process that scores was killed.
     """
     if temperature != 1.0:
@@ -38,8 +40,8 @@ def teacher_kl(
     for trajectory in trajectories:
         if not all(_is_recorded(turn) for turn in trajectory.turns):
             return None
-        spans += merge_turns(trajectory.turns)
-    if not any(span.positions for span in spans):
+        spans += (span for span in merge_turns(trajectory.turns) if span.positions)
+    if not spans:
         return None
     return _score_apart(spans, teacher_ref, runtime)
 
@@ -48,8 +50,8 @@ def _score_apart(spans: Sequence[ScoredSpans], teacher_ref: str, runtime: Runtim
     """`mean_log_ratio` in a process of its own, whose end frees the teacher's memory for whatever is loaded next."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-scoring-") as folder:
         job, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
-        settings = {"device": runtime.device, "num_threads": runtime.num_threads}
-        job.write_bytes(orjson.dumps({"spans": spans, "teacher": teacher_ref, "settings": settings}))
+        settings = runtime.model_dump(mode="json", include={"device", "num_threads", "store", "scratch"})
+        job.write_bytes(orjson.dumps({"spans": spans, "teacher": teacher_ref, "runtime": settings}))
         arguments, variables = [str(job), str(answer)], runtime.thread_variables
         with GuardedProcess("stillhouse.evaluation.log_ratio", arguments, variables, needs_torch=True) as process:
             process.lines.read()
@@ -61,7 +63,8 @@ def _score_apart(spans: Sequence[ScoredSpans], teacher_ref: str, runtime: Runtim
             )
         result = orjson.loads(answer.read_bytes())
     if "error" in result:
-        raise InputError(result["error"]) if result["kind"] == "InputError" else ConfigError(result["error"])
+        kinds = {kind.__name__: kind for kind in (ConfigError, InputError, StoreError)}
+        raise kinds[result["kind"]](result["error"])
     mean: float = result["mean"]
     return mean
 

@@ -12,12 +12,12 @@ import threading
 import time
 import uuid
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count, groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.copier import Copier
@@ -37,6 +37,8 @@ _IDENTITY_DIGITS: Final = 16
 SAME_TEACHER: Final = 0.05
 """Difference in nats a token up to which two answers are those of one model: half-precision servers round differently
 in another batch."""
+
+SequenceT = TypeVar("SequenceT", bound=TokenSequence)
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,23 @@ class ScoreLedger:
                 self._note(self._writer.append(answers, self._top_k))
         except OSError as error:
             raise unwritable(self.folder, error) from error
+
+    def completed(
+        self, sequences: Sequence[SequenceT], score: Callable[[Sequence[SequenceT]], Sequence[SequenceScores]]
+    ) -> list[SequenceScores]:
+        """The scores of all sequences; `score` makes those that are not known, which are then kept.
+
+        Raises:
+            StoreError: it cannot be read or written.
+        """
+        keys = [self.key(sequence) for sequence in sequences]
+        known = self.find(keys)
+        missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
+        if missing:
+            new = dict(zip(missing, score(list(missing.values())), strict=True))
+            self.put(new)
+            known |= new
+        return [known[key] for key in keys]
 
     def close(self) -> None:
         """Ends this process's file; the next answer begins another."""

@@ -12,7 +12,7 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher, SftConfig
 from stillhouse.inference.budget import Budget
-from stillhouse.inference.scoring.ledger import ScoreLedger, open_ledger
+from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
@@ -91,16 +91,7 @@ def _local(
     known_by = {"kind": "local", "model": model_identity(ref), "dtype": dtype, "temperature": sft.soft_temperature}
     probed = probe_local(teacher, tokenizer)
     with open_ledger(store, {**known_by, "quantised": settings.quantised}, probed, sft.top_k) as ledger:
-        yield partial(_scores_of_missing, teacher, ledger)
-
-
-def _scores_of_missing(teacher: Teacher, ledger: ScoreLedger, samples: Sequence[Sample]) -> list[SequenceScores]:
-    keys = [ledger.key(sample) for sample in samples]
-    known = ledger.find(keys)
-    missing = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in known}
-    new = dict(zip(missing, _scores(teacher, list(missing.values())), strict=True))
-    ledger.put(new)
-    return [known.get(key) or new[key] for key in keys]
+        yield partial(ledger.completed, score=partial(_scores, teacher))
 
 
 def _scores(teacher: Teacher, samples: Sequence[Sample]) -> list[SequenceScores]:

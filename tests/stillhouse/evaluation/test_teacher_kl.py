@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +8,8 @@ from transformers import PreTrainedModel
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import InputError
 from stillhouse.evaluation.teacher_kl import merge_turns, teacher_kl
+from stillhouse.inference.scoring.ledger import LEDGER
+from stillhouse.inference.scoring.segments import find_keys
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
@@ -14,7 +17,6 @@ from stillhouse.types import StopReason, Trajectory, Turn
 
 STUDENT = "embedded:student"
 TEACHER = "embedded:teacher"
-RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 
 def made_turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs: Sequence[float]) -> Turn:
@@ -22,6 +24,11 @@ def made_turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs
         "stop", {}, 0.1, "m",
         prompt_ids=list(prompt_ids), completion_ids=list(completion_ids), sampling_logprobs=list(logprobs),
     )  # fmt: skip
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> RuntimeConfig:
+    return RuntimeConfig(store=str(tmp_path / "store"), device="cpu", num_threads=1)
 
 
 def trajectory(*turns: Turn) -> Trajectory:
@@ -50,11 +57,13 @@ def sampled(student: PreTrainedModel) -> list[Trajectory]:
     return rows
 
 
-def test_a_student_that_is_the_teacher_is_at_distance_zero(sampled: list[Trajectory]) -> None:
-    assert teacher_kl(sampled, STUDENT, RUNTIME, temperature=1.0) == pytest.approx(0.0, abs=1e-4)
+def test_a_student_that_is_the_teacher_is_at_distance_zero(sampled: list[Trajectory], runtime: RuntimeConfig) -> None:
+    assert teacher_kl(sampled, STUDENT, runtime, temperature=1.0) == pytest.approx(0.0, abs=1e-4)
 
 
-def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(sampled: list[Trajectory]) -> None:
+def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(
+    sampled: list[Trajectory], runtime: RuntimeConfig
+) -> None:
     teacher = load_model(TEACHER, device="cpu", num_threads=1)
     differences = []
     for turn in (turn for trajectory in sampled for turn in trajectory.turns):
@@ -65,15 +74,33 @@ def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(sampled: list[Tr
             differences.append(logprob - float(logprobs[len(prompt_ids) + place - 1, token]))
     expected = sum(differences) / len(differences)
     assert abs(expected) > 0.01
-    assert teacher_kl(sampled, TEACHER, RUNTIME, temperature=1.0) == pytest.approx(expected, abs=1e-4)
+    assert teacher_kl(sampled, TEACHER, runtime, temperature=1.0) == pytest.approx(expected, abs=1e-4)
 
 
-def test_mean_is_over_tokens_by_hand(student: PreTrainedModel) -> None:
+def test_answers_that_were_scored_before_are_not_scored_again(
+    sampled: list[Trajectory], runtime: RuntimeConfig
+) -> None:
+    def scored() -> list[int]:
+        """Answers in each file of the teacher's ledger."""
+        files = sorted(Path(runtime.store).glob(f"{LEDGER}/*/*.arrows"))
+        return [len(list(find_keys(file))) for file in files]
+
+    first = teacher_kl(sampled[:3], TEACHER, runtime, temperature=1.0)
+    assert scored() == [3]
+    assert teacher_kl(sampled[:3], TEACHER, runtime, temperature=1.0) == first
+    assert scored() == [3]
+    teacher_kl(sampled, TEACHER, runtime, temperature=1.0)
+    assert scored() == [3, 1]
+    teacher_kl(sampled[:1], STUDENT, runtime, temperature=1.0)
+    assert sorted(scored()) == [1, 1, 3], "another teacher has a ledger of its own"
+
+
+def test_mean_is_over_tokens_by_hand(student: PreTrainedModel, runtime: RuntimeConfig) -> None:
     with torch.no_grad():
         logprobs = student(torch.tensor([[4, 6, 8]])).logits[0].log_softmax(-1)
     row = trajectory(made_turn([4], [6, 8], [-1.0, -2.5]))
     by_hand = ((-1.0 - float(logprobs[0, 6])) + (-2.5 - float(logprobs[1, 8]))) / 2
-    assert teacher_kl([row], STUDENT, RUNTIME, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
+    assert teacher_kl([row], STUDENT, runtime, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_turns_that_continue_are_scored_in_one_sequence() -> None:
@@ -99,14 +126,14 @@ def test_a_turn_whose_prompt_was_rendered_anew_starts_its_own_sequence() -> None
         [trajectory(Turn("stop", {}, 0.1, "m", prompt_ids=[1], completion_ids=[2]))],
     ],
 )
-def test_without_recorded_tokens_there_is_no_estimate(rows: list[Trajectory]) -> None:
-    assert teacher_kl(rows, STUDENT, RUNTIME, temperature=1.0) is None
+def test_without_recorded_tokens_there_is_no_estimate(rows: list[Trajectory], runtime: RuntimeConfig) -> None:
+    assert teacher_kl(rows, STUDENT, runtime, temperature=1.0) is None
 
 
-def test_another_temperature_gives_no_estimate(sampled: list[Trajectory]) -> None:
-    assert teacher_kl(sampled, STUDENT, RUNTIME, temperature=0.7) is None
+def test_another_temperature_gives_no_estimate(sampled: list[Trajectory], runtime: RuntimeConfig) -> None:
+    assert teacher_kl(sampled, STUDENT, runtime, temperature=0.7) is None
 
 
-def test_a_token_the_teacher_does_not_know_is_named() -> None:
+def test_a_token_the_teacher_does_not_know_is_named(runtime: RuntimeConfig) -> None:
     with pytest.raises(InputError, match=r"token id 9999999.*share a tokenizer"):
-        teacher_kl([trajectory(made_turn([1], [9999999], [-0.1]))], STUDENT, RUNTIME, temperature=1.0)
+        teacher_kl([trajectory(made_turn([1], [9999999], [-0.1]))], STUDENT, runtime, temperature=1.0)
