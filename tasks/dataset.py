@@ -35,6 +35,7 @@ from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.surprise import measure_surprise
 
 DUPLICATES = Stage("duplicates", version=1)
 DATASET = Stage("dataset", version=2)
@@ -52,6 +53,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)
     difficulty = measure_difficulty(rollouts, config, run)
+    surprise = measure_surprise(rollouts, config, run)
     embeddings = embed(rollouts, config, run)
     duplicates: Artifact = call_stage(
         DUPLICATES,
@@ -61,6 +63,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         duplicates=dataset.duplicates,
         earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
     )
+    measured: JsonObject = {} if surprise is None else {"surprise": surprise}
     artifact: Artifact = call_stage(
         DATASET,
         dataset_task,
@@ -79,6 +82,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
             "metadata": prompts.train_metadata.fingerprint,
             "rollouts": digest([shard.fingerprint for shard in rollouts.shards]),
         },
+        **measured,
     )
     return artifact
 
@@ -129,6 +133,7 @@ def dataset_task(
     lineage: dict[str, str],
     key: str,
     context: RunContext,
+    surprise: Artifact | None = None,
 ) -> Artifact:
     """Applies filters and selection; writes kept and rejected rows, the card and the report."""
     progress().say("choosing rows and writing its report")
@@ -143,6 +148,7 @@ def dataset_task(
             duplicates=part,
             judge=shard_file(judge, index, JUDGE_FILE),
             difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
+            teacher=None if surprise is None else Path(surprise.uri) / surprise.facts["parts"][index],
             embeddings=shard_file(embeddings, index, EMBEDDINGS_FILE),
         )
         for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))

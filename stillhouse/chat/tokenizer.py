@@ -1,10 +1,11 @@
 """Loading a tokenizer, encoding and decoding; the transformers wrapper is bypassed for fast tokenizers."""
 
 from collections.abc import Sequence, Set
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stillhouse.chat.refs import NO_CODE, resolve_model
+from stillhouse.chat.refs import NO_CODE, adapter_base, resolve_model
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template_defaults import with_template_defaults
 from stillhouse.config.section import ChatTemplateKwargs
@@ -109,3 +110,12 @@ def _starts(offsets: list[tuple[int, int]]) -> list[int]:
         starts.append(min(start, end))
         end = max(end, stop)
     return starts
+
+
+def num_positions(ref: str) -> int | None:
+    """Most tokens that a model reads, by its config alone; None where it names none."""
+    from transformers import AutoConfig
+
+    path = resolve_model(ref)
+    config = AutoConfig.from_pretrained(resolve_model(adapter_base(Path(path)) or path), **NO_CODE)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -14,6 +14,7 @@ StageName = Literal[
     "labels",
     "judge",
     "difficulty",
+    "teacher_nll",
     "embeddings",
     "duplicates",
     "dataset",

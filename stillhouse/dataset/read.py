@@ -17,6 +17,7 @@ from stillhouse.dataset.schema import (
     JSON_COLUMNS,
     JSON_LIST_COLUMNS,
     JUDGE_COLUMNS,
+    TEACHER_COLUMNS,
     CandidateShard,
 )
 from stillhouse.errors import InputError
@@ -101,6 +102,7 @@ def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int)
         (shard.candidates, CANDIDATE_COLUMNS),
         (shard.judge, JUDGE_COLUMNS),
         (shard.difficulty, DIFFICULTY_COLUMNS),
+        (shard.teacher, TEACHER_COLUMNS),
         (shard.duplicates, DUPLICATE_COLUMNS),
     )
     num_rows = pq.read_metadata(shard.candidates).num_rows

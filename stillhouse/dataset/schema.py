@@ -119,6 +119,11 @@ DIFFICULTY_COLUMNS: Final = (
 )  # fmt: skip
 """Difficulty for the student."""
 
+TEACHER_COLUMNS: Final = (
+    Column("teacher_nll", Kind.REAL, "mean negative log-likelihood of the row under the teacher, in nats a token"),
+)  # fmt: skip
+"""What the teacher itself says of a row."""
+
 DUPLICATE_COLUMNS: Final = (
     Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
     Column("duplicate_of", Kind.TEXT, "id of the row this one repeats; null if it repeats none"),
@@ -140,7 +145,13 @@ CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 """Columns of a shard of labelled trajectories."""
 
 COLUMNS: Final = (
-    TRAJECTORY_COLUMNS + LABEL_COLUMNS + JUDGE_COLUMNS + DIFFICULTY_COLUMNS + DUPLICATE_COLUMNS + SELECTION_COLUMNS
+    TRAJECTORY_COLUMNS
+    + LABEL_COLUMNS
+    + JUDGE_COLUMNS
+    + DIFFICULTY_COLUMNS
+    + TEACHER_COLUMNS
+    + DUPLICATE_COLUMNS
+    + SELECTION_COLUMNS
 )
 """Columns of a dataset."""
 
@@ -193,6 +204,8 @@ class CandidateShard:
     """Columns `schema.JUDGE_COLUMNS`."""
     difficulty: Path | None = None
     """Columns `schema.DIFFICULTY_COLUMNS`."""
+    teacher: Path | None = None
+    """Columns `schema.TEACHER_COLUMNS`."""
     embeddings: Path | None = None
     """One column `embedding`: a list of float32, all of one length, null where the row has no prompt text."""
     duplicates: Path | None = None

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.refs import NO_CODE, adapter_base, resolve_model
-from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.chat.tokenizer import load_tokenizer, num_positions
 from stillhouse.config import SftConfig, SftSource
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.ledger import ScoreLedger
@@ -50,7 +49,7 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
     data = load_data(
         all_sources(job.dataset_folder, sft),
         tokenizer,
-        Rendering.of(sft, sample_length(job.student.max_length, _num_positions(job.student_ref))),
+        Rendering.of(sft, sample_length(job.student.max_length, num_positions(job.student_ref))),
         work_dir=job.work_dir,
         num_processes=job.runtime.label_processes,
         ranks=ranks,
@@ -172,10 +171,3 @@ def _scores_of_others(
         sums.hard,
         sums.rows,
     )
-
-
-def _num_positions(ref: str) -> int | None:
-    """As `Student.max_context`, without loading the model."""
-    path = resolve_model(ref)
-    config = AutoConfig.from_pretrained(resolve_model(adapter_base(Path(path)) or path), **NO_CODE)
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
