@@ -40,7 +40,7 @@ class LocalScorer:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         known_by = {"kind": "local", "model": model_identity(ref), "dtype": "auto", "device": device}
         store = ArtifactStore(runtime.store, runtime.scratch)
-        # The identity tells the weights, so that no probe has to.
+        # The identity tells the weights, as in the keys of stages, so that no probe has to.
         self._ledger: ScoreLedger = self._stack.enter_context(open_ledger(store, known_by, probe=[]))
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
@@ -60,7 +60,13 @@ class LocalScorer:
     def close(self) -> None:
         """Frees the model and ends its part of the ledger."""
         self._stack.close()
-        self._model = None
+        if self._model is not None:
+            import torch
+
+            self._model = None
+            # Another process may serve or train next on the same device.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     def _score(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
         from stillhouse.serving.models import load_model

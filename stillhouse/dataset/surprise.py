@@ -11,6 +11,7 @@ import numpy as np
 from stillhouse.config import RuntimeConfig
 from stillhouse.dataset.schema import TEACHER_COLUMNS
 from stillhouse.dataset.table import TableWriter
+from stillhouse.errors import InputError
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.types import Model, StopReason, Trajectory
 
@@ -50,6 +51,7 @@ class TeacherSurprise:
 
         Raises:
             ConfigError: the teacher cannot be loaded.
+            InputError: what was recorded of a row is damaged.
             StoreError: the ledger cannot be read or written.
         """
         values = [_recorded_nll(trajectory) for trajectory in trajectories]
@@ -91,7 +93,11 @@ def _recorded_nll(trajectory: Trajectory) -> float | None:
     packed = [turn.top_logprobs for turn in trajectory.turns if turn.top_logprobs is not None]
     if not packed or len(packed) < len(trajectory.turns):
         return None
-    return _mean_nll(np.concatenate([TopTokens.unpack(text).logprobs_N for text in packed]).tolist())
+    try:
+        logprobs = [TopTokens.unpack(text).logprobs_N for text in packed]
+    except ValueError as error:
+        raise InputError(f"trajectory {trajectory.rollout_key}: its top_logprobs are damaged: {error}") from error
+    return _mean_nll(np.concatenate(logprobs).tolist())
 
 
 def _samples(

@@ -1,13 +1,15 @@
 """Scores that rows came with: what their teacher found most probable while it wrote them (`rollouts.record_top_k`).
 
 They serve a sample whose learnt tokens, as the student renders them, are those that were sampled: by their ids where
-the endpoint gave ids, else by their bytes, which the student's tokenizer may cut the same way. Its end-of-turn token,
-which most chat endpoints do not return, is then a hard target: all of the mass is on it.
+the endpoint gave ids, else by their bytes, which the student's tokenizer may cut the same way. What the student's
+template writes around them (its end-of-turn token, which most chat endpoints do not return, or a header that the
+teacher's does not have) is then a hard target: all of the mass is on it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -20,6 +22,10 @@ from stillhouse.inference.top_tokens import UNKNOWN, TopTokens
 from stillhouse.training.model.token_bytes import token_spellings
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import Sample
+
+_MAX_HEADER: Final = 8
+"""Most tokens of a template's own between the generation prompt and what was sampled: an empty thought of Qwen3 has
+4, `<|channel|>final<|message|>` of gpt-oss 3."""
 
 
 class RecordedScores:
@@ -77,25 +83,32 @@ class RecordedScores:
 
     def hard(self, sample: Sample) -> SequenceScores:
         """Scores of a teacher that is certain of each target: the KL from it is the cross-entropy."""
-        targets = [token for token, is_target in zip(sample.token_ids, sample.loss_mask, strict=True) if is_target]
+        return self._hard(list(compress(sample.token_ids, sample.loss_mask)))
+
+    def _hard(self, targets: Sequence[int]) -> SequenceScores:
         shape = (len(targets), self.top_k)
         ids_NK, logprobs_NK = np.full(shape, UNKNOWN, np.int32), np.full(shape, LEAST_LOGPROB)
         ids_NK[:, 0], logprobs_NK[:, 0] = targets, 0.0
         return SequenceScores([0.0] * len(targets), TopLogprobs.rounded(_filled(ids_NK), logprobs_NK))
 
     def _of_turn(self, turn: TopTokens, ids: Sequence[int], targets: Sequence[int]) -> SequenceScores | None:
-        """Scores of the `targets` of a message of which `ids` are the tokens."""
-        num_sampled = len(turn.tokens_N)
-        read = list(ids[: targets[-1] + 1])
-        is_ended = len(read) == num_sampled + 1 and read[-1] in self._special
-        if is_ended:
-            ending = read.pop()
-        if turn.top.ids_NK.shape[1] < self.top_k or read != turn.tokens_N[: len(read)].tolist():
+        """Scores of the `targets` of a message with the tokens `ids`; hard ones before and behind what was sampled."""
+        read, sampled = list(ids[: targets[-1] + 1]), turn.tokens_N.tolist()
+        first = _place(read, sampled)
+        if first is None or turn.top.ids_NK.shape[1] < self.top_k:
             return None
-        places = targets[:-1] if is_ended else targets
+        end = first + len(sampled)
+        if len(read) > end + 1 or not self._special.issuperset(read[end:]):
+            return None
+        places = [target - first for target in targets if first <= target < end]
         top = TopLogprobs(turn.top.ids_NK[places], turn.top.logprobs_NK[places], turn.top.log_tail_N[places])
-        scores = SequenceScores(turn.logprobs_N[places].tolist(), self._best(top))
-        return joined([scores, self.hard(Sample([ending], [True], ""))]) if is_ended else scores
+        return joined(
+            [
+                self._hard([read[target] for target in targets if target < first]),
+                SequenceScores(turn.logprobs_N[places].tolist(), self._best(top)),
+                self._hard([read[target] for target in targets if target >= end]),
+            ]
+        )
 
     def _best(self, top: TopLogprobs) -> TopLogprobs:
         """The best of those that the student has a token for; the mass of the rest goes to the others."""
@@ -118,6 +131,15 @@ class RecordedScores:
         ids = np.array([*(self._ids.get(spelling, UNKNOWN) for spelling in turn.spellings), UNKNOWN], np.int32)
         top = TopLogprobs(ids[turn.top.ids_NK], turn.top.logprobs_NK, turn.top.log_tail_N)
         return TopTokens(ids[turn.tokens_N], turn.logprobs_N, top, None)
+
+
+def _place(ids: Sequence[int], sampled: Sequence[int]) -> int | None:
+    """Where the sampled tokens begin in a message: behind a header all of them, at its start as many as it has."""
+    for first in range(min(_MAX_HEADER, len(ids) - 1) + 1):
+        part = ids[first : first + len(sampled)]
+        if part == sampled[: len(part)] and (first == 0 or len(part) == len(sampled)):
+            return first
+    return None
 
 
 def num_hard(top: TopLogprobs) -> int:

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.samples import MessageStart
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import DatasetConfig, RolloutsConfig, RuntimeConfig, ToolsConfig
 from stillhouse.dataset.build import build_dataset
@@ -21,7 +22,7 @@ from stillhouse.errors import TrainingError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import open_journal
 from stillhouse.inference.scoring.ledger import LEDGER, ScoreLedger
-from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts.collector import RolloutCollector
@@ -33,9 +34,10 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run import run_job
+from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.scoring.run import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
-from stillhouse.types import JsonObject, Prompt, Trajectory
+from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
 
 NewJob = Callable[..., TrainJob]
 TOP_K = 8
@@ -251,6 +253,36 @@ def test_hard_targets_cost_a_student_the_cross_entropy(
     [step] = trained(new_job("sft", "sft", fields, dataset_weight=0.0, sources=sources))
     assert len(recorded) == 6
     assert step["sft/forward_kl"] == pytest.approx(step["sft/nll"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "num_scored"),
+    [
+        ([5, 10, 11, 12, 2], 3),
+        ([5, 613, 10, 11, 12], 3),
+        ([10, 11, 12], 3),
+        ([10, 11], 2),
+        ([5, 10, 11], None),
+        ([10, 11, 13, 2], None),
+        ([10, 11, 12, 9], None),
+        ([10, 11, 12, 2, 2], None),
+        ([5] * 9 + [10, 11, 12], None),
+    ],
+)
+def test_what_a_template_writes_around_the_sampled_tokens_is_a_hard_target(
+    student: PreTrainedTokenizerBase, ids: list[int], num_scored: int | None
+) -> None:
+    tokens = np.array([10, 11, 12], np.int32)
+    top = TopLogprobs.rounded(np.array([[10, 20], [11, 20], [12, 20]]), np.log(np.full((3, 2), 0.4)))
+    turn = TopTokens(tokens, np.log(np.full(3, 0.4)).astype(np.float32), top, None)
+    sample = Sample([1, *ids], [False] + [True] * len(ids), "p")
+    scores = RecordedScores(student, 2).scores(sample, [MessageStart(1, 1)], {1: turn})
+    assert (scores is None) is (num_scored is None)
+    if scores is not None:
+        assert scores.top is not None
+        assert scores.top.ids_NK[:, 0].tolist() == ids
+        assert len(scores.logprobs) - num_hard(scores.top) == num_scored
+        assert [bool(logprob) for logprob in scores.logprobs] == [token in (10, 11, 12) for token in ids]
 
 
 def test_a_dataset_of_which_nothing_serves_the_student_is_refused_without_a_teacher(
