@@ -60,7 +60,11 @@ class TopTokens:
         Raises:
             ValueError: the text is another.
         """
-        return cls.of_bytes(base64.b64decode(text, validate=True))
+        try:
+            packed = base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise ValueError(f"expected packed log-probabilities, saw {text[:20]!r}: {error}") from error
+        return cls.of_bytes(packed)
 
     @classmethod
     def of_bytes(cls, packed: bytes) -> Self:
