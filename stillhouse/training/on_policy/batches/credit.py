@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
+from stillhouse.training.on_policy.batches.balance import balanced
 from stillhouse.training.on_policy.batches.batch import SKIPPED_TOKENS
 from stillhouse.training.on_policy.masks import at_sampled_tokens, without_first
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -70,11 +71,11 @@ def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> lis
         constant                    N / (B * max_tokens)    sum over B * max_tokens (Dr. GRPO, arXiv 2503.20783)
         token_sum                   N                       sum over all tokens
 
-    Trajectories without a sampled token do not count.
+    Trajectories without a sampled token do not count. `on_policy.balance` then shares the loss among several teachers.
 
     Args:
         samples: all of one optimiser step, of every rank.
-        config: aggregation and max_tokens.
+        config: aggregation, balance and max_tokens.
     """
     counts = [sum(sample.loss_mask) for sample in samples]
     num_tokens, num_trajectories = sum(counts), sum(count > 0 for count in counts)
@@ -92,7 +93,8 @@ def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> lis
             case "token_sum":
                 return float(num_tokens)
 
-    return [
+    weighted = [
         replace(sample, weight=weight(count)) if count else sample
         for sample, count in zip(samples, counts, strict=True)
     ]
+    return balanced(weighted, config)

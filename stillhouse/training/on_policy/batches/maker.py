@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.batches.balance import balanced, teacher_shares
+from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights, without_first_tokens
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
@@ -132,7 +132,7 @@ class BatchMaker:
         parts: list[list[ScoredSample]] = [[] for _ in range(self.config.num_substeps)]
         for sample in samples:
             parts[part_of[sample.prompt_id]].append(sample)
-        return [balanced(with_weights(part, self.config), self.config) for part in parts]
+        return [with_weights(part, self.config) for part in parts]
 
     def _measure_shares(self, parts: Sequence[Sequence[ScoredSample]]) -> dict[str, float]:
         """teacher_share/NAME: part of the weights of the batch, of several teachers."""

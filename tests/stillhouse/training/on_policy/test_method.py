@@ -219,6 +219,9 @@ def test_teachers_of_few_tokens_have_an_equal_share_of_each_substep_in_whatever_
     shares = new_method(**settings).batch(0).metrics
     assert shares["teacher_share/one"] + shares["teacher_share/two"] == pytest.approx(1.0)
     assert shares["teacher_share/two"] < 0.45
+    kept = new_method(balance="teachers", token_weights={"by": "entropy"}, **settings).batch(0)
+    scored = [sample for sample in kept.samples if isinstance(sample, ScoredSample)]
+    assert teacher_shares(scored) == pytest.approx({"one": 0.5, "two": 0.5}), "shares are of the tokens that are kept"
     finals = []
     for microbatch_tokens in (1, 100_000):
         method = new_method(balance="teachers", microbatch_tokens=microbatch_tokens, **settings)
