@@ -4,11 +4,12 @@ Where `runtime.training_deployment` names a deployment, that process belongs to 
 """
 
 from pathlib import Path
+from typing import Final
 
 from prefect import task
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import DistillConfig, OnPolicyConfig, Placebo, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
@@ -26,6 +27,11 @@ from tasks.training_job import run_training_job
 SFT = Stage("sft", version=2)
 STUDENT_ROLLOUTS = Stage("student_rollouts", version=1)
 ON_POLICY = Stage("on_policy", version=5)
+PLACEBOS: Final[dict[Placebo, Stage]] = {
+    # Each is an on-policy training, whose behaviour they share.
+    "shuffled": Stage("placebo_shuffled", version=ON_POLICY.version),
+    "constant": Stage("placebo_constant", version=ON_POLICY.version),
+}
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -47,9 +53,15 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
     return trained_student("sft", artifact)
 
 
-def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
-    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
-    settings = config.on_policy
+def train_on_policy(
+    start: Model, prompts: PromptSets, config: DistillConfig, run: Run, *, placebo: Placebo | None = None
+) -> Model:
+    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand.
+
+    With a `placebo` in place of the teacher's scores, it is an arm of `promotion.placebo`.
+    """
+    settings = config.on_policy if placebo is None else config.promotion.placebo.settings(config.on_policy)
+    stage = ON_POLICY if placebo is None else PLACEBOS[placebo]
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
     inputs: JsonObject = {
@@ -66,14 +78,17 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         "system_prompt": config.rollouts.system_prompt,
         "rules": TurnRules.of(config.rollouts),
     }
+    if placebo is not None:
+        inputs["placebo"] = placebo
     deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
     further = measured if settings.generate_every_steps else {}
     if settings.source == "rollouts":
         sampled = {**inputs, "on_policy": settings.without_optimiser, "trains": False}
-        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, **sampled)
-    artifact = call_stage_on(deployment, ON_POLICY, on_policy_task, run, **inputs, **further)
-    return trained_student("on_policy", artifact)
+        label = STUDENT_ROLLOUTS.name if placebo is None else f"{STUDENT_ROLLOUTS.name} of {stage.name}"
+        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, label=label, **sampled)
+    artifact = call_stage_on(deployment, stage, on_policy_task, run, **inputs, **further)
+    return trained_student(stage.name, artifact)
 
 
 @task(name="sft", **CACHED_STAGE)
@@ -119,12 +134,15 @@ def on_policy_task(
     held_out_metadata: Artifact | None = None,
     rollouts: Artifact | None = None,
     trains: bool = True,
+    placebo: Placebo | None = None,
 ) -> Artifact:
     """Trains on the student's own samples, or only has them made and scored; resumes like SFT."""
-    stage = ON_POLICY if trains else STUDENT_ROLLOUTS
+    trained = ON_POLICY if placebo is None else PLACEBOS[placebo]
+    stage = trained if trains else STUDENT_ROLLOUTS
     job = {
-        "method": stage.name,
+        "method": (ON_POLICY if trains else STUDENT_ROLLOUTS).name,
         "on_policy": on_policy,
+        "placebo": placebo,
         "prompts_file": str(prompts_file(prompts)),
         "metadata_file": str(metadata_file(metadata)),
         "held_out_file": held_out and str(prompts_file(held_out)),
@@ -136,5 +154,5 @@ def on_policy_task(
         "budget": remaining_budget(context.run_id, context.budget),
         "rules": rules,
     }
-    runtime, logged_as = context.runtime.in_one_process, "student" if trains else None
+    runtime, logged_as = context.runtime.in_one_process, "student" if stage is ON_POLICY else None
     return run_training_job(job, start, student, stage, key, context, runtime, logged_as=logged_as)

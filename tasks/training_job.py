@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from stillhouse.config import RuntimeConfig, StudentConfig
+from stillhouse.progress.state import Fact
 from stillhouse.store import digest
 from stillhouse.training.job import TrackingTarget, TrainJob
 from stillhouse.training.launch.launch import train
@@ -59,7 +60,7 @@ def run_training_job(
 
         def fill(folder: Path) -> tuple[int, JsonObject]:
             filled = job.model_copy(update={"work_dir": work_dir, "output_dir": folder, "tracking": tracking})
-            facts = train(filled, progress())
+            facts = train(filled, _ProgressOf(stage.name))
             return facts.get("rows", 0), {**facts, "mlflow_run_id": record.run_id}
 
         artifact = context.store.write(stage.name, digest(key), fill)
@@ -70,3 +71,14 @@ def run_training_job(
     # The complete result is in the store: checkpoints are no longer needed.
     shutil.rmtree(work_dir, ignore_errors=True)
     return artifact
+
+
+class _ProgressOf:
+    """Shows the progress of a training under the name of its stage, where several stages train by one method."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        """See `stillhouse.progress.state.Progress`."""
+        progress().update(self._stage, done, total, **facts)

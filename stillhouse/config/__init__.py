@@ -17,6 +17,7 @@ from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
+from stillhouse.config.placebo import Placebo, PlaceboConfig
 from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
@@ -55,6 +56,8 @@ __all__ = [
     "NamedSource",
     "OnPolicyConfig",
     "OnPolicyTeacher",
+    "Placebo",
+    "PlaceboConfig",
     "PromotionConfig",
     "PromptSource",
     "PromptsConfig",

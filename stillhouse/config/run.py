@@ -23,6 +23,8 @@ StageName = Literal[
     "sft",
     "student_rollouts",
     "on_policy",
+    "placebo_shuffled",
+    "placebo_constant",
     "evaluation",
     "comparison",
 ]

@@ -14,7 +14,7 @@ from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
 
 LOWER_IS_BETTER: Final[frozenset[Metric]] = frozenset({"mean_completion_tokens", "truncated_share"})
-_BY_TAG: Final[tuple[Metric, ...]] = ("accuracy", "reward")
+_DECIDING: Final[tuple[Metric, ...]] = ("accuracy", "reward")
 
 Values = Mapping[Metric, Mapping[str, float]]
 """A model's values by metric and prompt id."""
@@ -72,6 +72,10 @@ class MetricComparison:
         }
 
 
+Against = Mapping[str, Mapping[str, Sequence[MetricComparison]]]
+"""Comparisons of models with rivals: lines by the model's name and the rival's."""
+
+
 def prompt_values(
     trajectories: Iterable[Trajectory],
     metadata: Mapping[str, PromptMetadata],
@@ -104,13 +108,35 @@ def compare_models(
     lines = []
     for name in (name for name in models if name != reference):
         for metric, values in models[name].items():
-            known = {tag for prompt in values if (tag := tags.get(prompt)) is not None} if metric in _BY_TAG else set()
+            known = (
+                {tag for prompt in values if (tag := tags.get(prompt)) is not None} if metric in _DECIDING else set()
+            )
             for tag in (None, *sorted(known)):
                 part = {prompt: value for prompt, value in values.items() if tag in (None, tags.get(prompt))}
                 difference = paired_difference(part, models[reference].get(metric, {}), confidence=confidence)
                 if difference is not None:
                     lines.append(MetricComparison(name, metric, tag, difference))
     return lines
+
+
+def compare_with_rivals(
+    models: Mapping[str, Values], rivals: Mapping[str, Sequence[str]], *, confidence: float
+) -> Against:
+    """Models against rivals of their own, by the metrics that decide a promotion and over all prompts.
+
+    `rivals` are names among `models`, by the name of the model that is compared with them.
+    """
+
+    def deciding(name: str) -> Values:
+        return {metric: values for metric, values in models[name].items() if metric in _DECIDING}
+
+    return {
+        name: {
+            rival: compare_models({name: deciding(name), rival: deciding(rival)}, rival, {}, confidence=confidence)
+            for rival in its_rivals
+        }
+        for name, its_rivals in rivals.items()
+    }
 
 
 def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:

@@ -1,7 +1,7 @@
 """Comparison: each model of a run with the champion, or with the base if there is none, on the held-out prompts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +9,14 @@ from prefect import task
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
-from stillhouse.evaluation.comparison import MetricComparison, compare_models, line_of, prompt_values
+from stillhouse.evaluation.comparison import (
+    Against,
+    MetricComparison,
+    compare_models,
+    compare_with_rivals,
+    line_of,
+    prompt_values,
+)
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
@@ -26,6 +33,8 @@ from tasks.sampling import TRAJECTORIES_FILE
 
 COMPARISON = Stage("comparison", version=1)
 LINES_FILE: Final = "comparison.jsonl"
+RIVALS_FILE: Final = "rivals.jsonl"
+"""Rows of a student, a rival and the lines of their comparison; only where there are rivals."""
 _LINES: Final = TypeAdapter(list[MetricComparison])
 
 
@@ -39,12 +48,21 @@ class ComparedModels:
     lines: list[MetricComparison]
     evaluations: dict[str, JsonObject]
     """Metrics of `stillhouse.evaluation.measure` by model."""
+    against: Against = field(default_factory=dict)
+    """Comparisons of the students that have rivals with these."""
 
 
 def compare(
-    base: Model, champion: Registered | None, students: Sequence[Model], prompts: PromptSets, run: Run
+    base: Model,
+    champion: Registered | None,
+    students: Sequence[Model],
+    prompts: PromptSets,
+    run: Run,
+    rivals: Sequence[Model] = (),
 ) -> ComparedModels:
     """Evaluates base, champion, students and teacher on the held-out prompts and compares them prompt by prompt.
+
+    `rivals` are evaluated as well, and the last of `students` is compared with each of them too.
 
     Raises:
         InputError: no prompt was held out.
@@ -52,7 +70,11 @@ def compare(
     """
     champions = [] if champion is None else [champion.model]
     reference = base if champion is None else champion.model
-    models = [base, *champions, *students, teacher_model(run.config.teacher)]
+    models = [base, *champions, *students]
+    models += [rival for rival in rivals if rival not in models] + [teacher_model(run.config.teacher)]
+    # A rival that is the reference has its comparison.
+    names = [rival.name for rival in rivals if rival.name != reference.name]
+    further: JsonObject = {"rivals": {students[-1].name: names}} if names else {}
     evaluations = [evaluate(model, prompts, run.config, run) for model in models]
     artifact: Artifact = call_stage(
         COMPARISON,
@@ -65,9 +87,11 @@ def compare(
         confidence=run.config.evaluation.confidence,
         tools=run.config.tools if run.config.tools.rewards_file else None,
         rewards_sha256=rewards_digest(run.config.tools),
+        **further,
     )
     figures = {model.name: evaluation.facts for model, evaluation in zip(models, evaluations, strict=True)}
-    return ComparedModels(reference, champion, students, read_lines(artifact), figures)
+    against = _read_rivals(artifact) if names else {}
+    return ComparedModels(reference, champion, students, read_lines(artifact), figures, against)
 
 
 @task(name="comparison", **CACHED_STAGE)
@@ -81,8 +105,12 @@ def comparison_task(
     rewards_sha256: str | None,
     key: str,
     context: RunContext,
+    rivals: dict[str, list[str]] | None = None,
 ) -> Artifact:
-    """Verifies the answers of each model, and compares it with the reference on the prompts that both answered."""
+    """Verifies the answers of each model, and compares it with the reference on the prompts that both answered.
+
+    `rivals` names by student the models that it is compared with beside the reference.
+    """
     prompt_metadata = read_metadata(metadata_file(metadata))
     values = {}
     for name, evaluation in zip(models, evaluations, strict=True):
@@ -101,11 +129,34 @@ def comparison_task(
             line = line_of(lines, name, metric)
             if line is not None:
                 facts |= {f"{name}/{metric}_difference": line.difference.difference, f"{name}/{metric}_p": line.p}
-    return context.store.write(
-        COMPARISON.name, digest(key), lambda folder: (write_jsonl(folder / LINES_FILE, lines), facts)
-    )
+    against = compare_with_rivals(values, rivals or {}, confidence=confidence)
+    rows = [
+        {"student": name, "rival": rival, "lines": of_rival}
+        for name, by_rival in against.items()
+        for rival, of_rival in by_rival.items()
+    ]
+    for name, rival, line in ((row["student"], row["rival"], line) for row in rows for line in row["lines"]):
+        prefix = f"{name}/{line.metric}"
+        facts |= {
+            f"{prefix}_difference_to/{rival}": line.difference.difference,
+            f"{prefix}_p_to/{rival}": line.p,
+        }
+
+    def fill(folder: Path) -> tuple[int, JsonObject]:
+        if rows:
+            write_jsonl(folder / RIVALS_FILE, rows)
+        return write_jsonl(folder / LINES_FILE, lines), facts
+
+    return context.store.write(COMPARISON.name, digest(key), fill)
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
     """The lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))
+
+
+def _read_rivals(comparison: Artifact) -> Against:
+    against: dict[str, dict[str, list[MetricComparison]]] = {}
+    for row in read_jsonl(Path(comparison.uri) / RIVALS_FILE):
+        against.setdefault(row["student"], {})[row["rival"]] = _LINES.validate_python(row["lines"])
+    return against

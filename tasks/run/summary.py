@@ -72,7 +72,8 @@ def _result(stage: StageOutcome) -> str:
     steps = "1 step" if facts.get("steps") == 1 else "{steps} steps"
     left_out = _LEFT_OUT.get(stage.name, _LEFT_OUT["training"])
     rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
-    return _RESULTS.get(stage.name, steps).format_map(facts) + "".join(rest)
+    # Rollouts of a placebo are named after it.
+    return _RESULTS.get(stage.name.partition(" of ")[0], steps).format_map(facts) + "".join(rest)
 
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:

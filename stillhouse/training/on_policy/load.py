@@ -146,6 +146,7 @@ def load_maker(
         pages.show,
         groups=None if _is_repeatable(config, student) else batches,
         last_metrics=lambda index: read_batch_metrics(batch_path(batches, index - 1)) if index else None,
+        placebo=job.placebo,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}

@@ -1,0 +1,132 @@
+"""Placebos over seeds: does promotion turn an uninformative teacher down, and accept the demo's?
+
+Claim
+    With `promotion.placebo`, a student that was trained on-policy is promoted if its teacher told it something, and
+    else at most at the nominal rate.
+
+Measured
+    On-policy distillation of `configs/demo.yaml` from the base, without SFT, once a teacher and a seed, as
+    `stillhouse distill` runs it, with the decision of the run. Three teachers: `demo`, the demo's; `noise`, the student
+    itself with Gaussian noise on its weights, of a twentieth of each tensor's standard deviation; `random`, the
+    student's architecture with weights drawn anew. A seed is that of the training and of the teacher's weights.
+    Accuracies are shares of held-out prompts. All runs share a store: what is there already is not trained again, so
+    that a benchmark which was stopped goes on.
+
+Learnt
+    TODO
+"""
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from benchmarks.frame.rounds import argument_parser, publish, spread
+from stillhouse.config import load_config
+from tasks.server.environment import quiet_console, set_defaults
+
+Teacher = Literal["demo", "noise", "random"]
+
+_NOISE: Final = 0.05
+"""Standard deviation of the noise, as a share of that of the tensor it is added to."""
+_STUDENT: Final = "embedded:student"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceboRun:
+    """One training, its placebos and the decision."""
+
+    teacher: Teacher
+    seed: int
+    promoted: bool
+    verdict: str
+    accuracies: dict[str, float | None]
+    """By model: base, on_policy, placebo_shuffled, placebo_constant."""
+
+
+def table(runs: Sequence[PlaceboRun]) -> list[str]:
+    """A row for each teacher: how many students were promoted, and median and range of accuracies in percent."""
+    models = list(runs[0].accuracies)
+    rows = [f"{'teacher':<8} {'promoted':<9}" + "".join(f"{model:<24}" for model in models)]
+    for teacher in dict.fromkeys(run.teacher for run in runs):
+        mine = [run for run in runs if run.teacher == teacher]
+        shares = [spread([100 * (run.accuracies[model] or 0.0) for run in mine]) for model in models]
+        figures = [f"{share.median:.1f} ({share.low:.1f}..{share.high:.1f})" for share in shares]
+        promoted = f"{sum(run.promoted for run in mine)} of {len(mine)}"
+        rows.append(f"{teacher:<8} {promoted:<9}" + "".join(f"{figure:<24}" for figure in figures))
+    return [row.rstrip() for row in rows]
+
+
+def uninformative(teacher: Teacher, seed: int, folder: Path) -> Path:
+    """The folder of a teacher that knows nothing, written below `folder` if it is not there."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.serving.models import load_model
+
+    place = folder / f"{teacher}-{seed}"
+    if (place / "tokenizer_config.json").is_file():
+        return place
+    torch.manual_seed(seed)
+    model = load_model(_STUDENT, device="cpu", dtype="float32")
+    if teacher == "random":
+        model = AutoModelForCausalLM.from_config(model.config)
+    else:
+        with torch.no_grad():
+            for weights in model.parameters():
+                # A tensor of equal values, such as a norm's, has no spread to go by.
+                scale = weights.std() if weights.numel() > 1 else 0.0
+                weights += _NOISE * scale * torch.randn_like(weights)
+    model.save_pretrained(place)
+    load_tokenizer(_STUDENT).save_pretrained(place)
+    return place
+
+
+def run_one(config_path: Path, overrides: Sequence[str], store: Path, teacher: Teacher, seed: int) -> PlaceboRun:
+    """One run of the flow, in this process.
+
+    Raises:
+        StillhouseError: the config is wrong or the run failed.
+    """
+    # Before Prefect is imported, which reads them once.
+    os.environ.setdefault("PREFECT_HOME", str((store / "prefect").absolute()))
+    set_defaults()
+    quiet_console()
+    from flows.distill import distill
+
+    settings = [f"runtime.store={store}", "sft.enabled=false", f"on_policy.seed={seed}"]
+    if teacher != "demo":
+        settings.append(f"on_policy.teacher={uninformative(teacher, seed, store / 'teachers')}")
+    # A registry of its own, so that each begins without a champion.
+    settings += [f"tracking.register_as=placebo-{teacher}-{seed}", "promotion.enabled=true"]
+    settings.append("promotion.placebo.enabled=true")
+    published = distill(load_config(config_path, [*settings, *overrides]))
+    verdict = str(published.promotion)
+    accuracies = {name: facts["accuracy"] for name, facts in published.evaluations.items() if name != "teacher"}
+    return PlaceboRun(teacher, seed, "is the new champion" in verdict, verdict, accuracies)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--store", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--teachers", nargs="+", default=list(get_args(Teacher)), choices=get_args(Teacher))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    chosen = parser.parse_args(arguments)
+    runs = []
+    for teacher in chosen.teachers:
+        for seed in chosen.seeds:
+            # As from the shell, each in a process of its own.
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                runs.append(pool.apply(run_one, (chosen.config, chosen.overrides, chosen.store, teacher, seed)))
+            print(f"{teacher} {seed}: {runs[-1].verdict}", flush=True)
+    publish(table(runs), {"runs": [asdict(run) for run in runs]}, chosen.json)
+
+
+if __name__ == "__main__":
+    main()
