@@ -64,7 +64,7 @@ def paired_difference(
     ours, theirs = (np.array([values[prompt] for prompt in shared]) for values in (model, reference))
     differences = ours - theirs
     is_binary = bool(np.isin([ours, theirs], (0.0, 1.0)).all())
-    p_higher, p_lower = _mcnemar(differences) if is_binary else _permutation(differences)
+    p_higher, p_lower = mcnemar(differences) if is_binary else _permutation(differences)
     low, high = _bootstrap(differences, confidence)
     return Difference(
         num_prompts=len(shared),
@@ -79,7 +79,8 @@ def paired_difference(
     )
 
 
-def _mcnemar(differences: "np.ndarray") -> tuple[float, float]:
+def mcnemar(differences: "np.ndarray") -> tuple[float, float]:
+    """One-sided p upwards and downwards of differences of -1, 0 and 1, one a prompt."""
     from scipy.stats import binomtest
 
     num_won, num_lost = int((differences > 0).sum()), int((differences < 0).sum())
