@@ -11,7 +11,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo bench-placebo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -128,6 +128,10 @@ bench-science: setup
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
 	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
+
+## bench-placebo  promotion with placebos over seeds: uninformative teachers are turned down, the demo's is accepted
+bench-placebo: setup
+	$(BIN)/python -m benchmarks.placebo --json runs/bench/placebo.json
 
 ## gpu        everything that only a GPU can show, in 9 minutes; again goes on with what is missing
 gpu: setup

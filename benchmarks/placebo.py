@@ -5,8 +5,8 @@ Claim
     else at most at the nominal rate.
 
 Measured
-    On-policy distillation of `configs/demo.yaml` from the base, without SFT, once a teacher and a seed, as
-    `stillhouse distill` runs it, with the decision of the run. Three teachers: `demo`, the demo's; `noise`, the student
+    On-policy distillation of `configs/demo.yaml` from the base, without SFT and in half of its steps, once a teacher
+    and a seed, as `stillhouse distill` runs it, with the decision of the run. Three teachers: `demo`, the demo's; `noise`, the student
     itself with Gaussian noise on its weights, of a twentieth of each tensor's standard deviation; `random`, the
     student's architecture with weights drawn anew. A seed is that of the training and of the teacher's weights.
     Accuracies are shares of held-out prompts. All runs share a store: what is there already is not trained again, so
@@ -32,6 +32,8 @@ Teacher = Literal["demo", "noise", "random"]
 _NOISE: Final = 0.05
 """Standard deviation of the noise, as a share of that of the tensor it is added to."""
 _STUDENT: Final = "embedded:student"
+_SHORT: Final = ("sft.enabled=false", "on_policy.num_steps=30", "evaluation.max_prompts=150")
+"""What makes a run of the demo short enough for many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def run_one(config_path: Path, overrides: Sequence[str], store: Path, teacher: T
     quiet_console()
     from flows.distill import distill
 
-    settings = [f"runtime.store={store}", "sft.enabled=false", f"on_policy.seed={seed}"]
+    settings = [f"runtime.store={store}", *_SHORT, f"on_policy.seed={seed}"]
     if teacher != "demo":
         settings.append(f"on_policy.teacher={uninformative(teacher, seed, store / 'teachers')}")
     # A registry of its own, so that each begins without a champion.
