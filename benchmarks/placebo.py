@@ -6,11 +6,11 @@ Claim
 
 Measured
     On-policy distillation of `configs/demo.yaml` from the base, without SFT and in half of its steps, once a teacher
-    and a seed, as `stillhouse distill` runs it, with the decision of the run. Three teachers: `demo`, the demo's; `noise`, the student
-    itself with Gaussian noise on its weights, of a twentieth of each tensor's standard deviation; `random`, the
-    student's architecture with weights drawn anew. A seed is that of the training and of the teacher's weights.
-    Accuracies are shares of held-out prompts. All runs share a store: what is there already is not trained again, so
-    that a benchmark which was stopped goes on.
+    and a seed, as `stillhouse distill` runs it, with the decision of the run. Three teachers: `demo`, the demo's;
+    `noise`, the student itself with Gaussian noise on its weights, of a twentieth of each tensor's standard deviation;
+    `random`, the student's architecture with weights drawn anew. A seed is that of the training and of the teacher's
+    weights. Accuracies are shares of held-out prompts. All runs share a store: what is there already is not trained
+    again, so that a benchmark which was stopped goes on.
 
 Learnt
     TODO
