@@ -14,7 +14,6 @@ from stillhouse.evaluation.comparison import (
     MetricComparison,
     compare_models,
     compare_with_rivals,
-    line_of,
     prompt_values,
 )
 from stillhouse.evaluation.measure import reward_totals
@@ -34,7 +33,7 @@ from tasks.sampling import TRAJECTORIES_FILE
 COMPARISON = Stage("comparison", version=1)
 LINES_FILE: Final = "comparison.jsonl"
 RIVALS_FILE: Final = "rivals.jsonl"
-"""Rows of a student, a rival and the lines of their comparison; only where there are rivals."""
+"""Comparisons with rivals, a row each; only where there are rivals."""
 _LINES: Final = TypeAdapter(list[MetricComparison])
 
 
@@ -123,24 +122,13 @@ def comparison_task(
         values[name] = prompt_values(trajectories, prompt_metadata, rewards)
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags, confidence=confidence)
-    facts: JsonObject = {"reference": reference}
-    for name in dict.fromkeys(line.model for line in lines):
-        for metric in ("accuracy", "reward"):
-            line = line_of(lines, name, metric)
-            if line is not None:
-                facts |= {f"{name}/{metric}_difference": line.difference.difference, f"{name}/{metric}_p": line.p}
     against = compare_with_rivals(values, rivals or {}, confidence=confidence)
-    rows = [
-        {"student": name, "rival": rival, "lines": of_rival}
-        for name, by_rival in against.items()
-        for rival, of_rival in by_rival.items()
+    rows: list[JsonObject] = [
+        {"student": name, "rival": rival, "lines": against[name][rival]} for name in against for rival in against[name]
     ]
-    for name, rival, line in ((row["student"], row["rival"], line) for row in rows for line in row["lines"]):
-        prefix = f"{name}/{line.metric}"
-        facts |= {
-            f"{prefix}_difference_to/{rival}": line.difference.difference,
-            f"{prefix}_p_to/{rival}": line.p,
-        }
+    facts: JsonObject = {"reference": reference, **_figures(lines)}
+    for row in rows:
+        facts |= _figures(row["lines"], f"_to/{row['rival']}")
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         if rows:
@@ -148,6 +136,16 @@ def comparison_task(
         return write_jsonl(folder / LINES_FILE, lines), facts
 
     return context.store.write(COMPARISON.name, digest(key), fill)
+
+
+def _figures(lines: Sequence[MetricComparison], to: str = "") -> JsonObject:
+    """The metrics of a comparison over all prompts, with `to` behind their names."""
+    facts: JsonObject = {}
+    for line in lines:
+        if line.tag is None and line.metric in ("accuracy", "reward"):
+            name = f"{line.model}/{line.metric}"
+            facts |= {f"{name}_difference{to}": line.difference.difference, f"{name}_p{to}": line.p}
+    return facts
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
