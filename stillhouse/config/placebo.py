@@ -44,7 +44,7 @@ class PlaceboConfig(Section):
         """The settings of an arm: those of the training, but fewer steps, and scores of sampled tokens.
 
         An exact divergence has no score that could be another token's. Its arms take the policy gradient of the sampled
-        KL, which has the same gradient in the mean.
+        KL, which in the mean is the gradient of the reverse KL.
         """
         return training.model_copy(
             update={
