@@ -6,11 +6,11 @@ from pydantic import Field, model_validator
 
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy_fewer_tokens import check_fewer_tokens, scored_top_k
+from stillhouse.config.on_policy_prefix import PrefixConfig
 from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
 from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
-from stillhouse.config.on_policy_tokens import PrefixConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import later_field
 from stillhouse.config.training import Switch, TrainerConfig
