@@ -13,7 +13,9 @@ from benchmarks.science.experiments import (
     e09_rank,
     e11_mixed,
     e12_prefix,
+    e13_prune,
     e14_teachers,
+    e15_token_weights,
 )
 from benchmarks.science.findings import Experiment
 
@@ -28,7 +30,9 @@ _MODULES: Final = (
     e09_rank,
     e11_mixed,
     e12_prefix,
+    e13_prune,
     e14_teachers,
+    e15_token_weights,
 )
 EXPERIMENTS: Final[dict[str, Experiment]] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 """By name."""
