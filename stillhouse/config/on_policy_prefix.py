@@ -1,4 +1,4 @@
-"""Which of the sampled tokens on-policy distillation learns from."""
+"""How much of each trajectory on-policy distillation samples."""
 
 from typing import Self
 
@@ -13,7 +13,7 @@ class PrefixConfig(Section):
     tokens: int | None = Field(default=None, ge=1)
     """Tokens sampled of each trajectory, all its turns together; None samples all. A quarter to a half of what
     trajectories have (`mean_completion_tokens`) saves most of the time where answers are long and their first part
-    decides; a student that has never seen the end of an answer needs `final_tokens`, or SFT before."""
+    decides. Small models forget what is behind it: watch `generation_accuracy`, and set `final_tokens`."""
     final_tokens: int | None = Field(default=None, ge=1)
     """Tokens sampled in the last batch, to which the number grows from `tokens` in even steps; None keeps it. Set it
     to the longest answers, so that their ends are learnt as well."""

@@ -1,10 +1,9 @@
 """The prefixes that are sampled in place of whole trajectories (`on_policy.prefix`).
 
-What a student learns from its teacher is mostly in the first part of its answers, and sampling is what takes the time:
-loss on a prefix and no sampling behind it took 2 to 47 times fewer training FLOPs at the accuracy of whole answers, on
-mathematics; with a prefix that grows, less than half (Fast and Effective On-policy Distillation from Reasoning
-Prefixes, arXiv 2602.15260). A prefix counts the tokens that the student samples, all turns of a trajectory together;
-what tools answer is not counted.
+Sampling is what takes the time, and on mathematics most of what a student learns is in the first part of its answers:
+loss on a prefix and no sampling behind it took 2 to 47 times fewer training FLOPs at the accuracy of whole answers, a
+prefix that grows less than half (Fast and Effective On-policy Distillation from Reasoning Prefixes, arXiv 2602.15260).
+A prefix counts the tokens that the student samples, all turns of a trajectory together, and not what tools answer.
 """
 
 from stillhouse.config import OnPolicyConfig
