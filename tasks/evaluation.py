@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefect import task
 
-from stillhouse.config import DistillConfig, EvaluationConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import DistillConfig, EvaluationConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.evaluation.measure import mean_rewards, measure
 from stillhouse.evaluation.teacher_kl import teacher_kl
@@ -23,7 +23,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
 from tasks.run.stages import EVALUATION_OF
-from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, evaluation_rollouts, sample
 
 EVALUATION = Stage("evaluation", version=3)
 
@@ -93,17 +93,7 @@ def evaluation_task(
 ) -> Artifact:
     """Samples the model on the held-out prompts, verifies its answers, and scores its tokens with the teacher."""
     rows = list(islice(read_prompts(prompts_file(prompts)), evaluation.max_prompts))
-    config = RolloutsConfig(
-        num_samples=evaluation.num_samples,
-        system_prompt=system_prompt,
-        temperature=evaluation.temperature,
-        max_tokens=evaluation.max_tokens,
-        max_turns=evaluation.max_turns,
-        # On-policy training, whose student is measured here, samples none either.
-        closing_answer=False,
-        seed=evaluation.seed,
-        record_tokens=scorer is not None,
-    )
+    config = evaluation_rollouts(evaluation, system_prompt, record_tokens=scorer is not None)
     stage = f"evaluate {model.name}"
     sampled = run_until_done(sample(rows, model, config, tools, context, stage=stage, part=key, teacher=teacher))
     check_failures(sampled, evaluation.failure_budget)

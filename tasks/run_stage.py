@@ -24,6 +24,7 @@ from stillhouse.types import Artifact, JsonObject
 from tasks.cache.results import artifacts_in, with_local_paths
 from tasks.cache.stage import Stage, load_or_run, load_or_run_async
 from tasks.evaluation import EVALUATION, evaluation_task
+from tasks.pair.stage import PAIR, pair_task
 from tasks.remote.flow_run_stage import StageCall
 from tasks.rollouts import ROLLOUTS, rollouts_task
 from tasks.run.context import Run
@@ -34,6 +35,7 @@ from tasks.training import ON_POLICY, PLACEBOS, SFT, STUDENT_ROLLOUTS, on_policy
 STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     SCORES.name: (SCORES, scores_task),
     SFT.name: (SFT, sft_task),
+    PAIR.name: (PAIR, pair_task),
     STUDENT_ROLLOUTS.name: (STUDENT_ROLLOUTS, on_policy_task),
     ON_POLICY.name: (ON_POLICY, on_policy_task),
     **{stage.name: (stage, on_policy_task) for stage in PLACEBOS.values()},

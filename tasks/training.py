@@ -18,6 +18,7 @@ from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import trained_student
+from tasks.pair.stage import check_pair
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
@@ -60,6 +61,8 @@ def train_on_policy(
 
     With a `placebo` in place of the teacher's scores, it is an arm of `promotion.placebo`.
     """
+    if placebo is None:
+        check_pair(start, prompts, config, run)
     settings = config.on_policy if placebo is None else config.promotion.placebo.settings(config.on_policy)
     stage = ON_POLICY if placebo is None else PLACEBOS[placebo]
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher

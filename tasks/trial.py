@@ -36,7 +36,7 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
         EndpointError, AuthenticationError: the endpoint cannot be used.
         BudgetReached: the budget is spent.
     """
-    with _context_of(config) as context:
+    with context_of(config) as context:
         return run_until_done(_sample(parse_prompts(config.prompts), config, context, on_rollout))
 
 
@@ -74,14 +74,14 @@ def run_preview(
         rows.append(maker.row(trajectory, parsed.metadata.get(trajectory.prompt_id)))
         on_row(rows[-1])
 
-    with _context_of(config) as context:
+    with context_of(config) as context:
         rollouts = config.rollouts.model_copy(update={"num_samples": 1})
         run_until_done(_sample_teacher(train[:num_rows], parsed, config, rollouts, context, take))
     return rows, num_prompts * config.rollouts.num_samples
 
 
 @contextmanager
-def _context_of(config: DistillConfig) -> Iterator[RunContext]:
+def context_of(config: DistillConfig) -> Iterator[RunContext]:
     """A context without Prefect and MLflow, whose budgets end with the block."""
     context = RunContext(
         run_id=uuid4().hex,

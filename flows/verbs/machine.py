@@ -9,6 +9,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from flows.verbs import Overrides
+from flows.verbs.pair import show_pair
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.expected import expected
 from stillhouse.config.section import ChatTemplateKwargs
@@ -76,6 +77,10 @@ def doctor(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="With --store: copy what can be read of a damaged journal into a new one.")
     ] = False,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Measure instead whether student and teacher fit together.")
+    ] = False,
+    prompts: Annotated[int, typer.Option(min=2, help="With --pair: held-out prompts to measure on.")] = 32,
 ) -> None:
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
@@ -84,6 +89,10 @@ def doctor(
     checked = load_config(config, changes) if config else parse_config({}, origin="--set", overrides=changes)
     if salvage and not store:
         raise ConfigError("--salvage is for the store's journals; add --store")
+    if pair and store:
+        raise ConfigError("--pair and --store are two examinations; give one of them")
+    if pair:
+        raise typer.Exit(show_pair(checked, prompts))
     checks = _inspect(checked, salvage=salvage) if store else examine(checked)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False

@@ -169,6 +169,10 @@ class OnPolicyConfig(TrainerConfig):
     num_generations: int = later_field(32, ge=1)
     """Held-out prompts answered in one such measurement, evenly spread over all of them. 32 show a trend (95 % interval
     of 17 points either way), 200 a result."""
+    pair_check: Literal["auto", "warn", "off"] = later_field("auto")
+    """Measure the pair on a few held-out prompts before a training that may take more than minutes, as `stillhouse
+    doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
+    `off` measures nothing."""
     watch: Literal["off", "warn", "stop"] = "warn"
     """What is done about growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
     nobody looks at."""

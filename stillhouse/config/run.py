@@ -21,6 +21,7 @@ StageName = Literal[
     "approval",
     "scores",
     "sft",
+    "pair",
     "student_rollouts",
     "on_policy",
     "placebo_shuffled",

@@ -33,6 +33,7 @@ _NO_EFFECT: Final = {
     "log_every_steps",
     "generate_every_steps",
     "num_generations",
+    "pair_check",
     "watch",
     "show_every_steps",
     "engine_url",
@@ -59,9 +60,9 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["sft", "on_policy", "scores", "student_rollouts"]
-    """`scores` and `student_rollouts` train nothing: a teacher scores rows for SFT by the loss `kl`, or what the
-    student samples before on-policy distillation (`on_policy.source: rollouts`)."""
+    method: Literal["sft", "on_policy", "scores", "student_rollouts", "pair"]
+    """`scores`, `student_rollouts` and `pair` train nothing: a teacher scores rows for SFT by the loss `kl`, or what
+    the student samples before on-policy distillation (`on_policy.source: rollouts`), or a pair is measured."""
     student_ref: str
     """The model to start from: a model ref, or the folder of an earlier student, whose adapter is then continued."""
     student: StudentConfig

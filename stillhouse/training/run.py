@@ -27,6 +27,7 @@ from stillhouse.training.on_policy.held_out import held_out_generations
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.pair.run import measure_pair
 from stillhouse.training.ranks import Ranks, join_ranks
 from stillhouse.training.recording.run import record_rollouts
 from stillhouse.training.repeatability import make_repeatable
@@ -79,6 +80,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
 
         if job.method == "student_rollouts":
             return record_rollouts(job, student, tracked, progress)
+        if job.method == "pair":
+            return measure_pair(job, student, progress)
         progress.update(job.method, 0, None, doing=_PREPARING[job.method])
 
         def averaged() -> AbstractContextManager[None]:

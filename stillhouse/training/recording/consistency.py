@@ -1,5 +1,6 @@
 """Whether the teacher that scores is the one that the student was fine-tuned by."""
 
+from collections.abc import Set
 from pathlib import Path
 
 from stillhouse.training.job import TrainJob
@@ -16,12 +17,22 @@ def consistency_warning(start: Path, job: TrainJob) -> str | None:
         start: the student's folder, or a model ref.
         job: names the teachers that score.
     """
-    if job.on_policy is None or not job.on_policy.needs_teacher or not (start / STUDENT_FILE).is_file():
+    if job.on_policy is None or not job.on_policy.needs_teacher:
         return None
-    wrote = {name for stage in read_record(start).stages if stage.method == "sft" for name in stage.teachers}
     named = [teacher.model for teacher in job.on_policy.teachers] or [job.on_policy.teacher or job.teacher_ref]
-    score = {name for name in named if name is not None}
-    if not wrote or {_short(name) for name in wrote} & {_short(name) for name in score}:
+    return teachers_warning(writers_of(start), {name for name in named if name is not None})
+
+
+def writers_of(start: Path) -> set[str]:
+    """The teachers that wrote the rows of a student's SFT by its record; empty where nothing is known."""
+    if not (start / STUDENT_FILE).is_file():
+        return set()
+    return {name for stage in read_record(start).stages if stage.method == "sft" for name in stage.teachers}
+
+
+def teachers_warning(wrote: Set[str], score: Set[str]) -> str | None:
+    """`consistency_warning` of the names of the teachers that wrote rows and of those that score."""
+    if not wrote or not score or {_short(name) for name in wrote} & {_short(name) for name in score}:
         return None
     return (
         f"the student was fine-tuned on rows of {', '.join(sorted(wrote))}, and {', '.join(sorted(score))} scores its "

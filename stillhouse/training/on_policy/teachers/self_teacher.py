@@ -29,7 +29,7 @@ class SelfTeacher:
         weights: context in which the model has the teacher's weights.
         temperature: divides the logits of sampled tokens' scores.
         batch_tokens: most tokens of one forward pass.
-        top_k: most probable tokens to give beside the scored ones.
+        top_k: most probable tokens to give beside the scored ones; 0 gives none.
     """
 
     def __init__(

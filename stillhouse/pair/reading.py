@@ -1,0 +1,111 @@
+"""How student and teacher read and write conversations: rendering, ends of turns, reasoning."""
+
+from typing import Final
+
+from stillhouse.pair.finding import PairFinding
+from stillhouse.training.pair.figures import Opening, StudentFigures, TeacherFigures
+
+_NATS: Final = 0.05
+"""A token, by which another rendering matters; tinker-cookbook#796 lost its benchmark by 0.287."""
+_ENDED_SHARE: Final = 0.5
+_END_RATIO: Final = 0.1
+"""Of the teacher's probability of the student's ends to the student's own."""
+_REASONING_SHARE: Final = 0.5
+"""Difference between the shares of answers with reasoning."""
+_OPENINGS: Final[dict[Opening, str]] = {
+    "none": "opens no thinking block",
+    "open": "opens a thinking block",
+    "closed": "closes an empty thinking block",
+}
+
+
+def rendering_finding(teacher: TeacherFigures) -> PairFinding | None:
+    """What the student's rendering costs the teacher; None where the teacher has no other template, or no scores."""
+    name = f"{teacher.name}: rendering"
+    if teacher.refusal is not None or teacher.kind == "base":
+        return None
+    if teacher.alignment == "bytes":
+        return PairFinding(name, "fine", "it reads its own template's rendering")
+    found = teacher.rendering
+    if found is None:
+        problem = teacher.template_problem or "its tokenizer is not at hand: give the folder or hub name as `model`"
+        return PairFinding(name, "unknown", f"its own rendering is not known: {problem}")
+    if not found.differs:
+        return PairFinding(name, "fine", "both templates render alike")
+    seen = f"{found.nats:+.3f} nats a token by its own template against the student's rendering"
+    if found.nats > _NATS:
+        remedy = "set `template: own` for this teacher in on_policy.teachers, or give the student its chat template"
+        return PairFinding(name, "change", f"{seen}: it reads a form that it does not know; {remedy}")
+    if found.nats < -_NATS:
+        remedy = "check that its chat_template is the one it was trained with before it writes rollouts"
+        return PairFinding(name, "change", f"{seen}: its own template is the worse one; {remedy}")
+    return PairFinding(name, "fine", f"{seen}: no matter")
+
+
+def student_ends_finding(student: StudentFigures, *, comes_after_sft: bool) -> PairFinding:
+    """Whether the student's completions end before they are cut off."""
+    seen = f"{student.ended_share:.0%} of its completions end with an end-of-turn token"
+    if student.ended_share >= _ENDED_SHARE:
+        return PairFinding("student: ends", "fine", seen)
+    if comes_after_sft:
+        return PairFinding("student: ends", "fine", f"{seen}; SFT, which comes first, teaches it to")
+    return PairFinding(
+        "student: ends",
+        "change",
+        f"{seen}: a cut one does not show how to end. Raise on_policy.max_tokens if its answers are longer, or train "
+        "it with SFT first",
+    )
+
+
+def ends_finding(teacher: TeacherFigures, *, comes_after_sft: bool) -> PairFinding | None:
+    """Whether both end their turns alike; None without scores."""
+    name = f"{teacher.name}: ends"
+    if teacher.refusal is not None:
+        return None
+    found = teacher.ends
+    seen = "no completion of the student ended"
+    if found is not None:
+        seen = (
+            f"the student's {found.num_ends} end tokens have a mean probability of {found.teacher:.2g} by the teacher, "
+            f"{found.student:.2g} by the student"
+        )
+        if found.teacher < _END_RATIO * found.student:
+            remedy = (
+                "The teacher ends otherwise: start from the student's instruct variant, or take a teacher that does"
+            )
+            remedy = "SFT on its rollouts comes first" if comes_after_sft else f"{remedy}, or train with SFT first"
+            return PairFinding(name, "change", f"{seen}. {remedy}")
+    if teacher.stop_warning is not None:
+        return PairFinding(name, "fine" if comes_after_sft else "change", f"{teacher.stop_warning} ({seen})")
+    return PairFinding(name, "unknown" if found is None else "fine", seen)
+
+
+def opening_finding(student: StudentFigures, teacher: TeacherFigures) -> PairFinding | None:
+    """Whether both prompts treat thinking alike; None where the teacher's is unknown."""
+    if teacher.opening is None:
+        return None
+    name = f"{teacher.name}: thinking"
+    if teacher.opening == student.opening:
+        return PairFinding(name, "fine", f"the prompt of both {_OPENINGS[student.opening]}")
+    return PairFinding(
+        name,
+        "change",
+        f"the student's prompt {_OPENINGS[student.opening]}, the teacher's {_OPENINGS[teacher.opening]}: one reasons "
+        "where the other answers. Set student.chat_template_kwargs, such as `enable_thinking: false`, so that both do "
+        "the same, or take a pair of one kind",
+    )
+
+
+def reasoning_finding(name: str, student: float, teacher: float, *, comes_after_sft: bool) -> PairFinding:
+    """Whether both reason before they answer, by the shares of answers with reasoning."""
+    seen = f"{teacher:.0%} of the teacher's answers have reasoning, {student:.0%} of the student's"
+    if abs(teacher - student) < _REASONING_SHARE:
+        return PairFinding(name, "fine", seen)
+    if comes_after_sft and teacher > student:
+        return PairFinding(name, "fine", f"{seen}; SFT, which comes first, teaches it to")
+    return PairFinding(
+        name,
+        "change",
+        f"{seen}. Turn thinking on or off for both (student.chat_template_kwargs), or train with SFT on the teacher's "
+        "rollouts first",
+    )

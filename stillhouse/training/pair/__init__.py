@@ -1,0 +1,1 @@
+"""Measures a pair before a training: how the student's teachers read what it samples on a few prompts."""
