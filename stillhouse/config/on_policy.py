@@ -1,8 +1,8 @@
 """The section of on-policy distillation: what the student learns from on what it samples itself."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy_fewer_tokens import check_fewer_tokens, scored_top_k
@@ -13,7 +13,7 @@ from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import later_field
-from stillhouse.config.training import Switch, TrainerConfig
+from stillhouse.config.training import Switch, TrainerConfig, written_in_yaml
 
 
 class OnPolicyConfig(TrainerConfig):
@@ -169,7 +169,7 @@ class OnPolicyConfig(TrainerConfig):
     num_generations: int = later_field(32, ge=1)
     """Held-out prompts answered in one such measurement, evenly spread over all of them. 32 show a trend (95 % interval
     of 17 points either way), 200 a result."""
-    pair_check: Literal["auto", "warn", "off"] = later_field("auto")
+    pair_check: Annotated[Literal["auto", "warn", "off"], BeforeValidator(written_in_yaml)] = later_field("auto")
     """Measure the pair on a few held-out prompts before a training that may take more than minutes, as `stillhouse
     doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
     `off` measures nothing."""

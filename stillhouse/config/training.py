@@ -58,12 +58,12 @@ class StudentConfig(Section):
         return self
 
 
-def _written_in_yaml(value: object) -> object:
+def written_in_yaml(value: object) -> object:
     """YAML reads `on` and `off` as true and false."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_written_in_yaml)]
+Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(written_in_yaml)]
 
 
 class TrainerConfig(Section):

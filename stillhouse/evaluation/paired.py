@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _NUM_RESAMPLES: Final = 9999
 _BATCH: Final = 500
 """Resamples held in memory at once."""
+_ROUNDING: Final = 1e-12
+"""Relative spread of differences that are alike but for their rounding."""
 _SEED: Final = 20140
 """Equal figures of equal trajectories, in any run."""
 
@@ -115,7 +117,7 @@ def _bootstrap(differences: "np.ndarray", confidence: float) -> tuple[float, flo
     import numpy as np
     from scipy.stats import bootstrap
 
-    if (differences == differences[0]).all():
+    if np.ptp(differences) <= _ROUNDING * np.abs(differences).max():
         # Resampling shows no spread, nor has the method a bias to correct.
         return float(differences[0]), float(differences[0])
     interval = bootstrap(

@@ -37,8 +37,13 @@ def rendering_finding(teacher: TeacherFigures) -> PairFinding | None:
         remedy = "set `template: own` for this teacher in on_policy.teachers, or give the student its chat template"
         return PairFinding(name, "change", f"{seen}: it reads a form that it does not know; {remedy}")
     if found.nats < -_NATS:
-        remedy = "check that its chat_template is the one it was trained with before it writes rollouts"
-        return PairFinding(name, "change", f"{seen}: its own template is the worse one; {remedy}")
+        return PairFinding(
+            name,
+            "change",
+            f"{seen}: the two forms differ, and the student's answers suit its own. If the teacher answers well, its "
+            "template is the right one: set `template: own` for it in on_policy.teachers. If it does not, its "
+            "chat_template is not the one it was trained with",
+        )
     return PairFinding(name, "fine", f"{seen}: no matter")
 
 

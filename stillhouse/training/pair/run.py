@@ -224,4 +224,3 @@ def _request(
 ) -> ScoreRequest:
     view = None if router is None else router.view(trajectory, metadata)
     return ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
-

@@ -69,3 +69,20 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, stop: signal.Signals)
         assert answer.json()["usage"]["completion_tokens"] > 0
         process.send_signal(stop)
         assert process.wait(20) in {0, -stop}
+
+
+@pytest.mark.slow
+def test_doctor_says_whether_a_pair_fits(cli, tmp_path: Path) -> None:
+    config = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
+    choice = ("--pair", "--prompts", "4", "--set", f"runtime.store={tmp_path / 'store'}")
+    well = cli("doctor", config, *choice, cwd=tmp_path)
+    assert well.returncode == 0, well.stdout + well.stderr
+    *findings, empty, verdict = well.stdout.splitlines()
+    assert (empty, verdict) == ("", "go")
+    assert all(line.startswith(("ok", "unknown")) for line in findings)
+    assert any(line.startswith("ok      cost: training") for line in findings)
+    swapped = ("--set", "student.model=embedded:teacher", "--set", "teacher.model=embedded:student")
+    ill = cli("doctor", config, *choice, *swapped, "--prompts", "12", cwd=tmp_path)
+    assert ill.returncode == 1, ill.stdout + ill.stderr
+    assert ill.stdout.splitlines()[-1] == "no: teacher: better"
+    assert cli("doctor", config, "--pair", "--store", cwd=tmp_path).returncode == 2

@@ -44,6 +44,13 @@ def test_equal_models_differ_by_nothing_and_for_no_reason() -> None:
         )
 
 
+def test_differences_that_are_alike_but_for_rounding_have_an_interval() -> None:
+    model, reference = ({f"p{place}": start + place / 100 for place in range(20)} for start in (0.1, 0.7))
+    difference = paired_difference(model, reference, confidence=0.95)
+    assert difference is not None
+    assert (difference.low, difference.high) == pytest.approx((-0.6, -0.6))
+
+
 def test_rewards_are_tested_prompt_by_prompt_so_that_hard_prompts_do_not_hide_a_gain() -> None:
     rng = np.random.default_rng(1)
     hardness = rng.random(60)
