@@ -68,21 +68,31 @@ def ends_finding(teacher: TeacherFigures, *, comes_after_sft: bool) -> PairFindi
     if teacher.refusal is not None:
         return None
     found = teacher.ends
-    seen = "no completion of the student ended"
-    if found is not None:
-        seen = (
-            f"the student's {found.num_ends} end tokens have a mean probability of {found.teacher:.2g} by the teacher, "
-            f"{found.student:.2g} by the student"
+    # What the warning says first: which tokens they stop at.
+    tokens = None if teacher.stop_warning is None else teacher.stop_warning.partition(". ")[0]
+    if found is None:
+        seen = "no completion of the student ended"
+        return PairFinding(name, "unknown", seen if tokens is None else f"{tokens}; {seen}")
+    seen = (
+        f"the student's {found.num_ends} end tokens have a mean probability of {found.teacher:.2g} by the teacher, "
+        f"{found.student:.2g} by the student"
+    )
+    if tokens is not None and comes_after_sft:
+        return PairFinding(name, "fine", f"{tokens}, which SFT, that comes first, mends; {seen}")
+    if found.teacher < _END_RATIO * found.student:
+        why = "it ends its turns otherwise" if tokens is None else tokens
+        return PairFinding(
+            name,
+            "change",
+            f"{seen}: {why}, and the student would learn not to end. Start from the student's instruct variant, train "
+            "with SFT on the teacher's rollouts first, or take another teacher",
         )
-        if found.teacher < _END_RATIO * found.student:
-            remedy = (
-                "The teacher ends otherwise: start from the student's instruct variant, or take a teacher that does"
-            )
-            remedy = "SFT on its rollouts comes first" if comes_after_sft else f"{remedy}, or train with SFT first"
-            return PairFinding(name, "change", f"{seen}. {remedy}")
-    if teacher.stop_warning is not None:
-        return PairFinding(name, "fine" if comes_after_sft else "change", f"{teacher.stop_warning} ({seen})")
-    return PairFinding(name, "unknown" if found is None else "fine", seen)
+    if tokens is not None:
+        remedy = "name the teacher's in the student's tokenizer_config.json and generation_config.json too"
+        return PairFinding(
+            name, "change", f"{tokens}, although both end alike ({seen}): {remedy}, or servers never stop it"
+        )
+    return PairFinding(name, "fine", seen)
 
 
 def opening_finding(student: StudentFigures, teacher: TeacherFigures) -> PairFinding | None:

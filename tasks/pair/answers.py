@@ -93,11 +93,11 @@ class Answering:
             return PairFinding(f"{name}: better", "unknown", "it is the student's base, better by its hint if at all")
         if scorer.kind == "echo":
             return PairFinding(f"{name}: better", "unknown", "its server scores, and is not asked for answers")
+        if (scorer.model, scorer.base_url) == (teacher.model, teacher.base_url):
+            return self._rollouts_teacher(name)
         if scorer.kind != "local":
             settings = TeacherConfig(model=scorer.model, base_url=scorer.base_url)
             return Respondent(name, teacher_model(settings), settings, scorer.api_key_env)
-        if (scorer.model, None) == (teacher.model, teacher.base_url):
-            return self._rollouts_teacher(name)
         return Respondent(name, Model(name=name, ref=scorer.model, fingerprint=model_identity(scorer.model)))
 
     def _compared(self, student: Answers, respondent: Respondent, prompts: Sequence[Prompt]) -> Iterator[PairFinding]:

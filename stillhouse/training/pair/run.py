@@ -52,14 +52,16 @@ def measure_pair(job: TrainJob, student: Student, progress: Progress) -> JsonObj
     assert config is not None
     assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
-    progress.update(job.method, 0, None, doing="sampling")
+    total = 1 + len(config.teachers)
+    progress.update(job.method, 0, total, doing="sampling")
     measuring = _Measuring(job, student, metadata, *_sample(job, student, metadata))
     teachers = []
     for settings in config.teachers:
-        progress.update(job.method, 0, None, doing=f"scoring with {settings.name}")
+        progress.update(job.method, 1 + len(teachers), total, doing=f"scoring with {settings.name}")
         teachers.append(measuring.teacher(settings))
     job.output_dir.mkdir(parents=True, exist_ok=True)
     PairFigures(measuring.student_figures(), tuple(teachers)).write(job.output_dir)
+    progress.update(job.method, total, total)
     return {"rows": len(measuring.trajectories)}
 
 
