@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from stillhouse.chat.refs import resolve_model
+from stillhouse.chat.refs import adapter_base, resolve_model
 from stillhouse.config import OnPolicyConfig
 from stillhouse.pair.finding import PairFinding
 from stillhouse.progress.text import dollars, duration, short
@@ -69,9 +69,10 @@ def rollouts_finding(costs: Sequence[float | None], num_rollouts: int) -> PairFi
 
 
 def _num_weights(ref: str) -> float:
-    """At most so many; infinite where the files are not here."""
+    """At most so many, those of its base where it is an adapter; infinite where the files are not here."""
     folder = Path(resolve_model(ref))
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder.is_dir() else 0
-    # An adapter's own weights are few, and those of its base are elsewhere.
-    is_whole = size > 0 and not (folder / "adapter_config.json").is_file()
-    return size / _BYTES if is_whole else float("inf")
+    if not folder.is_dir():
+        return float("inf")
+    if (base := adapter_base(folder)) is not None:
+        return _num_weights(base)
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) / _BYTES or float("inf")

@@ -181,6 +181,8 @@ def test_only_a_training_that_may_take_minutes_is_examined(tmp_path: Any) -> Non
     models = ("embedded:student", ["embedded:teacher"])
     assert (may_take_minutes(little, *models), may_take_minutes(much, *models)) == (False, True)
     assert may_take_minutes(little, "Qwen/Qwen3-0.6B", []), "its size is not known here"
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded:student"}')
+    assert not may_take_minutes(little, str(tmp_path), []), "an adapter is as large as its base"
 
 
 @pytest.mark.parametrize(
