@@ -6,7 +6,7 @@ from stillhouse.pair.finding import PairFinding
 from stillhouse.training.pair.figures import Opening, StudentFigures, TeacherFigures
 
 _NATS: Final = 0.05
-"""A token, by which another rendering matters; tinker-cookbook#796 lost its benchmark by 0.287."""
+"""A token, from which another rendering matters; it was 0.287 where a training failed (tinker-cookbook#796)."""
 _ENDED_SHARE: Final = 0.5
 _END_RATIO: Final = 0.1
 """Of the teacher's probability of the student's ends to the student's own."""

@@ -1,7 +1,7 @@
 """How the teacher reads a conversation that the student's template rendered, against its own template's rendering.
 
 A chat teacher that reads another form than it was trained on scores the same answer differently: by 0.287 nats a token
-for a base student's "User: ... Assistant:", which took 30 points off the benchmark (tinker-cookbook#796).
+for a base student's "User: ... Assistant:", whose training then failed (tinker-cookbook#796).
 """
 
 from collections.abc import Sequence
