@@ -70,22 +70,23 @@ def ends_finding(teacher: TeacherFigures, *, comes_after_sft: bool) -> PairFindi
     found = teacher.ends
     # What the warning says first: which tokens they stop at.
     tokens = None if teacher.stop_warning is None else teacher.stop_warning.partition(". ")[0]
-    if found is None:
-        seen = "no completion of the student ended"
-        return PairFinding(name, "unknown", seen if tokens is None else f"{tokens}; {seen}")
-    seen = (
-        f"the student's {found.num_ends} end tokens have a mean probability of {found.teacher:.2g} by the teacher, "
-        f"{found.student:.2g} by the student"
-    )
+    seen = "no completion of the student ended"
+    if found is not None:
+        seen = (
+            f"the student's {found.num_ends} end tokens have a mean probability of {found.teacher:.2g} by the teacher, "
+            f"{found.student:.2g} by the student"
+        )
     if tokens is not None and comes_after_sft:
         return PairFinding(name, "fine", f"{tokens}, which SFT, that comes first, mends; {seen}")
-    if found.teacher < _END_RATIO * found.student:
-        why = "it ends its turns otherwise" if tokens is None else tokens
+    if found is None and tokens is None:
+        return PairFinding(name, "unknown", seen)
+    if found is None or found.teacher < _END_RATIO * found.student:
         return PairFinding(
             name,
             "change",
-            f"{seen}: {why}, and the student would learn not to end. Start from the student's instruct variant, train "
-            "with SFT on the teacher's rollouts first, or take another teacher",
+            f"{seen}: {tokens or 'the teacher ends its turns otherwise'}, and the student would learn not to end. "
+            "Start from the student's instruct variant, train with SFT on the teacher's rollouts first, or take "
+            "another teacher",
         )
     if tokens is not None:
         remedy = "name the teacher's in the student's tokenizer_config.json and generation_config.json too"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import OnPolicyTeacher, TeacherConfig
-from stillhouse.errors import StillhouseError
+from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.evaluation.comparison import Values, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.pair import PairFinding
@@ -75,7 +75,10 @@ class Answering:
         if not scorers:
             yield from self._compared(student, self._rollouts_teacher("teacher"), self.prompts)
         for scorer in scorers:
-            respondent = self._respondent(scorer)
+            try:
+                respondent = self._respondent(scorer)
+            except ConfigError as error:
+                respondent = PairFinding(f"{scorer.name}: better", "unknown", str(error))
             if isinstance(respondent, PairFinding):
                 yield respondent
             else:
@@ -134,8 +137,7 @@ class Answering:
         self, model: Model, settings: TeacherConfig | None, prompts: Sequence[Prompt], context: RunContext
     ) -> Answers:
         case = self.case
-        # As an evaluation of the run records them, which then finds these.
-        records = model is self.start and any(scorer.kind == "local" for scorer in case.scorers)
+        records = model is self.start and case.records_tokens
         rollouts = evaluation_rollouts(case.evaluation, case.system_prompt, record_tokens=records)
         stage = f"answers of {model.name}"
         sampled = run_until_done(

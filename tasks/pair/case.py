@@ -31,6 +31,8 @@ class PairCase(BaseModel):
     """Rollouts of `teacher` that SFT is still to be given; 0 where there is none."""
     comes_after_sft: bool
     """Whether SFT comes between the student as it is measured and `training`."""
+    records_tokens: bool
+    """Whether an evaluation records the student's tokens, so that it finds the same answers."""
     evaluation: EvaluationConfig
     tools: ToolsConfig
     system_prompt: str | None
@@ -48,6 +50,7 @@ class PairCase(BaseModel):
             teacher=config.teacher,
             num_rollouts=num_rollouts,
             comes_after_sft=comes_after_sft,
+            records_tokens=config.scoring_teacher is not None,
             evaluation=config.evaluation,
             tools=config.tools,
             system_prompt=config.rollouts.system_prompt,
