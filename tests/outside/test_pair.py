@@ -15,8 +15,8 @@ from tasks.pair.examine import examine_config
 
 pytestmark = pytest.mark.outside
 
-QUESTIONS = {"What is the capital of France?": "Paris", "What is the capital of Italy?": "Rome"}
-QUESTIONS |= {"What is 2 + 3?": "5", "Which colour is the sky on a clear day?": "blue"}
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Germany": "Berlin", "Spain": "Madrid", "Japan": "Tokyo"}
+CAPITALS |= {"Greece": "Athens", "Egypt": "Cairo", "Russia": "Moscow", "Austria": "Vienna", "England": "London"}
 BASE_TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'user' %}User: {{ m['content'] }}\n\n"
     "{% elif m['role'] == 'assistant' %}Assistant: {{ m['content'] }}<|im_end|>\n\n{% endif %}{% endfor %}"
@@ -77,18 +77,21 @@ def faulty(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 def examined(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Path], dict[str, PairFinding]]:
     store = tmp_path_factory.mktemp("pretrained")
     source = store / "prompts.jsonl"
-    rows = [{"prompt": text, "metadata": {"expected_answer": answer}} for text, answer in QUESTIONS.items()]
+    rows = [
+        {"prompt": f"What is the capital of {country}?", "metadata": {"expected_answer": capital}}
+        for country, capital in CAPITALS.items()
+    ]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(student: Path, teacher: Path) -> dict[str, PairFinding]:
-        limits = {"max_tokens": 32, "max_turns": 1}
+        limits = {"max_tokens": 24, "max_turns": 1}
         body = {
             "prompts": {"source": str(source), "held_out_fraction": 0.0, "verifier": "contains"},
             "teacher": {"model": str(teacher)},
             "student": {"model": str(student), "parameters": "lora", "dtype": "float32", "max_length": 256},
             "sft": {"enabled": False},
             "on_policy": {"enabled": True, "prompts_per_step": 4, "num_steps": 20, **limits},
-            "evaluation": {"num_samples": 2, **limits},
+            "evaluation": {"temperature": 0.0, **limits},
             "runtime": {"store": str(store / "runs"), "device": "cpu"},
         }
         return {finding.name: finding for finding in examine_config(parse_config(body, origin="test"))}
