@@ -22,7 +22,7 @@ _OPENINGS: Final[dict[Opening, str]] = {
 def rendering_finding(teacher: TeacherFigures) -> PairFinding | None:
     """What the student's rendering costs the teacher; None where the teacher has no other template, or no scores."""
     name = f"{teacher.name}: rendering"
-    if teacher.refusal is not None or teacher.kind == "base":
+    if teacher.agreement is None or teacher.kind == "base":
         return None
     if teacher.alignment == "bytes":
         return PairFinding(name, "fine", "it reads its own template's rendering")
@@ -65,7 +65,7 @@ def student_ends_finding(student: StudentFigures, *, comes_after_sft: bool) -> P
 def ends_finding(teacher: TeacherFigures, *, comes_after_sft: bool) -> PairFinding | None:
     """Whether both end their turns alike; None without scores."""
     name = f"{teacher.name}: ends"
-    if teacher.refusal is not None:
+    if teacher.agreement is None:
         return None
     found = teacher.ends
     # What the warning says first: which tokens they stop at.

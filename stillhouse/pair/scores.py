@@ -17,9 +17,10 @@ def vocabulary_finding(student: StudentFigures, teacher: TeacherFigures) -> Pair
     name = f"{teacher.name}: tokens"
     if teacher.refusal is not None:
         return PairFinding(name, "no", teacher.refusal)
+    if teacher.agreement is None:
+        return PairFinding(name, "unknown", "it loads; none of the prompts measured on is routed to it")
     form = "aligned by bytes" if teacher.alignment == "bytes" else f"{student.vocabulary} ids shared"
     found = teacher.agreement
-    assert found is not None
     guess = math.log(student.vocabulary)
     if not _is_alien(found, guess):
         return PairFinding(name, "fine", form)

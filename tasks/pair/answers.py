@@ -105,6 +105,9 @@ class Answering:
 
     def _compared(self, student: Answers, respondent: Respondent, prompts: Sequence[Prompt]) -> Iterator[PairFinding]:
         case, context, name = self.case, self.context, respondent.name
+        if not prompts:
+            yield PairFinding(f"{name}: better", "unknown", "none of the prompts measured on is routed to it")
+            return
         if respondent.api_key_env is not None:
             runtime = context.runtime.model_copy(update={"api_key_env": respondent.api_key_env})
             context = context.model_copy(update={"runtime": runtime})

@@ -84,7 +84,7 @@ class TeacherFigures:
     kind: str
     alignment: Literal["ids", "bytes"]
     refusal: str | None = None
-    """Why it cannot score; None if it did. Without scores the fields below are None."""
+    """Why it cannot score; None if it did, or if none of the prompts is its own. The fields below are then None."""
     stop_warning: str | None = None
     """`stop_token_warning`, where its tokenizer is at hand."""
     opening: Opening | None = None

@@ -60,7 +60,7 @@ def _scored(
         if router.select(metadata := samples.metadata.get(trajectory.prompt_id)) is not None
     ]
     if not rows:
-        return replace(figures, refusal=f"none of the {len(samples.trajectories)} prompts sampled is routed to it")
+        return figures
     requests = [replace(request_of(one), view=router.view(one, metadata)) for one, _, metadata in rows]
     own_scores = [own for _, own, _ in rows]
     teacher = router.by_name[settings.name]

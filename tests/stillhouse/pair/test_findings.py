@@ -90,6 +90,13 @@ def test_a_teacher_that_refuses_has_its_reason_as_its_only_finding() -> None:
     assert (*others, opening_finding(STUDENT, teacher)) == (None,) * 4
 
 
+def test_a_teacher_without_prompts_among_those_measured_on_is_no_alarm() -> None:
+    teacher = TeacherFigures("big", "local", "ids")
+    finding = vocabulary_finding(STUDENT, teacher)
+    assert (finding.level, "routed" in finding.detail) == ("unknown", True)
+    assert (rendering_finding(teacher), ends_finding(teacher, comes_after_sft=False)) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "says"),
     [

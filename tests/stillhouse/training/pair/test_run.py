@@ -99,6 +99,11 @@ def test_a_teacher_that_cannot_be_loaded_is_a_figure(measured: Measured, tmp_pat
     assert "is not a folder" in str(teacher.refusal)
 
 
+def test_a_teacher_to_which_no_prompt_is_routed_is_loaded_and_not_asked(measured: Measured) -> None:
+    teacher = only(measured({"name": "far", "model": "embedded:teacher", "routes": ["elsewhere"]}))
+    assert (teacher.refusal, teacher.agreement) == (None, None)
+
+
 def test_teachers_that_are_the_student_itself_are_left_out() -> None:
     teachers = [{"name": "mean", "kind": "ema"}, {"name": "far", "model": "m", "kl_coef": 0.0}]
     config = OnPolicyConfig.model_validate({"ema_decay": 0.9, "teachers": teachers})
