@@ -24,7 +24,7 @@ def rendering_finding(teacher: TeacherFigures) -> PairFinding | None:
     name = f"{teacher.name}: rendering"
     if teacher.agreement is None or teacher.kind == "base":
         return None
-    if teacher.alignment == "bytes":
+    if teacher.reads_own_template:
         return PairFinding(name, "fine", "it reads its own template's rendering")
     found = teacher.rendering
     if found is None:

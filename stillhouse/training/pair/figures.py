@@ -83,6 +83,8 @@ class TeacherFigures:
     name: str
     kind: str
     alignment: Literal["ids", "bytes"]
+    reads_own_template: bool = False
+    """Whether what it reads is rendered by its own template."""
     refusal: str | None = None
     """Why it cannot score; None if it did, or if none of the prompts is its own. The fields below are then None."""
     stop_warning: str | None = None

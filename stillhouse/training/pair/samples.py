@@ -10,7 +10,7 @@ from stillhouse.errors import InputError
 from stillhouse.store.records import read_metadata
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.load import load_sampler
+from stillhouse.training.on_policy.load import load_sampler, load_toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.prompts import read_student_prompts
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
@@ -68,7 +68,8 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
     assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
     prompts = read_student_prompts(job.prompts_file, config)
-    sampler = load_sampler(job, config, student, student.max_context or job.student.max_length, metadata)
+    max_context = student.max_context or job.student.max_length
+    sampler = load_sampler(job, config, student, load_toolbox(job, config), max_context, metadata)
     started = time.monotonic()
     with TransformersEngines(student, config.max_concurrent).engine(0) as engine:
         sampled_all = sampler.sample(engine, prompts, round_index=0)

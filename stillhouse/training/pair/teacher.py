@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def measure_teacher(settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob) -> TeacherFigures:
     """The figures of one teacher, which is loaded for that time alone; what it refuses is one of them."""
-    figures = TeacherFigures(settings.name, settings.kind, settings.alignment)
+    figures = TeacherFigures(settings.name, settings.kind, settings.alignment, settings.reads_own_template)
     assert job.on_policy is not None
     try:
         router = load_teachers(
@@ -100,7 +100,7 @@ def _with_template(
     """
     ours, theirs = samples.student.tokenizer, _tokenizer(settings, job)
     figures = replace(figures, opening=opening_of(theirs))
-    if settings.alignment == "bytes":
+    if settings.reads_own_template:
         return figures
     generation = samples.student.causal_lm.generation_config
     figures = replace(

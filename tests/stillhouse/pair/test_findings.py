@@ -106,7 +106,7 @@ def test_a_teacher_without_prompts_among_those_measured_on_is_no_alarm() -> None
         ({"rendering": RenderingFigures(True, -0.5)}, "change", "chat_template is not the one"),
         ({"rendering": None}, "unknown", "its tokenizer is not at hand"),
         ({"rendering": None, "template_problem": "it refuses tools"}, "unknown", "it refuses tools"),
-        ({"rendering": None, "alignment": "bytes"}, "fine", "its own template"),
+        ({"rendering": None, "reads_own_template": True}, "fine", "its own template"),
     ],
 )
 def test_the_rendering_is_judged_by_nats_a_token(changes: dict[str, Any], level: str, says: str) -> None:

@@ -55,6 +55,14 @@ def test_a_fault_is_found(
 
 
 @pytest.mark.slow
+def test_the_remedy_for_another_template_leaves_no_alarm(examined: Examined, faulty: Faulty) -> None:
+    teachers = [{"name": "teacher", "model": "embedded:teacher", "template": "own"}]
+    findings = examined(student__model=faulty("student", "another template"), on_policy__teachers=teachers)
+    assert not graver({name: found for name, found in findings.items() if name.startswith("teacher")}), show(findings)
+    assert "reads its own template" in findings["teacher: rendering"].detail
+
+
+@pytest.mark.slow
 def test_a_weaker_teacher_is_found(examined: Examined) -> None:
     findings = examined(num_prompts=32, student__model="embedded:teacher", teacher__model="embedded:student")
     assert graver(findings) == {"teacher: better": "no"}, show(findings)
