@@ -198,7 +198,7 @@ class SftConfig(TrainerConfig):
     generalised better in its paper (Wu et al., 2025); `kl` learns from each token what else could stand there."""
     teacher: str | None = later_field(None)
     """Local model that scores the rows for `kl`, of the student's vocabulary; None takes the teacher's own model where
-    that is a local one. Rows of rollouts with `record_top_k` bring their teacher's scores, and need none."""
+    that is a local one. Rows of rollouts with `record_top_k` bring their own teacher's scores, and need none."""
     teachers: tuple[OnPolicyTeacher, ...] = later_field((), max_length=1)
     """In place of `teacher`, one with settings of its own: a local model, or one behind vLLM or SGLang."""
     top_k: int = later_field(20, ge=1)

@@ -22,18 +22,21 @@ _SCHEMA: Final = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
+        pa.field("model", pa.string(), nullable=False),
         pa.field("messages", pa.list_(pa.int32()), nullable=False),
         pa.field("turns", pa.list_(pa.binary()), nullable=False),
     ]
 )
-"""The number of the row among the shard's or among all, its column `id`, and for each turn that was recorded the index
-of its message and what `TopTokens.pack` makes of it, without base64."""
+"""The number of the row among the shard's or among all, its columns `id` and `model`, and for each turn that was
+recorded the index of its message and what `TopTokens.pack` makes of it, without base64."""
 _BATCH_ROWS: Final = 64
 
 
 class RecordedRow(NamedTuple):
     id: str
     """Column `id` of the row."""
+    model: str
+    """Who wrote it."""
     turns: Mapping[int, TopTokens]
     """By index of the assistant's message."""
 
@@ -83,7 +86,8 @@ def _row(number: int, trajectory: Trajectory) -> dict[str, object] | None:
         packed = [base64.b64decode(text, validate=True) for text in recorded.values()]
     except ValueError as error:
         raise InputError(f"trajectory {trajectory.rollout_key}: its top_logprobs are damaged: {error}") from error
-    return {"row": number, "id": trajectory.rollout_key, "messages": list(recorded), "turns": packed}
+    named = {"id": trajectory.rollout_key, "model": trajectory.model}
+    return {"row": number, **named, "messages": list(recorded), "turns": packed}
 
 
 def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray[np.bool_], path: Path) -> None:
@@ -116,7 +120,7 @@ def read_recorded(folder: Path) -> Iterator[RecordedRow]:
         for row in batch.to_pylist():
             try:
                 turns = map(TopTokens.of_bytes, row["turns"])
-                yield RecordedRow(row["id"], dict(zip(row["messages"], turns, strict=True)))
+                yield RecordedRow(row["id"], row["model"], dict(zip(row["messages"], turns, strict=True)))
             except ValueError as error:
                 raise InputError(f"{path}: row {row['id']}: {error}. Build the dataset again") from error
 

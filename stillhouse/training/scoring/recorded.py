@@ -34,12 +34,14 @@ class RecordedScores:
     Args:
         tokenizer: the student's.
         top_k: most probable tokens at each target; turns for which fewer were asked serve none.
+        model: whose turns serve; None for anybody's.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, top_k: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, top_k: int, model: str | None = None) -> None:
         spellings = token_spellings(tokenizer)
         self._ids = {spelling: token for token, spelling in enumerate(spellings) if spelling}
         self._special = special_ids(tokenizer)
+        self._model = model
         self.top_k = min(top_k, len(spellings))
 
     def of_samples(self, folder: Path, samples: Samples) -> Iterator[tuple[Sample, SequenceScores]]:
@@ -50,6 +52,8 @@ class RecordedScores:
         """
         numbers = samples.by_row_id()
         for row in read_recorded(folder):
+            if self._model not in (None, row.model):
+                continue
             turns: dict[int, TopTokens] | None = None
             for number in numbers.get(row.id, ()):
                 turns = turns or {message: self._translated(turn) for message, turn in row.turns.items()}

@@ -64,7 +64,9 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
     job.output_dir.mkdir(parents=True, exist_ok=True)
     with closing(SegmentWriter(job.output_dir / SCORES_FILE)) as writer:
         output = _Output(writer, sft.top_k, sums)
-        recorded = RecordedScores(tokenizer, sft.top_k)
+        # A teacher that is named is the one to learn from, whoever wrote the rows.
+        named = sft.scoring_teacher(None)
+        recorded = RecordedScores(tokenizer, sft.top_k, None if named is None else named.model)
         _write_recorded(recorded, data, all_sources(job.dataset_folder, sft), sft, output)
         if sums.rows < total:
             with _scores_of_others(job, recorded, tokenizer, ranks, sums, say) as score:

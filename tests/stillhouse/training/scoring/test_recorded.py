@@ -159,6 +159,16 @@ def test_more_tokens_or_another_temperature_than_recorded_are_scored(new_job: Ne
     assert was_scored(job)
 
 
+def test_what_others_recorded_is_not_taken_for_a_teacher_that_is_named(
+    new_job: NewJob, answered: list[Trajectory]
+) -> None:
+    facts, _ = scores_of(new_job("own", teacher=answered[0].model))
+    assert facts["recorded_rows"] == facts["rows"]
+    other = new_job("other", teacher="embedded:student")
+    assert "recorded_rows" not in scores_of(other)[0]
+    assert was_scored(other)
+
+
 def test_only_rows_that_were_not_recorded_are_scored(
     new_job: NewJob, answered: list[Trajectory], tmp_path: Path
 ) -> None:
