@@ -49,7 +49,6 @@ def run(lab: Lab, seed: int) -> SeedResult:
         "tokens": times(whole.tokens, growing.tokens),
         "flops": times(whole.flops, growing.flops),
         "seconds": times(whole.seconds, growing.seconds),
-        "seconds_of_trl": times(trl.seconds, growing.seconds),
         "seconds_of_trl_whole": times(trl.seconds, whole.seconds),
         "half_over_whole": 100 * (curves["first half"].final - curves[WHOLE].final),
         "growing_over_whole": 100 * (curves["quarter to whole"].final - curves[WHOLE].final),
@@ -69,10 +68,12 @@ EXPERIMENT = Experiment(
         Claim("a growing prefix does, too", "growing_over_whole", -2.0),
         Claim("and takes at most two thirds of the sampled tokens of whole answers to 95 % of the teacher (less than "
               "half of the operations there)", "tokens", 1.5),
-        Claim("TRL takes at least twice the seconds of whole answers here", "seconds_of_trl_whole", 2.0),
+        Claim("TRL takes no fewer seconds for whole answers", "seconds_of_trl_whole", 1.0),
     ),
     run=run,
     curves_over="tokens",
-    notes="Answers are half as long as their prompts here, which every forward pass reads: tokens fall more than "
-    "operations. Seconds are those of one core.",
+    notes="What is behind a prefix is not trained and moves all the same: students as small as these forget it, and a "
+    "prefix that grows learns it again only as it gets there. Answers are half as long as their prompts, which every "
+    "forward pass reads: tokens fall more than operations. Seconds are those of one core and of models that leave a "
+    "step little but its overhead; at the sizes of `benchmarks.on_policy` TRL takes five times ours.",
 )  # fmt: skip
