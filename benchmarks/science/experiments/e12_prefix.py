@@ -1,7 +1,7 @@
 """E12: sampling and loss on the first tokens of answers alone, beside whole answers and beside TRL."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.science.findings import Claim, Curve, Experiment, SeedResult, times
@@ -10,13 +10,13 @@ from benchmarks.science.methods import EXACT, distil, distillation
 from benchmarks.science.peer import trl_curve
 from benchmarks.science.tasks.chain import LETTERS, ChainKind
 
-LONG_CHAINS: Final = ChainKind(letters=LETTERS[:8], length=12)
+_CHAINS: Final = ChainKind(letters=LETTERS[:8], length=12)
 """Twice as long as elsewhere, of half as many letters."""
-BASE_WRONG: Final = 0.2
+_BASE_WRONG: Final = 0.2
 """Leaves about three of these longer chains in ten right."""
-SHARE: Final = 0.95
+_SHARE: Final = 0.95
 """Of the teacher's accuracy, which trainings are to reach."""
-NUM_STEPS: Final = 60
+_SETTINGS: Final = EXACT | {"num_steps": 60}
 WHOLE: Final = "whole answers"
 """Name of the training that learns from every token."""
 _PREFIXES: Final[dict[str, dict[str, Any]]] = {
@@ -27,22 +27,22 @@ _PREFIXES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def long_answers(lab: Lab, seed: int) -> tuple[Lab, Path, Path, dict[str, Any]]:
-    """The lab on long chains, a base student and its teacher, and the settings of their distillation."""
-    lab = replace(lab, chains=LONG_CHAINS, base_wrong=BASE_WRONG)
-    return lab, lab.base(seed), lab.teacher(seed), EXACT | {"num_steps": NUM_STEPS}
+def distilled(lab: Lab, seed: int, changes: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Curve], float]:
+    """Curves of distillations on long chains, each with its changes of the settings, and the accuracy to be reached."""
+    lab = replace(lab, chains=_CHAINS, base_wrong=_BASE_WRONG)
+    base, teacher = lab.base(seed), lab.teacher(seed)
+    curves = {
+        name: Curve.of(distil(lab, seed, base, teacher, **(_SETTINGS | change))) for name, change in changes.items()
+    }
+    return curves, _SHARE * lab.exam.accuracy_of(teacher)
 
 
 def run(lab: Lab, seed: int) -> SeedResult:
     """One seed."""
-    lab, base, teacher, settings = long_answers(lab, seed)
-    curves = {
-        name: Curve.of(distil(lab, seed, base, teacher, **(settings | prefix))) for name, prefix in _PREFIXES.items()
-    }
-    curves["TRL, whole answers"] = trl_curve(
-        distillation(lab, seed, base, teacher, **settings), lab.exam, lab.folder / "trl"
-    )
-    target = SHARE * lab.exam.accuracy_of(teacher)
+    curves, target = distilled(lab, seed, _PREFIXES)
+    lab = replace(lab, chains=_CHAINS, base_wrong=_BASE_WRONG)
+    training = distillation(lab, seed, lab.base(seed), lab.teacher(seed), **_SETTINGS)
+    curves["TRL, whole answers"] = trl_curve(training, lab.exam, lab.folder / "trl")
     whole, *_ = reached = [curve.reached(target) for curve in curves.values()]
     trl, growing = reached[-1], reached[-2]
     figures = {

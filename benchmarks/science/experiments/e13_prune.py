@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-from benchmarks.science.experiments.e12_prefix import SHARE, WHOLE, long_answers
-from benchmarks.science.findings import Claim, Curve, Experiment, SeedResult, times
+from benchmarks.science.experiments.e12_prefix import WHOLE, distilled
+from benchmarks.science.findings import Claim, Experiment, SeedResult, times
 from benchmarks.science.lab import Lab
-from benchmarks.science.methods import distil
 
 _PRUNE: Final[dict[str, Any]] = {"min_overlap": 1.0, "top_k": 1, "weight_drop": 0.2, "base_weight": 0.0}
 """A token has drifted where the student's most probable one is not the teacher's; five such tokens end a rollout. Of
@@ -19,11 +18,7 @@ _PRUNED: Final[dict[str, dict[str, Any]]] = {
 
 def run(lab: Lab, seed: int) -> SeedResult:
     """One seed."""
-    lab, base, teacher, settings = long_answers(lab, seed)
-    curves = {
-        name: Curve.of(distil(lab, seed, base, teacher, **(settings | pruned))) for name, pruned in _PRUNED.items()
-    }
-    target = SHARE * lab.exam.accuracy_of(teacher)
+    curves, target = distilled(lab, seed, _PRUNED)
     whole, pruned, windowed = (curve.reached(target) for curve in curves.values())
     figures = {
         "tokens": times(whole.tokens, pruned.tokens),

@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-from benchmarks.science.experiments.e12_prefix import SHARE, WHOLE, long_answers
-from benchmarks.science.findings import Claim, Curve, Experiment, SeedResult, times
+from benchmarks.science.experiments.e12_prefix import WHOLE, distilled
+from benchmarks.science.findings import Claim, Experiment, SeedResult, times
 from benchmarks.science.lab import Lab
-from benchmarks.science.methods import distil
 
 _CHOSEN: Final[dict[str, dict[str, Any]]] = {
     WHOLE: {},
@@ -17,11 +16,7 @@ _CHOSEN: Final[dict[str, dict[str, Any]]] = {
 
 def run(lab: Lab, seed: int) -> SeedResult:
     """One seed."""
-    lab, base, teacher, settings = long_answers(lab, seed)
-    curves = {
-        name: Curve.of(distil(lab, seed, base, teacher, **(settings | chosen))) for name, chosen in _CHOSEN.items()
-    }
-    target = SHARE * lab.exam.accuracy_of(teacher)
+    curves, target = distilled(lab, seed, _CHOSEN)
     whole, entropy, both, fifth = (curve.reached(target) for curve in curves.values())
     figures = {
         "entropy_tokens": times(whole.tokens, entropy.tokens),
