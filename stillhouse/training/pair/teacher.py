@@ -72,7 +72,8 @@ def _scored(
         agreement=agreement(requests, own_scores, scores),
         ends=end_scores(requests, samples.ends, own_scores, scores),
     )
-    if settings.model is None:
+    # What a server calls its model need not be a folder or a name of the hub, which is asked for a minute if offline.
+    if settings.model is None or not (settings.is_local or set("/:") & set(settings.model)):
         return figures
     conversations = [(trajectory, metadata) for trajectory, _, metadata in rows]
     try:
