@@ -63,7 +63,10 @@ def train_on_policy(
     """
     if placebo is None:
         check_pair(start, prompts, config, run)
-    settings = config.on_policy if placebo is None else config.promotion.placebo.settings(config.on_policy)
+    # Whether the pair was checked makes no other student: it stays out of the key.
+    settings = config.on_policy.model_copy(update={"pair_check": "auto"})
+    if placebo is not None:
+        settings = config.promotion.placebo.settings(settings)
     stage = ON_POLICY if placebo is None else PLACEBOS[placebo]
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None

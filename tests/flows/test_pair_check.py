@@ -12,6 +12,7 @@ from tasks.pair.stage import check_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 COSTLY = {"on_policy.num_steps": 100_000, "prompts.max_prompts": 80, "tracking.enabled": False}
+CHECKS = ("auto", "warn", "off")
 SWAPPED = {"student.model": "embedded:teacher", "teacher.model": "embedded:student"}
 
 
@@ -37,5 +38,9 @@ def test_a_cheap_training_or_one_that_says_so_is_not_examined(tmp_path: Path) ->
         check_pair(base_student(config.student), None, config, None)  # type: ignore[arg-type]
 
 
-def test_the_key_leaves_what_was_trained_before_as_it_was(tmp_path: Path) -> None:
-    assert "pair_check" not in config_with(tmp_path).on_policy.model_dump(mode="json")
+def test_a_student_is_not_trained_again_for_another_check_of_its_pair(tmp_path: Path) -> None:
+    from flows.train_on_policy import train_on_policy
+
+    little = {"on_policy.num_steps": 1, "on_policy.prompts_per_step": 2, "evaluation.enabled": False}
+    runs = [train_on_policy(config_with(tmp_path, **little, **{"on_policy.pair_check": check})) for check in CHECKS]
+    assert [run.cached["on_policy"] for run in runs] == [False, True, True]
