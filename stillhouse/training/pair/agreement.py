@@ -4,6 +4,7 @@ Dimensions: N scored tokens, K most probable tokens of each model.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, compress
 from typing import Final
 
@@ -76,11 +77,8 @@ def _with_overlap(figures: Agreement, ours_NK: np.ndarray, theirs_NK: np.ndarray
     width = min(ours_NK.shape[1], theirs_NK.shape[1])
     ours_NK, theirs_NK = ours_NK[:, :width], theirs_NK[:, :width]
     shared_NK = (ours_NK[:, :, None] == theirs_NK[:, None, :]).any(axis=2)
-    return Agreement(
-        num_tokens=figures.num_tokens,
-        kl=figures.kl,
-        worst_share=figures.worst_share,
-        nll=figures.nll,
+    return replace(
+        figures,
         top_k=width,
         overlap=float(shared_NK.mean()),
         differing=float((ours_NK[:, 0] != theirs_NK[:, 0]).mean()),

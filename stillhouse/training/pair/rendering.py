@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stillhouse.chat.template import render_text
-from stillhouse.chat.thinking import BLOCK, is_closed
+from stillhouse.chat.thinking import is_closed, opening_of
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher, TeacherScores
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 _QUESTION: Final[list[Message]] = [{"role": "user", "content": "a"}]
 
 
-def opening_of(tokenizer: "PreTrainedTokenizerBase") -> Opening:
+def prompt_opening(tokenizer: "PreTrainedTokenizerBase") -> Opening:
     """What the template's generation prompt does with a thinking block; raises TemplateError where it renders none."""
     prompt = render_text(tokenizer, _QUESTION, None, add_generation_prompt=True)
     if is_closed(prompt):
         return "closed"
-    blocks = list(BLOCK.finditer(prompt))
-    return "open" if blocks and blocks[-1].end() == len(prompt) and not blocks[-1]["close"] else "none"
+    return "open" if opening_of(prompt) else "none"
 
 
 def compare_renderings(

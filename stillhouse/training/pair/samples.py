@@ -18,7 +18,7 @@ from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.training.pair.agreement import sampled
 from stillhouse.training.pair.figures import StudentFigures
-from stillhouse.training.pair.rendering import opening_of
+from stillhouse.training.pair.rendering import prompt_opening
 from stillhouse.training.pair.settings import TOP_K
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
@@ -50,7 +50,7 @@ class StudentSamples:
             ended_share=sum(run[-1] in self.ends for run in runs) / len(runs),
             nll=float(-sampled(requests, self.scores).mean()),
             vocabulary=len(self.student.tokenizer.get_vocab()),
-            opening=opening_of(self.student.tokenizer),
+            opening=prompt_opening(self.student.tokenizer),
             sampling_s=self.sampling_s,
             forward_s=self.forward_s,
         )

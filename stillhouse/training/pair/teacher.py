@@ -22,7 +22,7 @@ from stillhouse.training.on_policy.teachers.views import OtherVocabulary
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
 from stillhouse.training.pair.agreement import agreement, end_scores
 from stillhouse.training.pair.figures import TeacherFigures
-from stillhouse.training.pair.rendering import compare_renderings, opening_of
+from stillhouse.training.pair.rendering import compare_renderings, prompt_opening
 from stillhouse.training.pair.samples import StudentSamples, request_of
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
@@ -100,7 +100,7 @@ def _with_template(
         TemplateError, TrainingError: the template refuses a conversation.
     """
     ours, theirs = samples.student.tokenizer, _tokenizer(settings, job)
-    figures = replace(figures, opening=opening_of(theirs))
+    figures = replace(figures, opening=prompt_opening(theirs))
     if settings.reads_own_template:
         return figures
     generation = samples.student.causal_lm.generation_config
