@@ -34,16 +34,14 @@ Learnt
 """
 
 import multiprocessing
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.frame.distill import run_distill
 from benchmarks.frame.rounds import Spread, argument_parser, publish, spread
 from stillhouse.config import load_config
-from tasks.server.environment import quiet_console, set_defaults
-from tasks.server.temporary_server import ensure_server
 
 _IMPROVEMENTS: Final = {"sft over base": ("base", "sft"), "on_policy over sft": ("sft", "on_policy")}
 
@@ -106,18 +104,10 @@ def run_seed(config_path: Path, overrides: Sequence[str], store: Path, seed: int
     Raises:
         StillhouseError: the config is wrong or the run failed.
     """
-    # Before Prefect is imported, which reads them once.
-    os.environ.setdefault("PREFECT_HOME", str((store / "prefect").absolute()))
-    set_defaults()
-    quiet_console()
-    # It ends with this process, which the pool stops from outside; Prefect's own would stay.
-    ensure_server()
-    from flows.distill import distill
-
     config = load_config(
         config_path, [f"runtime.store={store}", *overrides, f"sft.seed={seed}", f"on_policy.seed={seed}"]
     )
-    published = distill(config)
+    published = run_distill(config, store)
     accuracies = {
         name: Accuracy(facts["accuracy"], facts["accuracy_low"], facts["accuracy_high"])
         for name, facts in published.evaluations.items()

@@ -30,16 +30,15 @@ Learnt
 """
 
 import multiprocessing
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 from uuid import uuid4
 
+from benchmarks.frame.distill import run_distill
 from benchmarks.frame.rounds import argument_parser, publish, spread
 from stillhouse.config import load_config
-from tasks.server.environment import quiet_console, set_defaults
 
 Teacher = Literal["demo", "noise", "random"]
 
@@ -107,19 +106,13 @@ def run_one(config_path: Path, overrides: Sequence[str], store: Path, teacher: T
     Raises:
         StillhouseError: the config is wrong or the run failed.
     """
-    # Before Prefect is imported, which reads them once.
-    os.environ.setdefault("PREFECT_HOME", str((store / "prefect").absolute()))
-    set_defaults()
-    quiet_console()
-    from flows.distill import distill
-
     settings = [f"runtime.store={store}", *_SHORT, f"on_policy.seed={seed}"]
     if teacher != "demo":
         settings.append(f"on_policy.teacher={uninformative(teacher, seed, store / 'teachers')}")
     # A registered model of its own, so that each begins without a champion, also when it is run again.
     settings += [f"tracking.register_as=placebo-{uuid4().hex}", "promotion.enabled=true"]
     settings.append("promotion.placebo.enabled=true")
-    published = distill(load_config(config_path, [*settings, *overrides]))
+    published = run_distill(load_config(config_path, [*settings, *overrides]), store)
     verdict = str(published.promotion)
     accuracies = {name: facts["accuracy"] for name, facts in published.evaluations.items() if name != "teacher"}
     return PlaceboRun(teacher, seed, "is the new champion" in verdict, verdict, accuracies)
