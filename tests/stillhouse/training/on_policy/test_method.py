@@ -17,7 +17,7 @@ from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.types import PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
 
@@ -276,11 +276,6 @@ def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
     assert "Be brief." in text
 
 
-def test_too_few_prompts_are_refused(new_method: NewMethod):
-    with pytest.raises(ConfigError, match=r"prompts_per_step = 32: expected at most .* 16"):
-        new_method(prompts_per_step=32)
-
-
 def test_a_batch_that_is_lost_halfway_is_sampled_again_and_trained_to_its_end(new_method: NewMethod, tmp_path: Path):
     settings = {**_SHORT, "num_passes": 2, "loss_fn": "ppo", "correction": "truncate"}
     killed = new_method(folder=tmp_path, **settings)
@@ -289,52 +284,6 @@ def test_a_batch_that_is_lost_halfway_is_sampled_again_and_trained_to_its_end(ne
         path.unlink()
     again = new_method(folder=tmp_path, **settings).batch(1)
     assert all(len(sample.old_logprobs) == len(sample.token_ids) for sample in again.samples)
-
-
-def test_prompts_without_room_for_an_answer_are_left_out_before_training(
-    new_method: NewMethod, prompts: list[Prompt], caplog: pytest.LogCaptureFixture
-):
-    long = Prompt("long", [{"role": "user", "content": "word " * 2000}])
-    method = new_method(rows=[*prompts[:4], long], **_SHORT)
-    assert "1 of 5 prompts leave no room for an answer" in caplog.text
-    assert "prompt long" in caplog.text
-    assert {sample.prompt_id for sample in method.batch(0).samples} == {prompt.id for prompt in prompts[:4]}
-
-
-def test_fewer_prompts_with_room_than_a_batch_takes_are_refused_with_the_longest(new_method: NewMethod):
-    hinted = {"name": "t", "model": "embedded:teacher", "hint": "word " * 2000}
-    causes: list[dict[str, Any]] = [{"teachers": [hinted]}, {"system_prompt": "Count. " * 200}]
-    for cause in causes:
-        with pytest.raises(InputError, match=r"16 of 16 prompts leave no room .* hint.*prompts_per_step = 4"):
-            new_method(**cause)
-
-
-def test_prompts_over_the_limit_are_left_out_and_counted(new_method: NewMethod, caplog: pytest.LogCaptureFixture):
-    samples = new_method(prompts_per_step=16, max_tokens=1, max_turns=1).batch(0).samples
-    sizes = {sample.prompt_id: sample.loss_mask.index(True) for sample in samples}
-    limit = sorted(sizes.values())[9]
-    method = new_method(max_prompt_tokens=limit, num_steps=3, **_SHORT)
-    num_dropped = sum(size > limit for size in sizes.values())
-    assert num_dropped
-    assert f"{num_dropped} of 16 prompts have more than on_policy.max_prompt_tokens = {limit} tokens" in caplog.text
-    assert all(sizes[sample.prompt_id] <= limit for step in range(3) for sample in method.batch(step).samples)
-    assert trainer_of(method).run()["dropped_prompts"] == num_dropped
-    with pytest.raises(InputError, match=r"max_prompt_tokens = 1 tokens.*prompts_per_step = 4 of them.*raise it"):
-        new_method(max_prompt_tokens=1)
-
-
-def test_student_and_teachers_read_the_prefix_and_learn_nothing_of_it(new_method: NewMethod):
-    shown = [{"role": "user", "content": "One apple?"}, {"role": "assistant", "content": "One pear."}]
-    hinted = {"name": "t", "model": "embedded:teacher", "hint": "Count."}
-    method = new_method(conversation_prefix=shown, teachers=[hinted], max_tokens=4)
-    for sample in method.batch(0).samples:
-        assert isinstance(sample, ScoredSample)
-        assert sample.teacher_view is not None
-        for ids in (sample.token_ids, sample.teacher_view.token_ids):
-            assert "One pear." in method._student.tokenizer.decode(ids)
-        assert sum(sample.loss_mask) <= 4 * 5
-        first = sample.loss_mask.index(True)
-        assert "One pear." in method._student.tokenizer.decode(sample.token_ids[:first])
 
 
 @pytest.mark.parametrize("divergence", [[], [{}]], ids=["sampled", "exact"])
