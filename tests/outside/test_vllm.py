@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import EndpointError
+from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.store import ArtifactStore
+from stillhouse.store.records import read_trajectories
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
@@ -140,6 +142,49 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
         assert np.mean(overlap) > 0.9
         mass = np.exp(top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(top.log_tail_N.astype(float))
         assert mass == pytest.approx(np.ones(len(mass)), abs=5e-3)
+
+
+def test_what_is_recorded_while_a_teacher_samples_is_the_models_and_all_that_sft_needs(
+    scoring_server: VllmServer, pretrained: Path, folder: Path
+) -> None:
+    sections = {
+        "teacher": {"model": MODEL, "base_url": scoring_server.url},
+        "rollouts": {"record_top_k": 10, "temperature": 0.7, "max_tokens": 24},
+        "sft": {"loss": "kl", "top_k": 10, "num_epochs": 1, "batch_size": 4},
+    }
+    file = config_file(folder, pretrained, **sections)
+    command = [STILLHOUSE, "distill", file, "--set", f"runtime.store={folder / 'store'}"]
+    done = subprocess.run(command, env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    artifacts = folder / "store" / "artifacts"
+    [manifest] = artifacts.glob("scores/*/manifest.json")
+    facts = json.loads(manifest.read_text())["artifact"]["facts"]
+    assert facts["recorded_rows"] == facts["rows"] > 6
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32)
+    [rollouts] = artifacts.glob("rollouts/*/trajectories.jsonl")
+    for trajectory in read_trajectories(rollouts):
+        prompt = tokenizer.apply_chat_template(trajectory.messages[:1], add_generation_prompt=True, return_dict=False)
+        recorded = TopTokens.unpack(str(trajectory.turns[0].top_logprobs))
+        assert recorded.spellings is None, "vLLM tells ids"
+        ids = torch.tensor([[*prompt, *recorded.tokens_N.tolist()]])
+        logprobs = model(ids).logits[0, len(prompt) - 1 : -1].detach().log_softmax(-1)
+        known = logprobs.gather(1, torch.from_numpy(recorded.top.ids_NK.copy()).long())
+        # At temperature 1, whatever it was sampled at; of a server that computes in bfloat16.
+        assert np.abs(known.numpy() - recorded.top.logprobs_NK).mean() < 0.1
+
+
+def test_the_doctor_measures_a_teacher_behind_a_server(
+    scoring_server: VllmServer, pretrained: Path, folder: Path
+) -> None:
+    settings = on_policy(teachers=[{**teacher(scoring_server), "top_k": 20}], max_concurrent=8)
+    file = config_file(folder, pretrained, on_policy=settings, evaluation={"max_tokens": 24})
+    command = [STILLHOUSE, "doctor", file, "--pair", "--prompts", "6", "--set", f"runtime.store={folder / 'store'}"]
+    done = subprocess.run(command, env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True)
+    lines = {line[8:].partition("  ")[0]: line for line in done.stdout.splitlines()}
+    assert "49152 ids shared" in lines["served: tokens"], done.stdout + done.stderr
+    # The student is its own teacher.
+    assert float(lines["served: agreement"].split("reverse KL ")[1].split()[0]) < 0.05
 
 
 def test_more_tokens_than_the_server_gives_are_told_before_the_training(
