@@ -33,7 +33,6 @@ _NO_EFFECT: Final = {
     "log_every_steps",
     "generate_every_steps",
     "num_generations",
-    "pair_check",
     "watch",
     "show_every_steps",
     "engine_url",
