@@ -70,6 +70,11 @@ def render_prefixes(
             yield RenderedPrefixes(texts, rendered["refusal"])
 
 
+def start_rendering() -> None:
+    """Starts the process that renders, where something else is to be loaded before the first conversation."""
+    _workers().start_one()
+
+
 def _request(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes]) -> JsonObject:
     # A tokenizer may have one template for conversations with tools and another for those without.
     templates: dict[str, int] = {}

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,15 @@ class WorkerPool:
         # After a fork the workers are the parent's.
         os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.close)
+
+    def start_one(self) -> None:
+        """Starts a worker where none is idle, without waiting for it: its imports go on while others work.
+
+        Where it cannot be started, the first request says so.
+        """
+        with self._lock, suppress(WorkerFailed):
+            if not self._idle:
+                self._idle.append(_Worker(self._module))
 
     def request(self, payload: JsonObject, timeout_s: float) -> Any:
         """The answer of a worker.
@@ -85,13 +95,12 @@ class _Worker:
         except OSError as error:
             self._socket.close()
             raise WorkerFailed(f"a worker process cannot be started: {error}") from error
-        try:
-            self._receive(_START_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
+        self._is_ready = False
 
     def request(self, payload: JsonObject, timeout_s: float) -> Any:
+        if not self._is_ready:
+            self._receive(_START_TIMEOUT_S)
+            self._is_ready = True
         try:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(json.dumps(payload).encode() + b"\n")

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from stillhouse.chat.rendering import start_rendering
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
@@ -68,6 +69,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         # Weights that will be sharded are loaded on the CPU; 4-bit weights on their device.
         is_sharded = ranks.size > 1 and job.student.parameters != "qlora"
         device = torch.device("cpu") if is_sharded else ranks.device
+        start_rendering()
         progress.update(job.method, 0, None, doing=f"loading {job.student_ref}")
         student = load_student(job.student_ref, job.student, device, job.trainer.seed)
         if ranks.is_first and student.model is not student.causal_lm:

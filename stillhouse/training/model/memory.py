@@ -164,6 +164,8 @@ def _state_bytes(student: Student, config: TrainerConfig) -> int:
 
 def _summed_bytes(student: Student) -> int:
     """Fused experts with their adapters added, which a pass makes and keeps as it does activations."""
+    if student.model is student.causal_lm:
+        return 0
     from peft.tuners.lora.layer import ParamWrapper
 
     return sum(module.get_param().nbytes for module in student.model.modules() if isinstance(module, ParamWrapper))

@@ -55,6 +55,20 @@ def test_one_worker_answers_request_after_request(pool: WorkerPool) -> None:
     assert {len(answer["echo"]["text"]) for answer in answers} == {200_000}
 
 
+def test_a_worker_started_ahead_answers_the_first_request(pool: WorkerPool) -> None:
+    pool.start_one()
+    pool.start_one()
+    (ahead,) = pool._idle
+    assert pool.request({}, 20)["pid"] == ahead._process.pid
+
+
+def test_a_worker_that_cannot_start_says_so_with_the_first_request() -> None:
+    pool = WorkerPool("no_such_module")
+    pool.start_one()
+    with pytest.raises(WorkerFailed, match="a worker process ended with code 1"):
+        pool.request({}, 20)
+
+
 def test_a_worker_sees_no_secrets(pool: WorkerPool) -> None:
     assert set(pool.request({}, 20)["environment"]) <= {"PATH", "LANG", "LC_CTYPE", "PYTHONHASHSEED"}
 
