@@ -19,4 +19,5 @@ class TokenWeightsConfig(Section):
     kept. TIP is best at 0.5, near it at 0.2, which is also what reinforcement learning took (arXiv 2506.01939)."""
     top_k: int = Field(default=16, ge=1)
     """The teacher's most probable tokens from which `soft_or` takes the divergence, all others counting as one. A
-    server has to give as many (`teachers[].top_k`)."""
+    server has to give as many (`teachers[].top_k`); of a local teacher whose whole distribution the loss compares,
+    `soft_or` takes all of it."""

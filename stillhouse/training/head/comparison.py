@@ -122,7 +122,7 @@ class TeacherComparison:
             return ComparisonResult(zeros_C if self._settings.terms else None, reverse_kl_C)
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         if self._exchanged is not None:
-            _exchange_(reference_CS, *self._exchanged)
+            exchange_(reference_CS, *self._exchanged)
         inputs = (logits_CV, reference_CS, self._targets_N[chunk])
         if self._compiled and len(reference_CS) >= MIN_TOKENS:
             blocks = [compiled(_compare_)(*any_length(*inputs), self._settings)]
@@ -160,7 +160,8 @@ def _compare_(
     return values_R, reverse_kl_R, logprobs_R
 
 
-def _exchange_(logits_CS: Tensor, first: int, second: int) -> None:
+def exchange_(logits_CS: Tensor, first: int, second: int) -> None:
+    """Has two ids change places."""
     first_C = logits_CS[:, first].clone()
     logits_CS[:, first] = logits_CS[:, second]
     logits_CS[:, second] = first_C

@@ -23,11 +23,13 @@ from stillhouse.training.on_policy.monitoring.metrics import staleness
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.training.on_policy.tokens.choice import TokenChoice
+from stillhouse.training.on_policy.tokens.figures import top_reference
 from stillhouse.types import JsonObject, Sample
 
 
@@ -73,7 +75,9 @@ class OnPolicy:
         self._checkpoints = checkpoints
         self._facts = facts
         self._activity = activity
-        self._choice = TokenChoice(student, config, keeps_top=objective.is_exact)
+        self._choice = TokenChoice(
+            student, config, self._reference if objective.is_exact else top_reference, keeps_top=objective.is_exact
+        )
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -92,6 +96,8 @@ class OnPolicy:
         for teacher in self._teachers.by_name.values():
             if isinstance(teacher, SnapshotTeacher):
                 teacher.refresh(step, checkpoints)
+            elif isinstance(teacher, LocalTeacher) and update == 0:
+                teacher.begin_batch()
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
         rollouts = self._with_old_logprobs(self._with_chosen_tokens(self._queue.get(index, step)))
@@ -115,13 +121,7 @@ class OnPolicy:
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """The distribution of the samples' teacher if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
-        name = scored[0].teacher if scored else None
-        if not self._objective.is_exact or name is None:
-            return None
-        teacher = self._teachers.by_name.get(name)
-        if isinstance(teacher, ExactTeacher):
-            return teacher.reference(scored)
-        return TopReference.of([sample.teacher_scores for sample in scored])
+        return self._reference(scored) if scored and self._objective.is_exact else None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""
@@ -130,6 +130,14 @@ class OnPolicy:
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """See `Objective.loss`."""
         return self._objective.loss(scores, values)
+
+    def _reference(self, samples: Sequence[ScoredSample]) -> Reference | TopReference | None:
+        """The distribution of the samples' teacher, of which there is one or none."""
+        name = samples[0].teacher
+        teacher = None if name is None else self._teachers.by_name.get(name)
+        if isinstance(teacher, ExactTeacher):
+            return teacher.reference(samples)
+        return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
 
     def _with_chosen_tokens(self, rollouts: RolloutBatch) -> RolloutBatch:
         """The batch with the tokens that are learnt from; kept on disk for later updates."""

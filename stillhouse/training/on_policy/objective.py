@@ -50,7 +50,7 @@ class Objective:
         """Labels that metrics are reported by."""
         self.is_exact = bool(teachers) and algorithm.asks == "distribution"
         """Whether teachers give their distribution, not only scores of the sampled tokens."""
-        self.is_scored_ahead = not self.is_exact or config.source == "rollouts" or config.scored_top_k > 0
+        self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
         """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""

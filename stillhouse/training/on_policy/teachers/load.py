@@ -198,6 +198,7 @@ class _Loading:
                 settings.batch_tokens,
                 vocabulary=rows if is_same_size else min(rows, num_tokens),
                 top_k=self._top_k(settings),
+                num_passes=self.config.num_passes,
             ),
             model,
             device,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
@@ -19,8 +20,9 @@ from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.ends import EndExchange
+from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
 from stillhouse.training.on_policy.teachers.packed import PackedModel
 from stillhouse.training.on_policy.teachers.teacher import (
     Alignment,
@@ -44,6 +46,8 @@ class LocalSettings:
     """Ids below it are shared with the student."""
     top_k: int = 0
     """Most probable tokens to give beside the scored ones."""
+    num_passes: int = 1
+    """How often each microbatch is compared with."""
 
 
 class LocalTeacher:
@@ -74,6 +78,7 @@ class LocalTeacher:
         self._device = device
         self._weights = weights
         self._alignment = alignment
+        self._cache = HiddenCache() if settings.num_passes > 1 else None
         self._norms = FusedNorms(model)
         with self._reading():
             self._packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
@@ -91,13 +96,25 @@ class LocalTeacher:
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`."""
-        with self._reading():
-            hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
+        views = [view_of(sample) for sample in samples]
+        if self._cache is None:
+            hidden_NR = self._hidden_states(views)
+        else:
+            hidden_NR = self._cache.get(views, lambda: self._hidden_states(views)).to(self._device)
         exchanged = self._alignment.pair if isinstance(self._alignment, EndExchange) else None
         return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling, exchanged)
 
+    def begin_batch(self) -> None:
+        """Forgets the hidden states of the last batch."""
+        if self._cache is not None:
+            self._cache.clear()
+
     def close(self) -> None:
         """Does nothing: no request is in progress between calls."""
+
+    def _hidden_states(self, views: Sequence[TeacherView]) -> Tensor:
+        with self._reading():
+            return self._packed.hidden_states(views)[0]
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from stillhouse.training.on_policy.batches.credit import with_weights
 from stillhouse.training.on_policy.sampling.window import HIT_SHARE, WINDOW, is_hit
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.tokens.drift import drift_of
-from stillhouse.training.on_policy.tokens.figures import TokenFigures, measure_tokens
+from stillhouse.training.on_policy.tokens.figures import ReferenceOf, TokenFigures, measure_tokens
 from stillhouse.training.on_policy.tokens.importance import important_tokens
 from stillhouse.training.on_policy.tokens.subset import first_tokens, weighted, with_loss_at
 
@@ -26,13 +26,15 @@ class TokenChoice:
 
     Args:
         student: before the first update on the batch.
-        config: the two sections, aggregation and temperature.
+        config: the two sections, aggregation, microbatches and temperature.
+        reference_of: a teacher at the tokens of samples.
         keeps_top: the loss compares with the teacher's most probable tokens, which are dropped otherwise.
     """
 
-    def __init__(self, student: Student, config: OnPolicyConfig, *, keeps_top: bool) -> None:
+    def __init__(self, student: Student, config: OnPolicyConfig, reference_of: ReferenceOf, *, keeps_top: bool) -> None:
         self._student = student
         self._config = config
+        self._reference_of = reference_of
         self._keeps_top = keeps_top
 
     def is_due(self, rollouts: RolloutBatch) -> bool:
@@ -43,7 +45,7 @@ class TokenChoice:
     def chosen(self, rollouts: RolloutBatch) -> RolloutBatch:
         """The batch with masks, lengths and weights of its samples as chosen, and metrics of the choice."""
         samples = [sample for part in rollouts.parts for sample in part]
-        figures = measure_tokens(self._student, samples, self._config)
+        figures = measure_tokens(self._student, rollouts.parts, self._config, self._reference_of)
         metrics: dict[str, float] = {}
         if self._config.prune.is_on:
             samples, figures, pruned = self._pruned(samples, figures, rollouts.metrics)

@@ -17,6 +17,7 @@ from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.types import PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
@@ -124,6 +125,23 @@ def test_a_batch_of_rollouts_serves_its_substeps_and_passes(new_method: NewMetho
     assert ids[4] != ids[0]
     assert [batch.num_sampled_tokens > 0 for batch in batches] == [True, False, False, False, True]
     assert [batch.metrics["staleness"] for batch in batches] == [0.0, 1.0, 2.0, 3.0, 0.0]
+
+
+def test_the_teacher_reads_a_batch_once_however_often_it_is_trained_on_with_the_same_bits(new_method: NewMethod):
+    settings = {**_SHORT, "num_passes": 3, "num_steps": 6, "divergence": [{"kind": "reverse_kl"}]}
+    trained, num_read = [], []
+    for keeps in (True, False):
+        method = new_method(**settings)
+        teacher = method._teachers.by_name["teacher"]
+        assert isinstance(teacher, LocalTeacher)
+        if not keeps:
+            teacher._cache = None
+        reads: list[object] = []
+        teacher._packed._backbone.register_forward_hook(lambda *args, reads=reads: reads.append(args))
+        trained.append(train(method))
+        num_read.append(len(reads))
+    assert same_bits(*trained)
+    assert num_read[0] * 3 == num_read[1]
 
 
 def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[float], None]:

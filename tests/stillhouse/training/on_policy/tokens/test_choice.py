@@ -69,9 +69,10 @@ def test_without_the_cut_only_weights_fall(new_method: NewMethod):
     assert metrics["pruned_tokens"] == 0.0
 
 
+@pytest.mark.parametrize("exact", [{}, _EXACT], ids=["sampled", "exact"])
 @pytest.mark.parametrize("kind", [{"kind": "ema"}, {"kind": "snapshot", "refresh_every_steps": 1}])
-def test_a_student_never_drifts_from_itself(new_method: NewMethod, kind: dict[str, Any]):
-    settings = {"ema_decay": 0.5, "prune": {**_PRUNE, "min_overlap": 1.0}, **_SHORT}
+def test_a_student_never_drifts_from_itself(new_method: NewMethod, kind: dict[str, Any], exact: dict[str, Any]):
+    settings = {"ema_decay": 0.5, "prune": {**_PRUNE, "min_overlap": 1.0}, **_SHORT, **exact}
     _, metrics = batch_of(new_method(teachers=[{"name": "self", **kind}], **settings))
     assert metrics["top_k_overlap"] == 1.0
     assert metrics["pruned_tokens"] == metrics["drifted_token_share"] == 0.0
@@ -89,6 +90,13 @@ def test_half_of_the_tokens_of_each_trajectory_bear_the_loss(new_method: NewMeth
     assert metrics["unchosen_tokens"] == num_targets(whole) - num_targets(chosen)
     # What was sampled is counted, whatever is learnt of it.
     assert method.batch(0).num_sampled_tokens == num_targets(whole)
+
+
+def test_tokens_are_chosen_by_the_whole_distribution_where_the_loss_compares_it(new_method: NewMethod):
+    method = new_method(token_weights={"by": "soft_or"}, **_SHORT, **_EXACT)
+    chosen, metrics = batch_of(method)
+    assert metrics["unchosen_tokens"] > 0
+    assert all(sample.teacher_logprobs is None and sample.teacher_top is None for sample in chosen), "nothing is scored"
 
 
 @pytest.mark.parametrize("exact", [{}, _EXACT], ids=["sampled", "exact"])
