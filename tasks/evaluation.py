@@ -5,8 +5,9 @@ from pathlib import Path
 
 from prefect import task
 
-from stillhouse.config import DistillConfig, EvaluationConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import DistillConfig, EvaluationConfig, OnPolicyTeacher, TeacherConfig, ToolsConfig
 from stillhouse.errors import InputError
+from stillhouse.evaluation.log_ratio import ServedBy
 from stillhouse.evaluation.measure import mean_rewards, measure
 from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
@@ -16,7 +17,7 @@ from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
-from tasks.models import scoring_teacher
+from tasks.models import student_scorer
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
@@ -55,7 +56,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         prompts=prompts.held_out,
         metadata=prompts.held_out_metadata,
         evaluation=config.evaluation,
-        scorer=None if model.name == "teacher" else scoring_teacher(config),
+        scorer=None if model.name == "teacher" else student_scorer(config),
         tools=config.tools,
         rewards_sha256=rewards_digest(config.tools),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
@@ -83,7 +84,7 @@ def evaluation_task(
     prompts: Artifact,
     metadata: Artifact,
     evaluation: EvaluationConfig,
-    scorer: Model | None,
+    scorer: Model | OnPolicyTeacher | None,
     tools: ToolsConfig,
     rewards_sha256: str | None,
     tool_schemas: str,
@@ -106,9 +107,15 @@ def evaluation_task(
         rewards.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
     facts["teacher_kl"] = None
     if scorer is not None:
-        progress().say(f"scoring with {scorer.ref}")
-        temperature = evaluation.temperature
-        facts["teacher_kl"] = teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=temperature)
+        teacher_of_students: str | ServedBy
+        if isinstance(scorer, Model):
+            teacher_of_students = scorer.ref
+        else:
+            teacher_of_students = ServedBy(teacher=scorer, student_ref=model.ref, budget=context.budget)
+        progress().say(f"scoring with {scorer.ref if isinstance(scorer, Model) else scorer.name}")
+        facts["teacher_kl"] = teacher_kl(
+            sampled.trajectories, teacher_of_students, context.runtime, temperature=evaluation.temperature
+        )
     return context.store.write(
         "evaluation", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig, ModelRole, RuntimeConfig, StudentConfig, TeacherConfig
+from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
 from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.endpoint import Endpoint
@@ -42,9 +42,14 @@ def teacher_model(config: TeacherConfig) -> Model:
 
 
 def scoring_teacher(config: DistillConfig) -> Model | None:
-    """The local teacher that scores students; None where all teachers are behind servers."""
+    """The local teacher that scores rows and students; None where all teachers are behind servers."""
     ref = config.scoring_teacher
     return None if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
+
+
+def student_scorer(config: DistillConfig) -> Model | OnPolicyTeacher | None:
+    """The teacher that students are compared with: a local model, or else one behind a server; None for none."""
+    return scoring_teacher(config) or config.scoring_server
 
 
 @asynccontextmanager

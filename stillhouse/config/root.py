@@ -7,7 +7,7 @@ from pydantic import model_validator
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.on_policy_teacher import cannot_score, cannot_score_at
+from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
@@ -211,6 +211,21 @@ class DistillConfig(Section):
         """The local model that students are compared with: the first that reads their tokens; None without one."""
         others = {teacher.name for teacher in self.on_policy.teachers if teacher.reads_own_template}
         return next((ref for name, ref in self.local_teachers.items() if name not in others), None)
+
+    @property
+    def scoring_server(self) -> OnPolicyTeacher | None:
+        """The served teacher that students are compared with where no local model is; None without one.
+
+        The first that on-policy distillation asks about the students' own tokens anyway. Recorded rollouts are trained
+        on without their teacher's server.
+        """
+        on_policy = self.on_policy
+        if self.scoring_teacher is not None or not (on_policy.enabled and on_policy.needs_teacher):
+            return None
+        if on_policy.source == "rollouts":
+            return None
+        plain = (t for t in on_policy.teachers if not t.is_local and not t.reads_own_template and t.hint is None)
+        return next(plain, None)
 
 
 DEMO: Final = DistillConfig(

@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
+from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import RuntimeConfig
+from stillhouse.config import BudgetConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.dataset.local_scores import LocalScorer
-from stillhouse.errors import ConfigError, InputError, StoreError
+from stillhouse.errors import StillhouseError
+from stillhouse.inference.scoring.api import TokenSequence
 from stillhouse.processes.exit import without_teardown
+from stillhouse.types import JsonObject
 
 
 @dataclass(slots=True)
@@ -37,11 +40,33 @@ class ScoredSpans:
         return [place in sampled for place in range(len(self.token_ids))]
 
 
-def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: LocalScorer) -> float:
-    """Mean of student minus teacher log-probability over all sampled positions; there must be some.
+class ServedBy(BaseModel):
+    """A teacher behind a server that reads a student's tokens."""
+
+    model_config = ConfigDict(frozen=True)
+
+    teacher: OnPolicyTeacher
+    student_ref: str
+    """The model whose tokenizer spells the tokens."""
+    budget: BudgetConfig
+    """Limits the spending."""
+
+
+class Scorer(Protocol):
+    """Scores tokens."""
+
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Log-probabilities of the scored tokens of each sequence, in nats."""
+
+    def close(self) -> None:
+        """Frees what scores."""
+
+
+def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: Scorer) -> float:
+    """Mean of student minus teacher log-probability over all sampled positions, of which there must be some.
 
     Raises:
-        InputError: a token id lies outside the teacher's vocabulary.
+        StillhouseError: the teacher cannot score.
     """
     differences = [
         sampled - scored
@@ -51,11 +76,21 @@ def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: LocalScorer) -> float:
     return math.fsum(differences) / len(differences)
 
 
+def _scorer(teacher: str | JsonObject, runtime: RuntimeConfig) -> Scorer:
+    """The local model of a ref, or what asks a server."""
+    if isinstance(teacher, str):
+        return LocalScorer(teacher, runtime)
+    # It imports transformers, which the flow's process does without.
+    from stillhouse.evaluation.served_scores import ServedScorer
+
+    return ServedScorer(ServedBy.model_validate(teacher), runtime)
+
+
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
     try:
-        with closing(LocalScorer(job["teacher"], RuntimeConfig.model_validate(job["runtime"]))) as teacher:
+        with closing(_scorer(job["teacher"], RuntimeConfig.model_validate(job["runtime"]))) as teacher:
             return {"mean": mean_log_ratio([ScoredSpans(**span) for span in job["spans"]], teacher)}
-    except (ConfigError, InputError, StoreError) as error:
+    except StillhouseError as error:
         return {"error": str(error), "kind": type(error).__name__}
 
 

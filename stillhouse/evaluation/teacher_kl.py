@@ -6,15 +6,16 @@ from pathlib import Path
 
 import orjson
 
+from stillhouse import errors
 from stillhouse.config import RuntimeConfig
-from stillhouse.errors import ConfigError, InputError, StillhouseError, StoreError
-from stillhouse.evaluation.log_ratio import ScoredSpans
+from stillhouse.errors import StillhouseError
+from stillhouse.evaluation.log_ratio import ScoredSpans, ServedBy
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.types import Trajectory, Turn
 
 
 def teacher_kl(
-    trajectories: Iterable[Trajectory], teacher_ref: str, runtime: RuntimeConfig, *, temperature: float
+    trajectories: Iterable[Trajectory], teacher: str | ServedBy, runtime: RuntimeConfig, *, temperature: float
 ) -> float | None:
     """Mean over sampled tokens of student minus teacher log-probability, in nats per token.
 
@@ -24,6 +25,12 @@ def teacher_kl(
     sampled at temperature 1 from the whole distribution; a single estimate can fall below zero, its expectation cannot.
     The teacher's part is in the ledger of scores: answers that were scored before are not scored again.
 
+    Args:
+        trajectories: the student's.
+        teacher: the ref of a local model, or one behind a server.
+        runtime: of the run.
+        temperature: at which they were sampled.
+
     Returns:
         None at any other temperature, when a turn carries no token ids or sampling log-probabilities, or when nothing
         was sampled.
@@ -31,6 +38,8 @@ def teacher_kl(
     Raises:
         InputError: a token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
         ConfigError: the teacher cannot be loaded.
+        EndpointError: its server does not answer, or gives no scores.
+        BudgetReached: they would cost more than the budget allows.
         StoreError: the ledger cannot be read or written.
         StillhouseError: the process that scores was killed.
     """
@@ -43,28 +52,29 @@ def teacher_kl(
         spans += (span for span in merge_turns(trajectory.turns) if span.positions)
     if not spans:
         return None
-    return _score_apart(spans, teacher_ref, runtime)
+    return _score_apart(spans, teacher, runtime)
 
 
-def _score_apart(spans: Sequence[ScoredSpans], teacher_ref: str, runtime: RuntimeConfig) -> float:
+def _score_apart(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtime: RuntimeConfig) -> float:
     """`mean_log_ratio` in a process of its own, whose end frees the teacher's memory for whatever is loaded next."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-scoring-") as folder:
         job, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
-        settings = runtime.model_dump(mode="json", include={"device", "num_threads", "store", "scratch"})
-        job.write_bytes(orjson.dumps({"spans": spans, "teacher": teacher_ref, "runtime": settings}))
+        reader = teacher if isinstance(teacher, str) else teacher.model_dump(mode="json")
+        settings = runtime.model_dump(mode="json")
+        job.write_bytes(orjson.dumps({"spans": spans, "teacher": reader, "runtime": settings}))
         arguments, variables = [str(job), str(answer)], runtime.thread_variables
         with GuardedProcess("stillhouse.evaluation.log_ratio", arguments, variables, needs_torch=True) as process:
             process.lines.read()
             code = process.wait()
         if not answer.exists():
+            name = teacher if isinstance(teacher, str) else teacher.teacher.name
             raise StillhouseError(
-                f"scoring with teacher {teacher_ref!r} ended with exit code {code} and no result; see what it printed, "
+                f"scoring with teacher {name!r} ended with exit code {code} and no result; see what it printed, "
                 "and run the same command again: the sampled answers are kept"
             )
         result = orjson.loads(answer.read_bytes())
     if "error" in result:
-        kinds = {kind.__name__: kind for kind in (ConfigError, InputError, StoreError)}
-        raise kinds[result["kind"]](result["error"])
+        raise getattr(errors, result["kind"])(result["error"])
     mean: float = result["mean"]
     return mean
 

@@ -13,6 +13,7 @@ from stillhouse.config import (
     ToolsConfig,
 )
 from stillhouse.training.pair.settings import pair_settings
+from tasks.models import student_scorer
 
 
 class PairCase(BaseModel):
@@ -50,7 +51,7 @@ class PairCase(BaseModel):
             teacher=config.teacher,
             num_rollouts=num_rollouts,
             comes_after_sft=comes_after_sft,
-            records_tokens=config.scoring_teacher is not None,
+            records_tokens=student_scorer(config) is not None,
             evaluation=config.evaluation,
             tools=config.tools,
             system_prompt=config.rollouts.system_prompt,

@@ -60,6 +60,29 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
     assert config(**sections).scoring_teacher == expected
 
 
+@pytest.mark.parametrize(
+    ("on_policy", "expected"),
+    [
+        ({"teachers": [FAR]}, "far"),
+        ({"teachers": [FAR, NEAR]}, None),
+        (
+            {"teachers": [{"name": "self", "kind": "base"}, {**FAR, "template": "own"}, {**FAR, "name": "plain"}]},
+            "plain",
+        ),
+        ({"teachers": [{**FAR, "alignment": "bytes"}]}, None),
+        ({"teachers": [{**FAR, "hint": "{{ expected_answer }}"}]}, None),
+        ({"teachers": [FAR], "source": "rollouts"}, None),
+        ({"teachers": [FAR], "enabled": False}, None),
+        ({"teachers": [FAR], "kl_coef": 0, "reward_coef": 1, "group_size": 2}, None),
+    ],
+)
+def test_without_a_local_teacher_students_are_measured_by_the_server_that_their_training_asks(
+    on_policy: Any, expected: str | None
+) -> None:
+    server = config(teacher=CHAT, on_policy={"enabled": True, **on_policy}).scoring_server
+    assert (server and server.name) == expected
+
+
 def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> None:
     kl = {"loss": "kl", "top_k": 20}
     with pytest.raises(ValidationError, match=r"api\.openai\.com/v1, which gives no .*\(rollouts\.record_top_k\)"):

@@ -1,13 +1,16 @@
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from stillhouse.config import RuntimeConfig
-from stillhouse.errors import InputError
+from stillhouse.config import BudgetConfig, OnPolicyTeacher, RuntimeConfig
+from stillhouse.errors import EndpointError, InputError
+from stillhouse.evaluation.log_ratio import ServedBy
 from stillhouse.evaluation.teacher_kl import merge_turns, teacher_kl
+from stillhouse.inference.local_server import served_model
 from stillhouse.inference.scoring.ledger import LEDGER
 from stillhouse.inference.scoring.segments import find_keys
 from stillhouse.serving.generation import GenerationRequest
@@ -29,6 +32,14 @@ def made_turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs
 @pytest.fixture
 def runtime(tmp_path: Path) -> RuntimeConfig:
     return RuntimeConfig(store=str(tmp_path / "store"), device="cpu", num_threads=1)
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """Bound, so that nothing else takes it, and not listened to."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 def trajectory(*turns: Turn) -> Trajectory:
@@ -93,6 +104,34 @@ def test_answers_that_were_scored_before_are_not_scored_again(
     assert scored() == [3, 1]
     teacher_kl(sampled[:1], STUDENT, runtime, temperature=1.0)
     assert sorted(scored()) == [1, 1, 3], "another teacher has a ledger of its own"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBy]:
+    """The teacher behind our own server, with vLLM's form of scores."""
+    runtime = RuntimeConfig(store=str(tmp_path_factory.mktemp("server")), device="cpu", num_threads=1)
+    with served_model(TEACHER, runtime) as url:
+        teacher = OnPolicyTeacher(name="far", kind="vllm", model=TEACHER, base_url=url, top_k=5)
+        yield ServedBy(teacher=teacher, student_ref=STUDENT, budget=BudgetConfig())
+
+
+def test_a_teacher_behind_a_server_finds_the_distance_that_it_finds_here(
+    sampled: list[Trajectory], runtime: RuntimeConfig, served: ServedBy
+) -> None:
+    expected = teacher_kl(sampled, TEACHER, runtime, temperature=1.0)
+    assert teacher_kl(sampled, served, runtime, temperature=1.0) == pytest.approx(expected, abs=1e-4)
+    ledgers = Path(runtime.store) / LEDGER
+    assert sorted(len(list(find_keys(file))) for file in ledgers.glob("*/*.arrows")) == [4, 4]
+    assert teacher_kl(sampled, served, runtime, temperature=1.0) == pytest.approx(expected, abs=1e-4)
+    assert sorted(len(list(find_keys(file))) for file in ledgers.glob("*/*.arrows")) == [4, 4], "asked once"
+
+
+def test_a_server_that_is_gone_is_named(
+    sampled: list[Trajectory], runtime: RuntimeConfig, served: ServedBy, unused_port: int
+) -> None:
+    gone = served.teacher.model_copy(update={"base_url": f"http://127.0.0.1:{unused_port}/v1"})
+    with pytest.raises(EndpointError, match=rf"127.0.0.1:{unused_port}.* Check that the teacher's server runs"):
+        teacher_kl(sampled, served.model_copy(update={"teacher": gone}), runtime, temperature=1.0)
 
 
 def test_mean_is_over_tokens_by_hand(student: PreTrainedModel, runtime: RuntimeConfig) -> None:
