@@ -28,7 +28,8 @@ COPY stillhouse stillhouse
 # Nothing is built in this image, which has no compiler.
 RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . \
     && rm -r /venv/lib/python*/site-packages/torch/include \
-    && sh slim.sh /venv
+    && sh slim.sh /venv \
+    && /venv/bin/python -m tasks.server.database
 
 FROM dependencies AS build-gpu
 ARG TORCH_INDEX_GPU=https://download.pytorch.org/whl/cu130
@@ -37,7 +38,8 @@ RUN /venv/bin/pip install --no-compile --no-deps --index-url "$TORCH_INDEX_GPU" 
 COPY flows flows
 COPY tasks tasks
 COPY stillhouse stillhouse
-RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . && sh slim.sh /venv
+RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . && sh slim.sh /venv \
+    && /venv/bin/python -m tasks.server.database
 
 FROM ${PYTHON_IMAGE} AS runtime
 # tini passes signals on and reaps what a killed training leaves behind.

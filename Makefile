@@ -23,6 +23,7 @@ $(BASE): pyproject.toml constraints.txt | $(PREFECT_HOME)
 	$(BIN)/pip install --no-compile -c constraints.txt torch
 	.ci/install $(BIN) -e .
 	.ci/compile $(BIN)
+	$(BIN)/python -m tasks.server.database
 	@touch $@
 
 $(READY): $(BASE)

@@ -35,7 +35,9 @@ def serve(
     from prefect.settings import get_current_settings
 
     from stillhouse.http.own_origin import OwnOriginOnly, names_of
+    from tasks.server.database import begin_database
 
+    begin_database()
     server = get_current_settings().server
     app = create_app(final=True, webserver_only=webserver_only)
     uvicorn.run(
