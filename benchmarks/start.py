@@ -9,12 +9,12 @@ Measured
     Five prompts from a loopback endpoint that answers at once, each command in a process of its own, in turns. `bare
     flow` asks the same five in a Prefect task by httpx and writes a JSONL file; `bare client` does so without Prefect;
     `cached` is the same `stillhouse generate` once more; `server` runs it against a Prefect server that stands. Fresh
-    ones have an empty PREFECT_HOME, whose database Prefect has to migrate. First: from the start of the process to
+    ones have an empty store and an empty PREFECT_HOME, without the databases of MLflow and Prefect. First: from the start of the process to
     the first request at the endpoint. CPU is that of the process and its children.
 
 Learnt
-    Two quiet cores, three rounds: first request after 4.1 s, done after 5.1 s (bare flow 6.2 and 8.2, bare client 0.2
-    and 0.3), the cached command 4.6; fresh 8.0 and 8.9 (11.1 and 13.2); help after 0.4 s, a mistyped key after 0.3 s.
+    Two quiet cores, three rounds: first request after 4.3 s, done after 5.2 s (bare flow 6.3 and 8.4, bare client 0.2
+    and 0.3), the cached command 4.9; fresh 4.7 and 5.7 (12.0 and 14.1); help after 0.4 s, a mistyped key after 0.3 s.
     - Prefect's server takes 2.9 s of CPU before it answers: 2.0 of imports, 0.35 for its routes, 0.25 for its database
       and services, 0.15 for the first requests. Nothing else is on the path to the first request: flows, MLflow and
       matplotlib are imported meanwhile.
@@ -24,7 +24,8 @@ Learnt
     - Registering block types (0.3 s) and the thread of heartbeats, which holds the end up for half a second, are
       needless in a server that ends with its run.
     - With a server that stands, the first request waits for MLflow instead (1.5 s of imports, 0.4 s for its run).
-    - A fresh database is 7 s of Prefect's migrations.
+    - A fresh database was 5 s of Prefect's migrations and 0.7 s of MLflow's. Now it begins as a copy of an empty one
+      that the installation keeps. Prefect's tables made from its models are no way: indices of its migrations clash.
 """
 
 import json
@@ -80,11 +81,19 @@ class Start:
 
 
 def timed(
-    command: Sequence[str], folder: Path, home: Path, received: list[float], variables: Mapping[str, str], code: int = 0
+    command: Sequence[str], folder: Path, received: list[float], variables: Mapping[str, str], code: int = 0
 ) -> Start:
-    """Runs a command that ends with `code`; `received` holds the times of requests."""
+    """Runs a command that ends with `code`, with its store and PREFECT_HOME in `folder`.
+
+    `received` holds the times of requests.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "STILLHOUSE_"))}
-    env |= {"PREFECT_HOME": str(home), "OPENAI_API_KEY": "none", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    env |= {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "OPENAI_API_KEY": "none",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **variables,
+    }
     received.clear()
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -122,13 +131,15 @@ def measure(num_rounds: int, server: Mapping[str, str]) -> dict[str, list[Start]
         ]
         for round_index in range(num_rounds + 1):
             for side, command, home, variables, code in sides:
+                place = folder / home
+                if home == "fresh":
+                    shutil.rmtree(place, ignore_errors=True)
+                place.mkdir(exist_ok=True)
                 if side != "cached":
                     prompts = [{"prompt": f"{side} {round_index}: what is plant {i}?"} for i in range(_NUM_PROMPTS)]
                     text = "".join(json.dumps(row) + "\n" for row in prompts)
-                    (folder / "prompts.jsonl").write_text(text, encoding="utf-8")
-                if home == "fresh":
-                    shutil.rmtree(folder / home, ignore_errors=True)
-                start = timed(command, folder, folder / home, received, variables, code)
+                    (place / "prompts.jsonl").write_text(text, encoding="utf-8")
+                start = timed(command, place, received, variables, code)
                 if round_index:
                     starts.setdefault(side, []).append(start)
     return starts

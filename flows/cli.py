@@ -4,6 +4,7 @@ Flows, Prefect and torch are imported when a verb runs, so that `--help` answers
 """
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -26,7 +27,8 @@ from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
 from stillhouse.processes.gc_tuning import rarely_collected
-from stillhouse.tracking.client import import_client
+from stillhouse.tracking.client import connect, default_uri, import_client
+from stillhouse.tracking.database import is_database
 from tasks.server.environment import quiet_console, set_defaults
 from tasks.server.temporary_server import ensure_server, flow_on_server
 
@@ -240,11 +242,25 @@ def _run(flow: str, config: DistillConfig) -> "Published":
 
 
 def _import_ahead(config: DistillConfig) -> None:
-    """Imports, while the server starts, what the flow needs later and would otherwise wait for."""
+    """Prepares, while the server starts, what the flow needs later and would otherwise wait for."""
     if config.tracking.enabled:
-        import_client()
+        _connect_ahead(config)
     for name in ("aiohttp", "matplotlib.backends.backend_svg", "matplotlib.figure"):
         import_module(name)
+
+
+def _connect_ahead(config: DistillConfig) -> None:
+    """Opens MLflow's database, or imports its client. What is wrong the flow reports when it tries itself."""
+    from stillhouse.store import ArtifactStore
+
+    store = ArtifactStore(config.runtime.store, config.runtime.scratch)
+    uri = config.tracking.uri or default_uri(store.root)
+    with suppress(StillhouseError, OSError):
+        store.make()
+        if is_database(uri):
+            connect(uri)
+        else:
+            import_client()
 
 
 if __name__ == "__main__":

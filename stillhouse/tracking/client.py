@@ -3,20 +3,17 @@
 MLflow is imported only when a run is tracked, since the import takes seconds.
 """
 
-import fcntl
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
-from stillhouse.errors import TrackingError
-from stillhouse.store.private import private_file
+from stillhouse.tracking.database import begin_database, check_database, exclusive, is_database
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -37,20 +34,12 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 _NOISY_LOGGERS = ("mlflow", "alembic")
 
+_connecting = Lock()
+
 
 def default_uri(store_root: Path) -> str:
     """Default tracking URI: MLFLOW_TRACKING_URI, else a SQLite database of the store."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
-
-
-def is_database(uri: str) -> bool:
-    """Whether a tracking URI names a database rather than a server."""
-    return uri.partition(":")[0].partition("+")[0] in {"sqlite", "postgresql", "mysql", "mssql"}
-
-
-def _sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite database; None for any other tracking URI."""
-    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def import_client() -> type:
@@ -64,9 +53,15 @@ def import_client() -> type:
     return MlflowClient
 
 
-@cache
 def connect(uri: str) -> Any:
     """An `MlflowClient` for `uri`, shared by the process, or TrackingError; a fresh database gets its tables."""
+    # A thread that asks while another connects waits for it.
+    with _connecting:
+        return _client(uri)
+
+
+@cache
+def _client(uri: str) -> Any:
     client_type = import_client()
     # If MLflow was imported before, its loggers are configured already.
     for name in _NOISY_LOGGERS:
@@ -75,8 +70,9 @@ def connect(uri: str) -> Any:
     logging.getLogger("urllib3.connectionpool").addFilter(lambda record: "/mlflow" not in record.getMessage())
     if not is_database(uri):
         return client_type(uri)
-    _check_database(uri)
-    with _exclusive(uri):
+    check_database(uri)
+    with exclusive(uri):
+        begin_database(client_type, uri)
         return client_type(uri)
 
 
@@ -94,39 +90,6 @@ def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
             if experiment is None:
                 raise
     return experiment.experiment_id
-
-
-@contextmanager
-def _exclusive(uri: str) -> Iterator[None]:
-    """Serialises opening a SQLite file: two processes that create its tables at once break each other.
-
-    MLflow's own lock does not cover all of its migrations. The tables of other databases are made beforehand, by
-    MLflow's server or `mlflow db upgrade`.
-    """
-    path = _sqlite_file(uri)
-    if path is None:
-        yield
-        return
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        with suppress(OSError):  # no locks on this file system
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _check_database(uri: str) -> None:
-    """Opens the database once, since MLflow retries for 100 s before it says that it cannot be opened."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.pool import NullPool
-
-    try:
-        if path := _sqlite_file(uri):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            private_file(path)
-        with create_engine(uri, poolclass=NullPool).connect():
-            pass
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        raise TrackingError(f"{uri}: the tracking database cannot be opened: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

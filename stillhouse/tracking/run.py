@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from stillhouse.config import TrackingConfig
-from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id, is_database
+from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
+from stillhouse.tracking.database import is_database
 from stillhouse.tracking.fallback import Answer, Fallback
 from stillhouse.tracking.lifecycle import (
     end_orphaned_runs,

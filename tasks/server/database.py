@@ -1,44 +1,27 @@
-"""Prefect's empty database, migrated once an installation: a new PREFECT_HOME begins with a copy of it.
+"""Prefect's database: a new one begins with a copy of an empty one that is migrated once an installation.
 
-A new SQLite database takes Prefect's server 5 s of migrations, for which the first run of a machine, of a container or
-of a test would wait. `python -m tasks.server.database` makes the copy while installing; else the first server does.
+`python -m tasks.server.database` has the installation keep it, and MLflow's; else the first run does.
 """
 
 import asyncio
 import os
-import shutil
-import sqlite3
-import sys
 import tempfile
-from contextlib import closing, suppress
-from importlib.metadata import version
 from pathlib import Path
 
-from stillhouse.errors import StoreError
-from stillhouse.store.atomic import replaced_atomically, temporary
+from stillhouse.store.empty_database import begin_with, keep, kept_database
+from stillhouse.tracking.client import connect
 
 
 def begin_database() -> None:
     """Has a new SQLite database of the settings begin as a copy; call it in a server before it opens its database."""
-    path = _new_file()
+    path, kept = _new_file(), kept_database("prefect")
     if path is None:
         return
-    template = _template()
-    if not template.exists():
+    if kept.exists():
+        begin_with(kept, path)
+    else:
         _migrate()
-        # An installation that this user may not write to goes on without.
-        with suppress(StoreError):
-            _keep(path, template)
-        return
-    with suppress(OSError), temporary(path, Path.touch) as copy:
-        shutil.copyfile(template, copy)
-        # Another server may have begun it meanwhile, and have written to it.
-        os.link(copy, path)
-
-
-def _template() -> Path:
-    """Where the copy of this installation is; another version of Prefect has another."""
-    return Path(sys.prefix, "var", "stillhouse", f"prefect-{version('prefect')}.db")
+        keep(path, kept)
 
 
 def _new_file() -> Path | None:
@@ -59,23 +42,12 @@ def _migrate() -> None:
     asyncio.run(provide_database_interface().create_db())
 
 
-def _keep(path: Path, template: Path) -> None:
-    """Copies a database that nobody writes to, with what is in its write-ahead log."""
-    with (
-        replaced_atomically(template) as copy,
-        closing(sqlite3.connect(path)) as source,
-        closing(sqlite3.connect(copy)) as target,
-    ):
-        source.backup(target)
-
-
 def main() -> None:
-    """Makes the copy unless it is there."""
-    if _template().exists():
-        return
-    with tempfile.TemporaryDirectory(prefix="stillhouse-prefect-") as home:
-        os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{home}/prefect.db"
+    """Begins a database of each kind, for the copies that the installation keeps of them."""
+    with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
+        os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder}/prefect.db"
         begin_database()
+        connect(f"sqlite:///{folder}/mlflow.db")
 
 
 if __name__ == "__main__":
