@@ -9,8 +9,8 @@ Measured
     Five prompts from a loopback endpoint that answers at once, each command in a process of its own, in turns. `bare
     flow` asks the same five in a Prefect task by httpx and writes a JSONL file; `bare client` does so without Prefect;
     `cached` is the same `stillhouse generate` once more; `server` runs it against a Prefect server that stands. Fresh
-    ones have an empty store and an empty PREFECT_HOME, without the databases of MLflow and Prefect. First: from the start of the process to
-    the first request at the endpoint. CPU is that of the process and its children.
+    ones have an empty store and an empty PREFECT_HOME, without the databases of MLflow and Prefect. First: from the
+    start of the process to the first request at the endpoint. CPU is that of the process and its children.
 
 Learnt
     Two quiet cores, three rounds: first request after 4.3 s, done after 5.2 s (bare flow 6.3 and 8.4, bare client 0.2
