@@ -38,6 +38,7 @@ class WorkerPool:
     def __init__(self, module: str) -> None:
         self._module = module
         self._idle: list[_Worker] = []
+        self._inherited: list[_Worker] = []
         self._reset()
         # After a fork the workers are the parent's.
         os.register_at_fork(after_in_child=self._reset)
@@ -81,7 +82,8 @@ class WorkerPool:
 
     def _reset(self) -> None:
         # Kept alive: dropped, their Popen objects would warn of processes that are not ours.
-        self._inherited, self._idle = self._idle, []
+        self._inherited += self._idle
+        self._idle = []
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
