@@ -23,19 +23,26 @@ Learnt
     prompts at twice the learning rate are 199,000 tokens. 40 steps of 64 gave 87.1 % (86.1..89.6), at four times
     the rate 85.6 % (84.2..85.6); the forward KL 77 %.
 
-    Fewer tokens, seeds 0, 1, 2. The demo as it is: 88.6 % (86.6..88.6), 100,000 sampled tokens, 40 s of on-policy
-    training on quiet cores. 7 batches of 64 prompts, each trained on three times in 4 substeps, which makes 84 updates,
-    on the half of the tokens that `token_weights: {by: soft_or}` chooses (7e-4, warmup_steps 4, ema_decay 0.9): 86.1 %
-    (84.7..90.1), 23,000 tokens, 17 s. 96 such updates on all tokens: 85.6 % (82.2..89.6), 20 s. So a quarter of the
-    tokens and 0.42 of the time cost a point or two, which three seeds cannot tell from none; a third of the time was
-    the goal. Without warm-up and running mean, 20 steps at twice the rate end at 38 % (one seed). By prefixes alone
-    (`on_policy.prefix`, two seeds): the first 16 tokens of each trajectory 42 %, 24 68 %, 32 71 %; what lies behind
-    them, calls of tools and answers, is forgotten.
+    Fewer tokens, seeds 0 to 5, two quiet cores, median (range):
+
+        demo as it is                               87.1 % (86.1..88.6)    100,000 sampled    44.4 s (42.2..46.4)
+        5 batches, 80 updates by Muon               86.1 % (81.7..87.6)     16,000            14.3 s (13.7..14.8)
+        7 batches, 84 updates by AdamW              85.1 % (83.7..87.1)     23,000            16.0 s (15.4..16.7)
+
+    Batches have 64 prompts in 4 substeps, each trained on four times (Muon, 1e-3) or three (AdamW, 7e-4), with
+    warmup_steps 4 and ema_decay 0.9. So a sixth of the tokens and a third of the time cost a point in the median and
+    two in the mean (paired by seed -2.0 +- 1.3). Of other ways with seeds 0, 1, 2: 60 updates by Muon 86.6 %
+    (84.2..88.1), at three and ten times the rate 81.7 and 47.5 %; 60 by AdamW 84.7 %; half of the tokens by
+    `token_weights: {by: soft_or}`, 84 updates by AdamW, 86.1 % (84.7..90.1). A server of the same machine that samples
+    one batch ahead (max_staleness 1) saves 6 % of the time: both cores are busy, and training slows down. Without
+    warm-up and running mean, 20 steps at twice the rate end at 38 % (one seed). By prefixes alone (`on_policy.prefix`,
+    two seeds): the first 16 tokens of each trajectory 42 %, 24 68 %, 32 71 %; what lies behind them, calls of tools
+    and answers, is forgotten.
 """
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +72,8 @@ class SeedRun:
     cached: dict[str, bool]
     """By stage, whether an earlier run's result was used."""
     report: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By training, as the closing table has them; without those that came from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class SeedsReport:
     runs: list[SeedRun]
     accuracies: dict[str, Spread]
     improvements: dict[str, Spread]
+    seconds: dict[str, Spread]
     half_width: float
     """Of the widest interval of a single accuracy."""
 
@@ -82,11 +92,17 @@ class SeedsReport:
         seeds = ", ".join(str(run.seed) for run in self.runs)
         models = [f"  {name:<18} {_percent(figures)}" for name, figures in self.accuracies.items()]
         gains = [f"  {name:<18} {_points(figures)}" for name, figures in self.improvements.items()]
+        seconds = [
+            f"  {name:<18} {figures.median:.1f} ({figures.low:.1f}..{figures.high:.1f})"
+            for name, figures in self.seconds.items()
+        ]
         return [
             f"accuracy on held-out prompts, median (range) over seeds {seeds}",
             *models,
             f"improvement in points, paired by seed (one accuracy is known to about +-{100 * self.half_width:.1f})",
             *gains,
+            "seconds of training",
+            *seconds,
         ]
 
 
@@ -108,11 +124,19 @@ def run_seed(config_path: Path, overrides: Sequence[str], store: Path, seed: int
         config_path, [f"runtime.store={store}", *overrides, f"sft.seed={seed}", f"on_policy.seed={seed}"]
     )
     published = run_distill(config, store)
+    from tasks.run.summary import SUMMARY_COLUMNS
+
     accuracies = {
         name: Accuracy(facts["accuracy"], facts["accuracy_low"], facts["accuracy_high"])
         for name, facts in published.evaluations.items()
     }
-    return SeedRun(seed, accuracies, published.cached, published.report)
+    rows = [dict(zip(SUMMARY_COLUMNS, row, strict=True)) for row in published.summary]
+    seconds = {
+        row["stage"]: float(row["seconds"])
+        for row in rows
+        if row["stage"] in published.students and not published.cached[row["stage"]]
+    }
+    return SeedRun(seed, accuracies, published.cached, published.report, seconds)
 
 
 def run_seeds(config_path: Path, overrides: Sequence[str], store: Path, seeds: Sequence[int]) -> list[SeedRun]:
@@ -138,6 +162,11 @@ def summarise(runs: Sequence[SeedRun]) -> SeedsReport:
         runs=list(runs),
         accuracies={name: spread(values) for name, values in by_model.items()},
         improvements=improvements,
+        seconds={
+            name: spread([run.seconds[name] for run in runs])
+            for name in runs[0].seconds
+            if all(name in run.seconds for run in runs)
+        },
         half_width=max((one.high - one.low) / 2 for run in runs for one in run.accuracies.values()),
     )
 

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_of(seed: int, base: float, sft: float, on_policy: float) -> SeedRun:
     values = {"base": base, "sft": sft, "on_policy": on_policy, "teacher": 0.9}
-    return SeedRun(seed, {name: Accuracy(v, v - 0.1, v + 0.05) for name, v in values.items()}, {}, "report.html")
+    accuracies = {name: Accuracy(v, v - 0.1, v + 0.05) for name, v in values.items()}
+    return SeedRun(seed, accuracies, {}, "report.html", {"sft": 9.0, "on_policy": 40.0 + seed})
 
 
 def test_improvements_are_paired_by_seed() -> None:
@@ -20,6 +21,7 @@ def test_improvements_are_paired_by_seed() -> None:
     assert report.accuracies["sft"].median == pytest.approx(0.4)
     assert report.half_width == pytest.approx(0.075)
     assert "  on_policy over sft +30.0 (+10.0..+30.0)" in report.lines()
+    assert "  on_policy          41.0 (40.0..42.0)" in report.lines()
 
 
 def test_a_stage_left_out_has_no_improvement() -> None:
@@ -40,6 +42,7 @@ def test_rollouts_are_shared_and_training_is_repeated(tmp_path: Path, monkeypatc
     first, second = json.loads(out.read_text())["runs"]
     assert set(first["accuracies"]) == {"base", "sft", "on_policy", "teacher"}
     assert not any(first["cached"].values())
+    assert set(first["seconds"]) == {"sft", "on_policy"}
     for stage in ("prompts", "rollouts", "dataset", "evaluation of base", "evaluation of teacher"):
         assert second["cached"][stage], stage
     for stage in ("sft", "on_policy", "evaluation of sft", "evaluation of on_policy"):
