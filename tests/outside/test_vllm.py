@@ -15,14 +15,18 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stillhouse.config import OnPolicyTeacher
+from stillhouse.config import BudgetConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
+from stillhouse.evaluation.log_ratio import ServedBy
+from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.inference.top_tokens import TopTokens
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.store import ArtifactStore
 from stillhouse.store.records import read_trajectories
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
-from stillhouse.types import StopReason
+from stillhouse.types import StopReason, Trajectory, Turn
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -192,6 +196,35 @@ def test_the_doctor_measures_a_teacher_behind_a_server(
     assert "49152 ids shared" in lines["served: tokens"], done.stdout + done.stderr
     # The student is its own teacher.
     assert float(lines["served: agreement"].split("reverse KL ")[1].split()[0]) < 0.05
+
+
+def test_the_distance_from_a_teacher_behind_the_server_is_that_from_the_model(
+    scoring_server: VllmServer, pretrained: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    generator = Generator(AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval())
+    prompts = [
+        tokenizer(f"Question: What is the capital of {country}?\nAnswer:")["input_ids"] for country in COUNTRIES[:4]
+    ]
+    # Hotter than it is scored, so that student and teacher differ.
+    requests = [GenerationRequest(ids, max_tokens=12, temperature=1.5, seed=seed) for seed, ids in enumerate(prompts)]
+    sampled = [
+        Trajectory(
+            *(str(number), "p", 0, [], []),
+            [Turn("stop", {}, 0.1, "m", prompt_ids=ids, completion_ids=done.completion_ids,
+                  sampling_logprobs=done.logprobs)],
+            *(StopReason.ANSWERED, "m"),
+        )
+        for number, (ids, done) in enumerate(zip(prompts, generator.run(requests), strict=True))
+    ]  # fmt: skip
+    served = ServedBy(
+        teacher=OnPolicyTeacher(**teacher(scoring_server)), student_ref=str(pretrained), budget=BudgetConfig()
+    )
+    runtime = RuntimeConfig(store=str(tmp_path / "store"), device="cpu")
+    here, there = (teacher_kl(sampled, by, runtime, temperature=1.0) for by in (str(pretrained), served))
+    assert here is not None
+    assert here > 0.1
+    assert there == pytest.approx(here, abs=0.05)
 
 
 def test_more_tokens_than_the_server_gives_are_told_before_the_training(
