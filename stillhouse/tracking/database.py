@@ -56,19 +56,24 @@ def exclusive(uri: str) -> Iterator[None]:
 
 
 def begin_database(client_type: type, uri: str) -> None:
-    """Gives a new SQLite database MLflow's tables; nobody else may open it meanwhile."""
+    """Gives a new SQLite database MLflow's tables, or leaves that to MLflow; nobody else may open it meanwhile."""
     path, kept = _sqlite_file(uri), kept_database("mlflow")
     if path is None or path.stat().st_size > 0:
         return
     if not kept.exists():
-        with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
-            empty = Path(folder, "mlflow.db")
-            client_type(f"sqlite:///{empty}")
-            with closing(sqlite3.connect(empty)) as opened:
-                # Its artifacts would be beside that database. MLflow makes another when it finds none.
-                opened.execute("DELETE FROM experiments")
-                opened.commit()
-            keep(empty, kept)
+        _keep_empty(client_type, kept)
     path.unlink()
     begin_with(kept, path)
     private_file(path)
+
+
+def _keep_empty(client_type: type, kept: Path) -> None:
+    """Has the installation keep an empty database, unless this version of MLflow has other tables."""
+    with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
+        empty = Path(folder, "mlflow.db")
+        client_type(f"sqlite:///{empty}")
+        with closing(sqlite3.connect(empty)) as opened, suppress(sqlite3.Error):
+            # Its artifacts would be beside that database. MLflow makes another when it finds none.
+            opened.execute("DELETE FROM experiments")
+            opened.commit()
+            keep(empty, kept)

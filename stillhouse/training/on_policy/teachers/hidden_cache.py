@@ -9,7 +9,7 @@ from torch import Tensor
 from stillhouse.training.on_policy.scored import TeacherView
 
 MAX_BYTES: Final = 4 << 30
-"""Hidden states that are kept at most: half a million tokens of 4,096 numbers in half precision."""
+"""Hidden states of one teacher that are kept at most: half a million tokens of 4,096 numbers in half precision."""
 
 
 class HiddenCache:
