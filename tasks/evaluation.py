@@ -107,14 +107,14 @@ def evaluation_task(
         rewards.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
     facts["teacher_kl"] = None
     if scorer is not None:
-        teacher_of_students: str | ServedBy
-        if isinstance(scorer, Model):
-            teacher_of_students = scorer.ref
-        else:
-            teacher_of_students = ServedBy(teacher=scorer, student_ref=model.ref, budget=context.budget)
-        progress().say(f"scoring with {scorer.ref if isinstance(scorer, Model) else scorer.name}")
+        progress().say(f"scoring with {scorer.name}")
+        reader: str | ServedBy = (
+            scorer.ref
+            if isinstance(scorer, Model)
+            else ServedBy(teacher=scorer, student_ref=model.ref, budget=context.budget)
+        )
         facts["teacher_kl"] = teacher_kl(
-            sampled.trajectories, teacher_of_students, context.runtime, temperature=evaluation.temperature
+            sampled.trajectories, reader, context.runtime, temperature=evaluation.temperature
         )
     return context.store.write(
         "evaluation", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)

@@ -96,13 +96,15 @@ class OnPolicy:
         for teacher in self._teachers.by_name.values():
             if isinstance(teacher, SnapshotTeacher):
                 teacher.refresh(step, checkpoints)
-            elif isinstance(teacher, LocalTeacher) and update == 0:
-                teacher.begin_batch()
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
         rollouts = self._with_old_logprobs(self._with_chosen_tokens(self._queue.get(index, step)))
         self._activity.begin(step, "training")
         if update == 0:
+            for teacher in self._teachers.by_name.values():
+                if isinstance(teacher, LocalTeacher):
+                    # After the choice of tokens, which asked for all of them: training does for the chosen.
+                    teacher.begin_batch()
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)
             self._queue.forget_before(min(oldest, step) // self._config.updates_per_batch)

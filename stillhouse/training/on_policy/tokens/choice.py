@@ -26,8 +26,8 @@ class TokenChoice:
 
     Args:
         student: before the first update on the batch.
-        config: the two sections, aggregation, microbatches and temperature.
-        reference_of: a teacher at the tokens of samples.
+        config: the two sections, aggregation and temperature.
+        reference_of: gives the teacher of samples at their tokens.
         keeps_top: the loss compares with the teacher's most probable tokens, which are dropped otherwise.
     """
 
@@ -45,7 +45,7 @@ class TokenChoice:
     def chosen(self, rollouts: RolloutBatch) -> RolloutBatch:
         """The batch with masks, lengths and weights of its samples as chosen, and metrics of the choice."""
         samples = [sample for part in rollouts.parts for sample in part]
-        figures = measure_tokens(self._student, rollouts.parts, self._config, self._reference_of)
+        figures = measure_tokens(self._student, samples, self._config, self._reference_of)
         metrics: dict[str, float] = {}
         if self._config.prune.is_on:
             samples, figures, pruned = self._pruned(samples, figures, rollouts.metrics)

@@ -52,37 +52,29 @@ ReferenceOf = Callable[[Sequence[ScoredSample]], Reference | TopReference | None
 
 
 def measure_tokens(
-    student: Student, parts: Sequence[Sequence[ScoredSample]], config: OnPolicyConfig, reference_of: ReferenceOf
+    student: Student, samples: Sequence[ScoredSample], config: OnPolicyConfig, reference_of: ReferenceOf
 ) -> list[TokenFigures]:
-    """The figures of each sample of all parts: a forward pass of the student over them, at the sampling temperature.
-
-    The samples of a part are divided into microbatches as in training, so that a teacher that computes whole
-    distributions has computed those of training.
-    """
-    packing = config.packing and student.packs_exactly()
+    """The figures of each sample: one forward pass of the student over the batch, at the sampling temperature."""
+    packing = student.packs_exactly()
     packed = PackedModel(student.causal_lm, student.device, packing=packing, name="student")
-    figures = {id(sample): TokenFigures(np.zeros(0)) for part in parts for sample in part}
-    for part in parts:
-        groups = microbatch_groups(part, config.microbatch_tokens, packing=packing, partition=teacher_of)
-        for group in groups:
-            # Before the student's pass: teachers that are the student itself swap its weights.
-            with torch.no_grad():
-                reference = reference_of(group)
-            with student.evaluating():
-                views = [TeacherView(one.token_ids, one.loss_mask) for one in group]
-                whole = _figures(packed, *packed.hidden_states(views), reference, config)
-            places = np.repeat(np.arange(len(group)), [sum(sample.loss_mask) for sample in group])
-            figures |= {id(sample): whole.where(places == place) for place, sample in enumerate(group)}
-    return [figures[id(sample)] for part in parts for sample in part]
-
-
-def teacher_of(sample: ScoredSample) -> str:
-    """The name of its teacher; "" for none."""
-    return sample.teacher or ""
+    figures = {id(sample): TokenFigures(np.zeros(0)) for sample in samples}
+    groups = microbatch_groups(
+        samples, config.microbatch_tokens, packing=packing, partition=lambda sample: sample.teacher or ""
+    )
+    for group in groups:
+        # Before the student's pass: teachers that are the student itself swap its weights.
+        with torch.no_grad():
+            reference = reference_of(group)
+        with student.evaluating():
+            views = [TeacherView(one.token_ids, one.loss_mask) for one in group]
+            whole = _figures(packed, *packed.hidden_states(views), reference, config)
+        places = np.repeat(np.arange(len(group)), [sum(sample.loss_mask) for sample in group])
+        figures |= {id(sample): whole.where(places == place) for place, sample in enumerate(group)}
+    return [figures[id(sample)] for sample in samples]
 
 
 def top_reference(samples: Sequence[ScoredSample]) -> TopReference | None:
-    """What the samples' teacher said ahead of its most probable tokens."""
+    """The most probable tokens that the samples' teacher gave when it scored them."""
     has_teacher = samples[0].teacher_top is not None
     return TopReference.of([sample.teacher_scores for sample in samples]) if has_teacher else None
 
@@ -127,6 +119,7 @@ def _best_ids(reference: Reference | TopReference, chunk: slice, top_k: int) -> 
     """The teacher's `top_k` most probable tokens at the positions of a chunk, as the student's ids."""
     if isinstance(reference, TopReference):
         return reference.ids_NK[chunk, :top_k]
+    # Scaling and temperature keep their order.
     logits_CS = reference.head(reference.hidden_NR[chunk])[:, : reference.vocabulary]
     if reference.exchanged is not None:
         exchange_(logits_CS, *reference.exchanged)

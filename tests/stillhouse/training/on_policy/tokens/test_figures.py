@@ -75,7 +75,7 @@ def measured(
     student: Student, batch: Sequence[ScoredSample], reference_of: ReferenceOf = top_reference, **settings: Any
 ) -> list[TokenFigures]:
     config = OnPolicyConfig.model_validate({"temperature": 0.7, **settings})
-    return measure_tokens(student, [batch], config, reference_of)
+    return measure_tokens(student, batch, config, reference_of)
 
 
 def test_entropy_overlap_and_reverse_kl_are_those_of_the_distributions(doubled: Student, of_teacher: Distributions):
