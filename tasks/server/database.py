@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stillhouse.store.empty_database import begin_with, keep, kept_database
 from stillhouse.tracking.client import connect
+from tasks.server.environment import set_defaults
 
 
 def begin_database() -> None:
@@ -45,7 +46,10 @@ def _migrate() -> None:
 def main() -> None:
     """Begins a database of each kind, for the copies that the installation keeps of them."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
+        os.environ["PREFECT_HOME"] = folder
         os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder}/prefect.db"
+        # Before Prefect is imported: nothing is told to anybody from an installation either.
+        set_defaults()
         begin_database()
         connect(f"sqlite:///{folder}/mlflow.db")
 
