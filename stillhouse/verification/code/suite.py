@@ -85,6 +85,10 @@ def _run(client: SolutionClient, tree: ast.Module, names: list[str], entry_point
             returned = value()
             if inspect.iscoroutine(returned):
                 asyncio.run(returned)
+    if not client.was_asked:
+        raise _BadTests(
+            "the tests use nothing of the answer; `check(candidate)` needs an `entry_point` in the metadata"
+        )
 
 
 class _SolutionModule(types.ModuleType):
