@@ -18,6 +18,7 @@ from stillhouse.config import DatasetConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
 from stillhouse.progress.text import dollars
+from stillhouse.report.conversation import comparison
 from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
 
 Piece = tuple[str, bool]
@@ -104,7 +105,8 @@ def _facts(row: PreviewRow) -> Iterator[str]:
     yield "kept" if row.is_kept else "dropped by the filters"
     if row.trajectory.error is not None:
         yield f"failed: {row.trajectory.error['message']}"
-    yield {True: "right", False: "wrong", None: "unverified"}[labels.get("verified")]
+    verdict = {True: "right", False: "wrong", None: "unverified"}[labels.get("verified")]
+    yield comparison(labels) if labels.get("compared") is not None else verdict
     if row.trajectory.stop_reason is not StopReason.ANSWERED:
         yield f"stopped by {row.trajectory.stop_reason}".replace("_", " ")
     if labels.get("num_tokens") is not None:

@@ -54,7 +54,7 @@ def run_tests(client: SolutionClient, code: str, source: str, entry_point: str |
         if isinstance(error, ModuleNotFoundError) and raised_in == _FILE and error.name != SOLUTION:
             return VerificationResult(None, f"the tests need a module that is not installed: {error.name}")
         reason = getattr(error, "_reason", None)
-        return VerificationResult(False, reason if isinstance(reason, str) else reason_of(error, _FILE))
+        return VerificationResult(False, reason if isinstance(reason, str) else reason_of(error, _FILE, source))
     return VerificationResult(True)
 
 

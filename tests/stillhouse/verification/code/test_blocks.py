@@ -46,7 +46,7 @@ def fenced(*blocks: str) -> str:
         ([HELPED, DOUBLE], ASSERTS, True),
         (["import operator", "def twice(n):\n    return operator.add(n, n)"], ASSERTS, True),
         ([DOUBLE, "class Solution:\n    def twice(self, n):\n        return double(n)"], CALLS, True),
-        (["class Doubler:\n    def of(self, n): return 2 * n", "def twice(n):\n    return Doubler().of(n)"], ASSERTS, True),
+        (["class D:\n    def of(self, n): return 2 * n", "def twice(n):\n    return D().of(n)"], ASSERTS, True),
         ([DOUBLE + "\n" + HELPED.replace("double(n)", "double(n) + 1"), HELPED], ASSERTS, True),
         ([DOUBLE, TWICE], {"test_cases": "assert twice(2) == double(2) == 4"}, True),
         (["class Solution:\n    def twice(self, n: List[int]) -> Optional[int]:\n        return 2 * n"], CALLS, True),

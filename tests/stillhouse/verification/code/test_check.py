@@ -52,7 +52,12 @@ def test_right_code_passes_tests_of_every_form(find, answer: str, test_cases: An
 @pytest.mark.parametrize(
     ("answer", "test_cases", "more", "note"),
     [
-        (ADD, ["assert add(1, 2) == 3", "assert add(1, 2) == 4"], {}, "tests.py, line 2: AssertionError"),
+        (
+            ADD,
+            ["assert add(1, 2) == 3", "assert add(1, 2) == 4"],
+            {},
+            "tests.py, line 2: AssertionError: assert add(1, 2) == 4",
+        ),
         (ADD, "def test_sum():\n    assert add(1, 2) == 4", {}, "tests.py, line 2: AssertionError"),
         (ADD, CHECK.replace("3", "4"), {"entry_point": "add"}, "tests.py, line 2: AssertionError"),
         (ADD, CHECK, {"entry_point": "plus"}, "the answer defines no function plus"),
