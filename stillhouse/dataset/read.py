@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,6 +20,7 @@ from stillhouse.dataset.schema import (
     CandidateShard,
 )
 from stillhouse.errors import InputError
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 SplitName = Literal["train", "validation", "rejected"]
@@ -52,7 +52,7 @@ def read_file(
             yield parsed(row)
 
 
-def parsed(row: JsonObject, loads: Callable[[str], Any] = orjson.loads) -> JsonObject:
+def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> JsonObject:
     """A row with its JSON columns parsed."""
     return {name: _parsed_value(name, value, loads) for name, value in row.items()}
 

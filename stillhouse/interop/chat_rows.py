@@ -12,6 +12,7 @@ import orjson
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
@@ -81,7 +82,7 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
     cases = row.get("test_cases")
     if isinstance(cases, str):
         try:
-            row["test_cases"] = orjson.loads(cases)
+            row["test_cases"] = exact_json.loads(cases)
         except orjson.JSONDecodeError as error:
             raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
     domain = str(row.get("domain") or row.get("tag") or "")
@@ -146,7 +147,7 @@ def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | No
     functions, tools = row.pop("functions", None), row.pop("tools", None)
     if isinstance(tools, str):
         with suppress(orjson.JSONDecodeError):
-            tools = orjson.loads(tools)
+            tools = exact_json.loads(tools)
     tools = tools or [{"type": "function", "function": function} for function in functions or ()]
     if not tools:
         return None, None
@@ -167,7 +168,7 @@ def _object(row: JsonObject, key: str) -> JsonObject:
     value = row.get(key)
     if isinstance(value, str):
         with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
+            value = exact_json.loads(value)
     if value is not None and not isinstance(value, dict):
         raise RowProblem(f"expected {key} to be an object, saw {type(value).__name__} {value!r:.60}")
     return dict(value or {})

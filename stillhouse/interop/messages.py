@@ -7,6 +7,7 @@ import orjson
 
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.prompts.row import RowProblem
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
@@ -29,7 +30,7 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
     """
     if isinstance(value, str):
         try:
-            value = orjson.loads(value)
+            value = exact_json.loads(value)
         except orjson.JSONDecodeError as error:
             raise RowProblem(f"expected {key} to be a list or one as JSON text: {error}; saw {value[:60]!r}") from error
     if not isinstance(value, list) or not value:
@@ -109,7 +110,7 @@ def _call(call: Any) -> Any:
         return call
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
-        function = {**function, "arguments": orjson.dumps(arguments).decode()}
+        function = {**function, "arguments": exact_json.dumps(arguments).decode()}
     return {"type": "function", **call, "function": function}
 
 

@@ -10,6 +10,7 @@ import orjson
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
 from stillhouse.prompts.sources import SourceRow, excerpt, json_rows, read_source
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 _BATCH_ROWS: Final = 256
@@ -65,7 +66,7 @@ def _read_json(path: Path) -> Iterator[SourceRow]:
     except OSError as error:
         raise InputError(f"the file cannot be read: {error.strerror or error}") from error
     try:
-        value = orjson.loads(text)
+        value = exact_json.loads(text)
     except orjson.JSONDecodeError as error:
         problem = f"expected a JSON object, saw {excerpt(text[:200])}: {error}; {len(text)} bytes, so it may be cut off"
         yield SourceRow(str(path), {}, problem)

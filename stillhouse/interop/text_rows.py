@@ -8,6 +8,7 @@ import orjson
 from stillhouse.interop.chat_rows import read_conversation
 from stillhouse.interop.source_record import SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 _SPEAKERS: Final = {
@@ -121,7 +122,7 @@ def _turns(turns: Sequence[Any]) -> Iterator[JsonObject]:
 
 def _calls(value: str, index: int, first: int) -> list[JsonObject]:
     try:
-        calls = orjson.loads(value)
+        calls = exact_json.loads(value)
         calls = calls if isinstance(calls, list) else [calls]
         return [
             {
@@ -139,4 +140,4 @@ def _calls(value: str, index: int, first: int) -> list[JsonObject]:
 
 
 def _arguments(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value or {}).decode()
+    return value if isinstance(value, str) else exact_json.dumps(value or {}).decode()

@@ -1,5 +1,6 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -24,6 +25,8 @@ class ParseReport:
     """One entry for each row left out: place, what was seen, what was expected."""
     duplicates: int = 0
     """Rows whose prompt had been read before, and that are not kept apart."""
+    doubts: Counter[str] = field(default_factory=Counter)
+    """Rows by which of several columns was taken for the expected answer."""
     conflicts: list[str] = field(default_factory=list)
     """One entry for each row that repeats a prompt with other metadata, and what became of it."""
 
@@ -53,7 +56,7 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         problem = row.problem
         if problem is None:
             try:
-                prompt, metadata = parse_row(row.value, config)
+                prompt, metadata = parse_row(row.value, config, report.doubts)
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:

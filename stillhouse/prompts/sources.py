@@ -16,7 +16,7 @@ import orjson
 from stillhouse.config import PromptsConfig, PromptSource
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store import digest, file_sha256
+from stillhouse.store import digest, exact_json, file_sha256
 from stillhouse.types import JsonObject
 
 EMBEDDED: Final = "embedded:"
@@ -111,7 +111,7 @@ def _read_jsonl(path: Path) -> Iterator[SourceRow]:
     for number, line in _lines(path):
         place = f"{path}, line {number}"
         try:
-            value = orjson.loads(line)
+            value = exact_json.loads(line)
         except orjson.JSONDecodeError as error:
             torn = "" if line.endswith(b"\n") else "; the file's last line has no end, so it may be cut off"
             yield SourceRow(place, {}, f"expected a JSON object, saw {excerpt(line)}: {error}{torn}")
@@ -227,7 +227,7 @@ def json_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
     for index, row in enumerate(rows):
         present = {name: value for name, value in row.items() if value is not None}
         try:
-            yield SourceRow(f"{place}, row {index}", orjson.loads(orjson.dumps(present, default=str)))
+            yield SourceRow(f"{place}, row {index}", exact_json.loads(exact_json.dumps(present, default=str)))
         except TypeError as error:
             yield SourceRow(f"{place}, row {index}", {}, f"expected values that JSON can hold: {error}")
 

@@ -15,6 +15,7 @@ from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import write_hub_folder
+from stillhouse.store import exact_json
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
@@ -97,7 +98,7 @@ def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Fo
                     f"{folder}: row {row['id']} does not fit the form {form}: {type(error).__name__}: {error}; "
                     "expected messages, calls and tools in the OpenAI form. Drop the row, or export as parquet"
                 ) from error
-            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(exact_json.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             num_rows += 1
     return Exported(num_rows, lost)
 

@@ -13,7 +13,7 @@ function asText(value) {
 function asJson(text) {
   if (typeof text !== "string" || !/^\s*[[{]/.test(text)) return undefined;
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch {
     return undefined;
   }

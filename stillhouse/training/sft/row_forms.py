@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from stillhouse.prompts.row import RowProblem
+from stillhouse.store import exact_json
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
 
@@ -135,7 +136,7 @@ def _decoded(value: Any) -> Any:
     """Decodes JSON text; returns anything else as it is."""
     if isinstance(value, str):
         with suppress(orjson.JSONDecodeError):
-            return orjson.loads(value)
+            return exact_json.loads(value)
     return value
 
 
