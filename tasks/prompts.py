@@ -51,7 +51,7 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
     for problem in left_out:
         _logger.warning("row left out: %s", problem)
     for doubt, num_rows in parsed.report.doubts.items():
-        _logger.warning("%s in %d rows; expected a column `expected_answer` where another is meant", doubt, num_rows)
+        _logger.warning("rows: %d; %s. Name another `expected_answer` if that is meant", num_rows, doubt)
     train, held_out = split_prompts(parsed.prompts, prompts.held_out_fraction, prompts.split_seed)
     facts: JsonObject = {
         "rows_read": parsed.report.rows_read,

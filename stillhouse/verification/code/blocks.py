@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from stillhouse.verification.code.objects import FILE, SOLUTION
 
 _FENCED: Final = re.compile(
-    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
+    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*(?:\n|\Z)(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$(?P<closed>)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
@@ -78,10 +78,15 @@ def tested_names(tests: str) -> list[str]:
 
 def _fenced(answer: str) -> Iterator[tuple[str, bool]]:
     """Yield the code of each block that may be Python, and whether its fence says so; sessions of a shell are none."""
+    end = 0
     for block in _FENCED.finditer(answer):
         language, code = block["language"].lower(), textwrap.dedent(block["code"])
-        if (language in _PYTHON or not language) and not code.lstrip().startswith(_PROMPT):
+        if not language and block["closed"] is None:
+            # It closes a block that the prompt has opened.
+            yield answer[end : block.start()], False
+        elif (language in _PYTHON or not language) and not code.lstrip().startswith(_PROMPT):
             yield code, bool(language)
+        end = block.end()
 
 
 def _block(code: str, is_python: bool) -> _Block:

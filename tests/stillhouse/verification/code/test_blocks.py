@@ -80,6 +80,8 @@ def test_what_is_run_is_the_solution_and_all_it_needs(
         ("~~~py\nx = 1\n~~~", "x = 1\n"),
         ("  ```python\n  x = 1\n  ```", "x = 1\n"),
         ("```python\nx = (", "x = ("),
+        ("x = 1\n```", "x = 1\n"),
+        ("x = 1\n```\nThis defines x.", "x = 1\n"),
         ("```python\nx = 1\n```\n```javascript\nlet x = 2\n```", "x = 1\n"),
         ("```python\n" + "(" * 5000 + "\n```", "(" * 5000 + "\n"),
     ],
