@@ -62,7 +62,7 @@ def as_text(value: Any, key: str) -> str | None:
     if isinstance(value, dict | list | bool):
         return exact_json.dumps(value).decode()
     if isinstance(value, float) and value.is_integer():
-        if abs(value) > _EXACT_BELOW:
+        if abs(value) >= _EXACT_BELOW:
             raise ValueError(f"expected all digits of {key}, saw the float {value}: quote it as text")
         # Integer columns with gaps are read as floats.
         return str(int(value))

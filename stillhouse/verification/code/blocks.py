@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from stillhouse.verification.code.objects import FILE, SOLUTION
 
 _FENCED: Final = re.compile(
-    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*(?:\n|\Z)(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$(?P<closed>)|\Z)",
+    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*(?:\n|\Z)(?P<code>.*?)"
+    r"(?:^[ \t]*(?P=fence)[ \t]*$(?P<closed>)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
