@@ -71,8 +71,9 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
         name = function_name(item, more if isinstance(more, dict) else {}) or name
         stdin, expected = _first(item, _STDIN), _first(item, _STDOUT)
         if expected is not None:
-            is_script = not name or "stdin" in item or _OF_SCRIPTS.intersection(_kinds(item))
-            return _script(stdin, expected) if is_script else {"calls": [_call(str(name), stdin, expected)]}
+            if not name or any("std" in key for key in item) or _OF_SCRIPTS.intersection(_kinds(item)):
+                return _script(stdin, expected)
+            return {"calls": [_call(name, stdin, expected)]}
     raise ValueError(
         f"expected each of test_cases to be an assert or an object with input and output; saw {_brief(item)}"
     )
