@@ -28,7 +28,7 @@ _EXACT_BELOW: Final = 1 << 53
 
 
 def take_answer(row: JsonObject) -> tuple[str | None, str]:
-    """Remove the expected answer from a row and return it as text, and what is doubtful: its column, or there are more.
+    """Remove the expected answer from a row and return it as text, and what is in doubt: its column, or the choice.
 
     Test cases become `row["test_cases"]`. Objects of which a part is taken, and solutions whose end is, stay.
 
@@ -45,10 +45,11 @@ def take_answer(row: JsonObject) -> tuple[str | None, str]:
     taken, *others = found
     differing = [f"`{place}`" for place in others if found[place] != found[taken]]
     is_plain = taken in ("expected_answer", "answer") or taken.endswith("ground_truth")
-    but = f", not {' or '.join(differing)}" if differing else ""
+    other = f", not {' or '.join(differing)}" if differing else ""
     if taken in row and (taken not in _WORKED or as_text(row[taken], taken) == found[taken]):
         del row[taken]
-    return found[taken], "" if is_plain and not but else f"`{taken}` is taken for the expected answer{but}"
+    note = f"have `{taken}` as expected answer{other}; name the one that is meant `expected_answer`"
+    return found[taken], "" if is_plain and not differing else note
 
 
 def as_text(value: Any, key: str) -> str | None:

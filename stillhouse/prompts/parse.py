@@ -25,10 +25,10 @@ class ParseReport:
     """One entry for each row left out: place, what was seen, what was expected."""
     duplicates: int = 0
     """Rows whose prompt had been read before, and that are not kept apart."""
-    doubts: Counter[str] = field(default_factory=Counter)
-    """Rows by which of several columns was taken for the expected answer."""
     conflicts: list[str] = field(default_factory=list)
     """One entry for each row that repeats a prompt with other metadata, and what became of it."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """Rows by what a reader of the config would not expect of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         problem = row.problem
         if problem is None:
             try:
-                prompt, metadata = parse_row(row.value, config, report.doubts)
+                prompt, metadata = parse_row(row.value, config, report.notes)
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:

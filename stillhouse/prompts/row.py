@@ -28,9 +28,9 @@ def first_problems(problems: Sequence[str]) -> str:
 
 
 def parse_row(
-    row: Mapping[str, Any], config: PromptsConfig, doubts: Counter[str] | None = None
+    row: Mapping[str, Any], config: PromptsConfig, notes: Counter[str] | None = None
 ) -> tuple[Prompt, PromptMetadata]:
-    """The prompt in a row and its metadata; counts in `doubts` which columns it took for the answer among several.
+    """The prompt in a row and its metadata; `notes` counts which column was taken for the answer, where in doubt.
 
     `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). All other keys of the row and
     of its `metadata` end up in the metadata; `metadata` wins over the row. `take_answer` says where the expected answer
@@ -50,12 +50,12 @@ def parse_row(
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
     try:
-        expected_answer, doubt = take_answer(rest)
+        expected_answer, note = take_answer(rest)
         tag, verifier = _take_text(rest, "tag"), _take_text(rest, "verifier")
     except ValueError as error:
         raise RowProblem(str(error)) from error
-    if doubts is not None and doubt:
-        doubts[doubt] += 1
+    if notes is not None and note:
+        notes[note] += 1
     if verifier is None:
         tested = expected_answer is None and bool(rest.get("test_cases"))
         verifier = config.verifier_by_tag.get(tag or "") or ("python" if tested else config.verifier)

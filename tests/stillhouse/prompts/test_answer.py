@@ -62,26 +62,26 @@ def test_test_cases_are_found_under_the_names_of_other_programs(row: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("row", "doubt", "left"),
+    ("row", "note", "left"),
     [
         (
             {"answer": "7", "ground_truth": "8", "label": 9},
-            "`answer` is taken for the expected answer, not `ground_truth` or `label`",
+            "have `answer` as expected answer, not `ground_truth` or `label`; name the one that is meant `expected_answer`",
             {"ground_truth": "8", "label": 9},
         ),
         ({"answer": "7", "solution": "So\n\\boxed{7}"}, None, {"solution": "So\n\\boxed{7}"}),
         ({"answer": "So.\n#### 7"}, None, {"answer": "So.\n#### 7"}),
-        ({"label": "7"}, "`label` is taken for the expected answer", {}),
+        ({"label": "7"}, "have `label` as expected answer; name the one that is meant `expected_answer`", {}),
         ({"reward_model": {"ground_truth": "7"}}, None, {"reward_model": {"ground_truth": "7"}}),
         ({"solution": "def f():\n    return 1"}, None, {"solution": "def f():\n    return 1"}),
     ],
 )
 def test_a_doubtful_column_is_named_and_nothing_else_is_lost(
-    row: dict[str, Any], doubt: str | None, left: dict[str, Any]
+    row: dict[str, Any], note: str | None, left: dict[str, Any]
 ) -> None:
-    doubts: Counter[str] = Counter()
-    _, metadata = parse_row({"prompt": "q", **row}, PromptsConfig(), doubts)
-    assert doubts == Counter([doubt] if doubt else [])
+    notes: Counter[str] = Counter()
+    _, metadata = parse_row({"prompt": "q", **row}, PromptsConfig(), notes)
+    assert notes == Counter([note] if note else [])
     assert metadata.metadata == left
 
 
