@@ -66,7 +66,8 @@ def test_test_cases_are_found_under_the_names_of_other_programs(row: dict[str, A
     [
         (
             {"answer": "7", "ground_truth": "8", "label": 9},
-            "have `answer` as expected answer, not `ground_truth` or `label`; name the one that is meant `expected_answer`",
+            "have `answer` as expected answer, not `ground_truth` or `label`; name the one that is meant "
+            "`expected_answer`",
             {"ground_truth": "8", "label": 9},
         ),
         ({"answer": "7", "solution": "So\n\\boxed{7}"}, None, {"solution": "So\n\\boxed{7}"}),
