@@ -103,7 +103,7 @@ class Fallback:
         return states
 
     def _failed(self, error: Exception, kind: str) -> None:
-        if getattr(error, "error_code", None) in _REFUSALS:
+        if is_refusal(error):
             _logger.warning("MLflow refused %s: %s. The run goes on; see %s", kind, _brief(error), self._path)
             return
         self._outage.until = self._outage.clock() + RETRY_AFTER_S
@@ -111,6 +111,11 @@ class Fallback:
             self._outage.reported = True
             refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s"
             _logger.warning(refused, self._uri, kind, _brief(error), self._path)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether an error concerns the record that was sent, and no other."""
+    return getattr(error, "error_code", None) in _REFUSALS
 
 
 def _brief(error: Exception) -> str:

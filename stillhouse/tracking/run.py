@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
 from stillhouse.tracking.database import is_database
-from stillhouse.tracking.fallback import Answer, Fallback
+from stillhouse.tracking.fallback import Answer, Fallback, is_refusal
 from stillhouse.tracking.lifecycle import (
     end_orphaned_runs,
     end_stale_runs,
@@ -22,7 +22,7 @@ from stillhouse.tracking.lifecycle import (
     resume_suspended_run,
     take_over,
 )
-from stillhouse.tracking.metadata import MAX_TAG_CHARS, dataset_input, flatten, origin_tags, shorten
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, dataset_input, flatten, origin_tags, shorten, tracking_key
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.registry import StudentVersion, register_students
 from stillhouse.types import JsonObject
@@ -81,12 +81,16 @@ class TrackedRun:
         self.ask("params", {"params": params}, send)
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0) -> None:
-        """Records values at a step, in the background; None values are left out."""
+        """Records values at a step, in the background; None values are left out. See `tracking_key`."""
         if self._fallback is None:
             return
         now_ms = time.time_ns() // 1_000_000
         self._writer.put(
-            [MetricPoint(key, float(value), step, now_ms) for key, value in metrics.items() if value is not None]
+            [
+                MetricPoint(tracking_key(key), float(value), step, now_ms)
+                for key, value in metrics.items()
+                if value is not None
+            ]
         )
 
     def set_tags(self, tags: Mapping[str, str | None]) -> None:
@@ -193,12 +197,24 @@ class TrackedRun:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
     def _write_metrics(self, points: list[MetricPoint]) -> None:
-        def send(client: Any) -> None:
+        """Sends the points; where MLflow refuses one, the others arrive."""
+
+        def send(client: Any) -> bool:
             from mlflow.entities import Metric
 
-            client.log_batch(self.run_id, metrics=[Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points])
+            try:
+                client.log_batch(self.run_id, metrics=[Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points])
+            except Exception as error:
+                if len(points) == 1 or not is_refusal(error):
+                    raise
+                return True
+            return False
 
-        self.ask("metrics", {"metrics": [point._asdict() for point in points]}, send)
+        is_refused = self.ask("metrics", {"metrics": [point._asdict() for point in points]}, send)
+        if is_refused:
+            half = len(points) // 2
+            self._write_metrics(points[:half])
+            self._write_metrics(points[half:])
 
 
 def start_run(

@@ -37,7 +37,8 @@ class ModelFlops:
     """The head, at each loss position: 6VH, or 4VH where it is frozen."""
     per_pair: float
     """Attention of one layer, each pair of a token and one it attends to: 12 for each of the heads' dimensions, 4
-    forward (queries with keys, weights with values) and twice that backward."""
+    forward (queries with keys, weights with values) and twice that backward. 0 without attention (state-space models,
+    whose scans are elementwise)."""
     windows: tuple[int | None, ...]
     """For each attention layer the tokens it attends to at most; None is all of them."""
 
@@ -58,11 +59,13 @@ def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
         head: the output layer.
         config: the transformers config of the text model.
     """
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    num_heads = getattr(config, "num_attention_heads", 0)
+    # A state-space model's config may have a `head_dim` all the same.
+    head_dim = (getattr(config, "head_dim", None) or config.hidden_size // num_heads) if num_heads else 0
     return ModelFlops(
         per_input=sum(size * (6.0 if is_trained else 4.0) for size, is_trained in _matrices(backbone, config)),
         per_target=head.in_features * head.out_features * (6.0 if head.weight.requires_grad else 4.0),
-        per_pair=12.0 * config.num_attention_heads * head_dim,
+        per_pair=12.0 * num_heads * head_dim,
         windows=tuple(_windows(config)),
     )
 
