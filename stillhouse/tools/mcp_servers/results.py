@@ -13,7 +13,7 @@ from mcp_types import JSONRPCResponse
 
 from stillhouse.types import JsonObject
 
-_TOOL_FIELDS: Final = ("name", "title", "description", "inputSchema", "annotations")
+_TOOL_FIELDS: Final = ("name", "title", "description", "annotations")
 
 
 @asynccontextmanager
@@ -51,13 +51,19 @@ class _Readable:
 def _tidied(result: JsonObject) -> JsonObject:
     tools = result.get("tools")
     if isinstance(tools, list):
-        kept = [{key: tool[key] for key in _TOOL_FIELDS if key in tool} for tool in tools if isinstance(tool, dict)]
-        return {**result, "tools": kept}
+        return {**result, "tools": [_tidied_tool(tool) for tool in tools if isinstance(tool, dict)]}
     if result.keys().isdisjoint({"content", "structuredContent", "isError"}):
         return result
     others = {key: value for key, value in result.items() if key != "structuredContent"}
     has_failed = str(result.get("isError", "")).lower() == "true"
     return {**others, "content": [{"type": "text", "text": as_text(result)}], "isError": has_failed}
+
+
+def _tidied_tool(tool: JsonObject) -> JsonObject:
+    kept = {key: tool[key] for key in _TOOL_FIELDS if key in tool}
+    schema = tool.get("inputSchema")
+    # Left out, or its type, by servers whose tools take no arguments.
+    return {**kept, "inputSchema": {**(schema if isinstance(schema, dict) else {}), "type": "object"}}
 
 
 def as_text(result: JsonObject) -> str:
