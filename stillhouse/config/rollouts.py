@@ -131,6 +131,9 @@ class ToolsConfig(Section):
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one tool call in seconds, for tools that set none of their own; the model reads an error then.
     Lower it where a slow tool holds up many rollouts."""
+    max_result_characters: int = later_field(50_000, ge=100)
+    """Length at which the result of a call is cut, with a note to the model; pages have `browse_max_characters`. 50,000
+    characters are about 12,000 tokens, which every later turn sends again."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()

@@ -224,6 +224,7 @@ class Rollout:
             result = await self._tools.call(name, arguments)
         context.stats.num_tool_calls += 1
         context.stats.num_tool_errors += result.error_kind is not None
+        context.stats.num_cut_results += result.is_cut
         body = orjson.dumps(result)
         stored = await context.journal.put_tool_result(self.key, turn, call_index, digest, body)
         return result if stored == body else ToolResult(**orjson.loads(stored))

@@ -103,6 +103,7 @@ def import_hint(error: NameError) -> str:
     name = error.name or ""
     if name in _SHORT_NAMES or importlib.util.find_spec(name or "_") is not None:
         return f"; add the line `import {_SHORT_NAMES.get(name, name)}`"
+    offer_rnow()
     modules = [module for module in _NAMESPACES if hasattr(importlib.import_module(module), name)]
     return f"; add the line `from {modules[0]} import {name}`" if modules else "; define or import it before this line"
 
