@@ -6,46 +6,47 @@ out, structured content that misses the tool's output schema. Many servers give 
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
-from mcp_types import JSONRPCResponse
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
+from pydantic import ValidationError
 
+from stillhouse.tools.results import utf8
 from stillhouse.types import JsonObject
 
-_TOOL_FIELDS: Final = ("name", "title", "description", "annotations")
+_TOOL_FIELDS: Final[tuple[str, ...]] = ("name", "title", "description", "annotations")
 
 
 @asynccontextmanager
 async def readable(transport: AbstractAsyncContextManager[tuple[Any, Any]]) -> AsyncIterator[tuple[Any, Any]]:
     """The transport, with calls answered by one text and tools listed without what is not used here."""
-    async with transport as (reading, writing):
-        yield _Readable(reading), writing
+    sending, receiving = anyio.create_memory_object_stream[Any]()
+
+    async def pass_on(incoming: Any) -> None:
+        async with sending:
+            async for item in incoming:
+                await sending.send(_readable(item))
+
+    async with transport as (incoming, outgoing), anyio.create_task_group() as passing_on:
+        passing_on.start_soon(pass_on, incoming)
+        yield receiving, outgoing
+        passing_on.cancel_scope.cancel()
 
 
-class _Readable:
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def __aenter__(self) -> "_Readable":
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *exception: Any) -> Any:
-        return await self._stream.__aexit__(*exception)
-
-    def __aiter__(self) -> "_Readable":
-        return self
-
-    async def __anext__(self) -> Any:
-        item = await self._stream.__anext__()
-        message = getattr(item, "message", None)
-        if isinstance(message, JSONRPCResponse):
-            message.result = _tidied(message.result)
-        return item
+def _readable(item: Any) -> Any:
+    """An incoming message, or the error of one that could not be read."""
+    if isinstance(item, ValidationError):
+        # Nobody would answer the call that waits for this line.
+        with suppress(ValueError, TypeError):
+            # Takes escaped halves of a character, as pydantic does not.
+            line = json.dumps(json.loads(item.errors()[0]["input"]), ensure_ascii=False)
+            item = SessionMessage(jsonrpc_message_adapter.validate_json(utf8(line)))
+    if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+        item.message.result = _tidied(item.message.result)
+    return item
 
 
 def _tidied(result: JsonObject) -> JsonObject:

@@ -154,9 +154,9 @@ class McpServer:
         except SessionLost:
             await self._drop(slot, session)
             raise
-        except MCPError as error:
-            raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
-        except (ValidationError, RuntimeError) as error:
+        except (MCPError, ValidationError, RuntimeError) as error:
+            if isinstance(error, MCPError) and error.code != mcp_types.PARSE_ERROR:
+                raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
             raise ToolError(f"{self._config.name} answered the call with something that is no result") from error
         except TimeoutError as error:
             # The server may still be executing it.

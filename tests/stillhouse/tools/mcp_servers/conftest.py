@@ -136,7 +136,7 @@ from pathlib import Path
 
 here, where = Path(sys.argv[1]), sys.argv[2]
 tools = [
-    {"name": name, "inputSchema": {"type": "object"}, "icons": "none",
+    {"name": name, "inputSchema": {}, "icons": "none",
      "outputSchema": {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}}
     for name in json.loads((here / "results.json").read_text())
 ]

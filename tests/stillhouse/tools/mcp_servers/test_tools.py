@@ -196,6 +196,8 @@ def test_names_that_sellers_refuse_are_offered_as_near_ones_and_called_by_their_
     assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in offered)
     assert {name for name in offered if name == offered[name]} == {"add", "files_list"}
     assert {"get_price", "gr__e"} < offered.keys()
+    # The server leaves the type out.
+    assert all(schema["function"]["parameters"] == {"type": "object"} for schema in toolbox.schemas())
 
     async def use() -> None:
         async with toolbox:
@@ -203,3 +205,14 @@ def test_names_that_sellers_refuse_are_offered_as_near_ones_and_called_by_their_
                 assert (await toolbox.call(name, "{}")).content == f"this is {called}"
 
     asyncio.run(use())
+
+
+def test_half_a_character_in_a_result_does_not_hold_up_its_call(canned, offer) -> None:
+    config = canned({"halved": result(text("half \ud83d"))}, timeout_s=5)
+    rollouts = offer(config)
+    if config.url is None:
+        assert rollouts.call("halved") == "half ?"
+    else:
+        # The package itself reads what comes over HTTP.
+        with pytest.raises(ToolError, match="canned answered the call with something that is no result"):
+            rollouts.call("halved")
