@@ -158,7 +158,7 @@ def _make_tool(
         result = TypeAdapter(hints["return"])
         result.json_schema(mode="serialization")
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
-        # Behind it stands what to set in a pydantic model of one's own.
+        # Without what to set in a pydantic model of one's own.
         problem = str(error).partition(". Set `")[0]
         raise ValueError(f"a type of its signature has no JSON form: {problem}") from error
     return Tool(

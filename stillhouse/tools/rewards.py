@@ -108,11 +108,8 @@ def checked_reward(value: Any) -> float:
     Raises:
         ToolError: it is none from 0 to 1.
     """
-    try:
-        # Numbers of numpy and torch are none of Python's.
-        number = float(value) if hasattr(value, "__float__") else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
+    # Numbers of numpy and torch are none of Python's.
+    number = float(value) if hasattr(value, "__float__") else math.nan
     if not 0 <= number <= 1:
         raise ToolError(f"returned {value!r}; expected a number from 0 to 1")
     return number

@@ -47,8 +47,7 @@ async def run_function(
 
     Raises:
         TimeLimitReached: it has not returned after `timeout_s` seconds.
-        ToolError: it raised one, or what is no error of a call for callers: KeyboardInterrupt, StopIteration, ...
-        Exception: it raised it.
+        Exception: as the function raised it; a `ToolError` in place of KeyboardInterrupt, StopIteration and their like.
     """
     deadline = time.monotonic() + timeout_s
 

@@ -271,11 +271,12 @@ class McpTools:
             owners: dict[str, str] = {}
             for config, server, tools in zip(servers, self._servers, listed, strict=True):
                 for tool in tools:
-                    if owners.setdefault(tool.name, config.name) != config.name:
+                    if tool.name in owners:
                         raise ConfigError(
                             f"MCP servers {owners[tool.name]!r} and {config.name!r} both have a tool {tool.name!r}; "
                             "list under `allow` what each is to offer"
                         )
+                    owners[tool.name] = config.name
                     self.tools.append(_make_tool(config, server, tool, offered[tool.name]))
         except BaseException:
             self._thread.close()
