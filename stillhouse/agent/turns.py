@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.completion import CUT_REASONS, WITHHELD_REASONS, ToolChoice
+from stillhouse.inference.completion import CUT_REASONS, WITHHELD_REASONS
+from stillhouse.inference.request import ToolChoice
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."

@@ -10,17 +10,11 @@ import orjson
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
 from stillhouse.errors import StillhouseError
-from stillhouse.inference.completion import (
-    Completion,
-    Sampling,
-    ToolChoice,
-    decode_completion,
-    encode_completion,
-    explain_refusal,
-)
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
+from stillhouse.inference.request import Sampling, ToolChoice, explain_refusal
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store.records import trajectory_from_json

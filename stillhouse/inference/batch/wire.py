@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from stillhouse.inference.completion import Completion, Sampling, read_completion
+from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.request import Sampling
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.types import JsonObject
 

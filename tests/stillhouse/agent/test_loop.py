@@ -7,7 +7,8 @@ import pytest
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.completion import Completion, ToolChoice, read_completion
+from stillhouse.inference.completion import Completion, read_completion
+from stillhouse.inference.request import ToolChoice
 from stillhouse.store import canonical_json, digest
 from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult

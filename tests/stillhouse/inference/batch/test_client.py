@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import FailureKind, RequestFailed
+from stillhouse.inference.request import Sampling
 
 AskAll = Callable[..., list[Any]]
 PACE = BatchPace(gather_s=0.05, poll_s=0.05)
@@ -21,7 +22,7 @@ CHILD = """
 import asyncio, json, sys
 from pathlib import Path
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import Sampling
+from stillhouse.inference.request import Sampling
 from stillhouse.inference.endpoint import Endpoint
 
 async def main(url, folder, questions):
