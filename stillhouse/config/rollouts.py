@@ -224,6 +224,9 @@ class RolloutsConfig(Section):
     max_corrections: int = Field(default=1, ge=0)
     """Corrections of an answer that misses `response_schema` before the rollout counts as invalid. Each is one more
     request."""
+    finish_reasons: tuple[str, ...] = later_field(())
+    """Finish reasons, as the endpoint writes them, of whole answers that would end as `unfinished`. The words of the
+    usual providers are known; name another once you have read answers that end with it."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     """Reasoning effort of the model; None sends nothing and leaves it to the endpoint. More effort costs more tokens:
     compare `low` and `medium` on five rollouts of `stillhouse test`."""

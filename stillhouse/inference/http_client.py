@@ -102,6 +102,8 @@ class HttpClient:
             model=self._endpoint.model,
             record_tokens=sampling.record_tokens,
             record_top_k=sampling.record_top_k,
+            tools=tools,
+            max_tokens=sampling.max_tokens,
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 

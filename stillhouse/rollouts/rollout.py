@@ -23,8 +23,9 @@ from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
 
 _LOG = logging.getLogger(__name__)
 
-_RESUMED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
-"""Endings whose rollout the next collection resumes after its last completion, as a retry or with a higher cap."""
+_RESUMED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET, StopReason.UNFINISHED})
+"""Endings whose rollout the next collection resumes after its last completion, as a retry, with a higher cap, or with
+its finish reason known."""
 
 
 class Rollout:
@@ -258,7 +259,8 @@ class _CapReached(Exception):
 def _stop_reason(failure: Failure) -> StopReason:
     if failure.context_overflow:
         return StopReason.CONTEXT_OVERFLOW
-    return StopReason.CONTENT_FILTER if failure.kind is FailureKind.CONTENT else StopReason.ERROR
+    stops = {FailureKind.CONTENT: StopReason.CONTENT_FILTER, FailureKind.MALFORMED: StopReason.MALFORMED}
+    return stops.get(failure.kind, StopReason.ERROR)
 
 
 def _unexpected(error: Exception) -> ErrorRecord:

@@ -96,6 +96,7 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampli
         model=endpoint.model,
         record_tokens=sampling.record_tokens,
         record_top_k=sampling.record_top_k,
+        max_tokens=sampling.max_tokens,
     )
     return replace(completion, turn=endpoint.with_cost(completion.turn))
 

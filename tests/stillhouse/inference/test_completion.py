@@ -129,6 +129,12 @@ def test_what_headers_answer_of_limits_is_not_journaled() -> None:
         (completion("", completion_tokens=0), "transient", 200),
         (completion("", completion_tokens=9), "transient", 200),
         (completion(None, completion_tokens=None), "transient", 200),
+        *((completion("half", finish_reason=word), "transient", 200) for word in ("abort", "network_error")),
+        ({"choices": [{"finish_reason": "UNEXPECTED_TOOL_CALL", "message": None}]}, "malformed", 200),
+        (completion(None, finish_reason="MALFORMED_FUNCTION_CALL", completion_tokens=0), "malformed", 200),
+        (completion(message={"content": 4}), "permanent", 200),
+        (completion(message={"content": {"answer": "B"}}), "permanent", 200),
+        ({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}, "choices": None}, "rate", 200),
     ],
 )
 def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: int) -> None:
@@ -136,6 +142,40 @@ def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: i
         read(body)
     assert caught.value.failure.kind is FailureKind(kind)
     assert caught.value.failure.status == status
+
+
+@pytest.mark.parametrize(
+    ("message", "read_content"),
+    [({"content": {"type": "text", "text": "4"}}, "4"), ({"role": "model", "content": "4"}, "4")],
+)
+def test_a_text_in_another_form_is_read(message: dict[str, Any], read_content: str) -> None:
+    assert read(completion(message=message)).message == {"role": "assistant", "content": read_content}
+
+
+def test_a_completion_of_text_alone_and_an_error_that_says_nothing_are_no_failure() -> None:
+    assert read({"choices": [{"text": "4", "finish_reason": "stop"}]}).message == {"role": "assistant", "content": "4"}
+    assert read({**completion("4"), "error": {"code": 0, "message": ""}}).message["content"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("body", "finish_reason"),
+    [
+        (completion("4", finish_reason="Brand"), "Brand"),
+        (completion("", finish_reason="OTHER", completion_tokens=0), "OTHER"),
+        ({"choices": [{"finish_reason": "SAFETY", "message": None}]}, "SAFETY"),
+        ({"choices": [{"finish_reason": {"type": "length"}, "message": {"content": "4"}}]}, "{'type': 'length'}"),
+        ({"choices": [{"message": {"content": "4"}}]}, "unknown"),
+        (
+            {"choices": [{"finish_reason": "", "message": {"content": "4"}}], "usage": {"completion_tokens": 8}},
+            "length",
+        ),
+        ({"choices": [{"message": {"tool_calls": [{"id": "c"}]}}]}, "tool_calls"),
+    ],
+)
+def test_the_finish_reason_is_the_endpoints_word_or_stands_for_none(body: Any, finish_reason: str) -> None:
+    content = json.dumps(body).encode()
+    answer = read_completion(content, {}, latency_s=1.0, model="m", record_tokens=False, max_tokens=8)
+    assert answer.turn.finish_reason == finish_reason
 
 
 def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
