@@ -95,8 +95,14 @@ def _merge(body: JsonObject, event: JsonObject) -> None:
 
 
 def _continued(held: list[Any], item: Any) -> JsonObject | None:
-    """The entry of a list that `item` continues: of the same index and, since Gemini counts all calls as 0, id."""
-    if not isinstance(item, dict) or "index" not in item:
+    """The last entry of a list that `item` continues: by its id, else by its index.
+
+    Gemini and Ollama count all calls of a turn as 0, others give an index with the first piece alone.
+    """
+    if not isinstance(item, dict):
         return None
-    entries = (one for one in reversed(held) if one.get("index") == item["index"])
-    return next((one for one in entries if not item.get("id") or one.get("id") in (None, "", item["id"])), None)
+    name, index = item.get("id"), item.get("index")
+    for one in reversed(held):
+        if one.get("id") == name if name and one.get("id") else index is not None and one.get("index") == index:
+            return one
+    return None

@@ -20,11 +20,12 @@ _WORDINGS: Final = re.compile(
             r"max(imum)? (context|prompt) length",
             # Anthropic, Fireworks; Bedrock.
             r"(prompt|input|context) (is )?too long",
-            # Anthropic; OpenAI's Responses; llama.cpp; LM Studio; Cloudflare.
+            # Anthropic; OpenAI's Responses; llama.cpp; Cloudflare.
             r"exceed(s|ed)? (the |this |model |available )*context (window|limit|length|size)",
             r"input length \W?\d+( tokens)?\W? exceeds",  # SGLang, Poolside, Volcengine, DeepInfra
             r"prompt length \W?\d+\W? (exceeds|is greater than)",  # TensorRT-LLM, TabbyAPI
-            r"model's context length",  # vLLM, SGLang, Together
+            r"context (size|length) (has been )?exceeded|context shift is disabled",  # llama.cpp, also with HTTP 500
+            r"model's context length|model context window is",  # vLLM, SGLang, Together; RKLLM
             r"max_tokens must be at least 1",  # vLLM of a prompt that fills the context; no request asks for less
             r"(input|prompt) token count\b.*(exceeds|only supports up to)",  # Gemini, Vertex, Copilot
             r"`inputs` (tokens \+ `max_new_tokens` must be|must have less than)",  # TGI, Together

@@ -83,12 +83,15 @@ _CONTENT_CODES: Final = frozenset(
 _MALFORMED_CODES: Final = frozenset({"tool_use_failed", "json_validate_failed", "output_parse_failed"})
 """Groq's."""
 _CONTENT_PHRASES: Final = (
-    # Qwen, DeepSeek, MiniMax and OpenAI, where a gateway gives no code.
-    *("datainspectionfailed", "content exists risk", "put new_sensitive", "flagged as potentially violating"),
+    # Qwen, DeepSeek, MiniMax, OpenAI and Azure, where a gateway gives no code; OpenRouter.
+    *("datainspectionfailed", "may contain inappropriate content", "content exists risk", "put new_sensitive"),
+    *("flagged as potentially violating", "content management policy", "contentpolicyviolation", "content was flagged"),
 )
 _BUSY_PHRASES: Final = ("overloaded", "try again later", "temporarily unavailable", "server is busy")
 """Of servers that answer 400 while they have no capacity."""
-_DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
+_QUOTA_PHRASES: Final = (
+    *("free-models-per-day", "requests per day", "tokens per day", "insufficient balance", "balance is insufficient"),
+)
 # In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
 _SCOPE_PHRASES: Final = (
     (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
@@ -152,7 +155,7 @@ def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> Fail
     def says(phrases: Collection[str]) -> bool:
         return any(phrase in message for phrase in phrases)
 
-    if status == 402 or codes & _QUOTA_CODES or (status == 429 and says(_DAILY_PHRASES)):
+    if status == 402 or codes & _QUOTA_CODES or (status in (403, 429) and says(_QUOTA_PHRASES)):
         return FailureKind.QUOTA
     # A single request above a minute's tokens (OpenAI) can only be refused again.
     if status == 429 and says(("request too large",)):

@@ -40,8 +40,12 @@ def with_calls(message: Message, tools: Sequence[ToolSchema]) -> Message:
 
 
 def _offered_name(written: str, offered: Collection[str]) -> str:
-    """The one offered name that `written` is but for a decoration, white space or case; else `written`."""
+    """The one offered name that `written` is but for a decoration, white space, case or hyphens; else `written`."""
     bare = _PREFIX.sub("", _SUFFIX.sub("", written.strip())).strip()
     meant = [name for name in offered if name in (written, bare)]
-    meant = meant or [name for name in offered if name.casefold() == bare.casefold()]
+    meant = meant or [name for name in offered if _folded(name) == _folded(bare)]
     return written if written in offered or len(meant) != 1 else meant[0]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")

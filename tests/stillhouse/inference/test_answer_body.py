@@ -48,11 +48,14 @@ def test_calls_are_joined_by_index_and_id() -> None:
         chunk(tool_calls=[{**part(0, ": 1}"), "id": ""}]),
         chunk(tool_calls=[part(1, "{}", id="b", type="function")]),
         # Gemini counts all as 0, and sends each whole.
-        chunk("tool_calls", tool_calls=[part(0, "{ }", id="c", type="function")]),
+        chunk(tool_calls=[part(0, "{ }", id="c", type="function")]),
+        # A gateway that gives an index with the first piece alone.
+        chunk(tool_calls=[part(3, "[", id="d", type="function")]),
+        chunk("tool_calls", tool_calls=[{"id": "d", "function": {"arguments": "]"}}]),
     )["tool_calls"]
-    assert [call["id"] for call in calls] == ["a", "b", "c"]
+    assert [call["id"] for call in calls] == ["a", "b", "c", "d"]
     assert [call["function"] for call in calls] == [
-        {"name": "add", "arguments": arguments} for arguments in ('{"a": 1}', "{}", "{ }")
+        {"name": "add", "arguments": arguments} for arguments in ('{"a": 1}', "{}", "{ }", "[]")
     ]
     assert not any("index" in call for call in calls)
 

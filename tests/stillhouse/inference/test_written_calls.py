@@ -12,7 +12,7 @@ def schema(name: str) -> ToolSchema:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-TOOLS = [schema("add"), schema("now"), schema("get_it"), schema("GET_IT")]
+TOOLS = [schema("add"), schema("now"), schema("get_time"), schema("get_it"), schema("GET_IT")]
 
 
 def names(message: Any, tools: list[ToolSchema] = TOOLS) -> list[str]:
@@ -28,9 +28,10 @@ def call(name: Any) -> dict[str, Any]:
     [
         *(
             (name, "add")
-            for name in ("add", " add\n", "Add", "functions.add", "function:add", "tools.add", "functions.add:0")
+            for name in ("add", " add\n", "Add", "ADD", "functions.add", "function:add", "tools.add", "functions.add:0")
         ),
         *((name, "add") for name in ("default_api.add", "add<|channel|>commentary", "add<|constrain|>json", "add:12")),
+        ("get-time", "get_time"),
         ("get_it", "get_it"),
         ("Get_It", "Get_It"),
         ("addition", "addition"),
