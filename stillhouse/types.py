@@ -138,7 +138,7 @@ class Turn:
     """
 
     finish_reason: str
-    """Why the completion ended, in the endpoint's word: `stop`, `length`, `tool_calls`."""
+    """Why the completion ended, in the endpoint's word: `stop`, `length`, `tool_calls`; `unknown` if it gave none."""
     usage: TokenUsage
     """Tokens as the endpoint reported them; a key that is absent was not reported."""
     latency_s: float | None

@@ -14,17 +14,12 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.config import RolloutsConfig
 from stillhouse.config.section import later_field
-from stillhouse.inference.finish_reasons import Ending, ending_of
+from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.request import ToolChoice
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
 """The answer to each call of the last turn where a closing answer is wanted."""
-_STOPS: Final = {
-    Ending.CUT: StopReason.LENGTH,
-    Ending.WITHHELD: StopReason.CONTENT_FILTER,
-    Ending.MALFORMED: StopReason.MALFORMED,
-}
 _DOUBT: Final = (
     "the endpoint ended the completion with finish_reason {!r}, which is not known as a regular end. If its whole "
     "answers end so, name it in rollouts.finish_reasons and run again: nothing is paid for twice"
@@ -143,11 +138,12 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     """
     taken = replace(state, num_turns=state.num_turns + 1)
     is_last = taken.num_turns >= state.max_turns
-    ending = Ending.WHOLE if finish_reason in rules.finish_reasons else ending_of(finish_reason)
-    if ending is not Ending.WHOLE:
-        stop = _STOPS.get(ending, StopReason.UNFINISHED)
-        doubt: ErrorRecord = {"kind": stop.value, "message": _DOUBT.format(finish_reason)}
-        return taken, End(stop, doubt if stop is StopReason.UNFINISHED else None)
+    stop = StopReason.ANSWERED if finish_reason in rules.finish_reasons else stop_of(finish_reason)
+    # Clients ask again after a completion that broke off; one may be in a journal of before.
+    if stop in (StopReason.UNFINISHED, StopReason.ERROR):
+        return taken, End(StopReason.UNFINISHED, {"kind": "unfinished", "message": _DOUBT.format(finish_reason)})
+    if stop is not StopReason.ANSWERED:
+        return taken, End(stop)
     calls = [_requested(call) for call in message.get("tool_calls") or ()]
     if calls and not is_last:
         return taken, CallTools(calls)

@@ -10,12 +10,12 @@ import orjson
 
 from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
-from stillhouse.inference.finish_reasons import UNSTATED, Ending, ending_of
+from stillhouse.inference.finish_reasons import UNSTATED, stop_of
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.request import Sampling
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.inference.written_calls import with_calls
-from stillhouse.types import JsonObject, Message, TokenUsage, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
 _SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
@@ -26,7 +26,7 @@ class Completion:
     """What the model said in one turn, and the facts of it."""
 
     message: Message
-    """As the endpoint wrote it, less the keys whose value is null."""
+    """As the endpoint wrote it, less the keys whose value is null; calls are in `tool_calls`, by the offered names."""
     turn: Turn
     limits: RateLimits | None = None
     """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
@@ -70,15 +70,15 @@ def read_completion(
     message = with_calls(_message(choice), tools)
     usage = read_usage(body.get("usage"))
     finish_reason = str(choice.get("finish_reason") or _unstated(message, usage, max_tokens))
-    ending = ending_of(finish_reason)
-    if ending in (Ending.BROKEN, Ending.MALFORMED):
-        kind = FailureKind.MALFORMED if ending is Ending.MALFORMED else FailureKind.TRANSIENT
+    stop = stop_of(finish_reason)
+    if stop in (StopReason.ERROR, StopReason.MALFORMED):
+        kind = FailureKind.MALFORMED if stop is StopReason.MALFORMED else FailureKind.TRANSIENT
         raise RequestFailed(
             Failure(kind, f"the endpoint ended the completion with finish_reason {finish_reason!r}", 200)
         )
     prompt_ids, completion_ids, logprobs = _tokens(body, choice) if record_tokens else (None, None, None)
     is_empty = not any(message.get(key) for key in _SAID) and completion_ids is None
-    if is_empty and ending is Ending.WHOLE and _is_lost(usage):
+    if is_empty and stop is StopReason.ANSWERED and _is_lost(usage):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
     turn = Turn(
         finish_reason=finish_reason,
@@ -125,7 +125,7 @@ def _is_lost(usage: TokenUsage) -> bool:
 
 def _message(choice: JsonObject) -> Message:
     written = choice.get("message")
-    if written is None and ending_of(str(choice.get("finish_reason") or UNSTATED)) is not Ending.WHOLE:
+    if written is None and stop_of(str(choice.get("finish_reason") or UNSTATED)) is not StopReason.ANSWERED:
         # Gemini says why there is none.
         written = {}
     elif written is None and isinstance(choice.get("text"), str):

@@ -113,9 +113,7 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
     error = error_of(body)
     message = _message(status, error, body)
     inner = error.get("innererror")
-    named = [error.get(key) for key in ("code", "type", "status")] + [
-        inner.get("code") if isinstance(inner, dict) else 0
-    ]
+    named = [*map(error.get, ("code", "type", "status")), inner.get("code") if isinstance(inner, dict) else None]
     codes = {str(code) for code in named if code}
     kind = _kind(status, codes, error, message.lower())
     limits = read_limits(headers, now)
@@ -163,6 +161,8 @@ def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> Fail
     # 498 is Groq's for want of capacity.
     if status in (429, 498, 529) or (status in (200, 503) and codes & _RATE_CODES):
         return FailureKind.RATE
+    if codes & _MALFORMED_CODES:
+        return FailureKind.MALFORMED
     # OpenRouter answers 403 with the reasons when moderation flags a prompt.
     metadata = error.get("metadata")
     is_moderated = status == 403 and isinstance(metadata, dict) and "reasons" in metadata
@@ -170,8 +170,6 @@ def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> Fail
         return FailureKind.CONTENT
     if is_overflow(codes, message):
         return FailureKind.PERMANENT
-    if codes & _MALFORMED_CODES:
-        return FailureKind.MALFORMED
     if status in (401, 403) or codes & _AUTH_CODES:
         return FailureKind.AUTH
     if status in (408, 409, 425) or status >= 500 or status < 400 or (status in (400, 422) and says(_BUSY_PHRASES)):

@@ -87,9 +87,8 @@ class _EndpointHealth:
             return None
         if failure.status == 404 and "no endpoints" in failure.message.lower():
             return EndpointError(
-                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model whose "
-                "providers take what they are sent (tools, rollouts.response_schema, rollouts.record_top_k), ask for "
-                "less, or allow more providers in rollouts.extra_body"
+                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
+                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body"
             )
         if failure.status == 404:
             return EndpointError(
