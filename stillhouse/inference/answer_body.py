@@ -20,10 +20,14 @@ def parse_body(content: bytes) -> JsonObject:
     """The object in the body; events are joined into the completion that they spell.
 
     Raises:
-        RequestFailed: the body is cut, or is not one object.
+        RequestFailed: the body is cut, or is not one object, or has events of something else.
     """
     if _EVENTS.match(content):
-        return _joined(content)
+        try:
+            return _joined(content)
+        except (AttributeError, KeyError, TypeError) as error:
+            message = f"the answer is events that are no chunks of a completion; it begins with {content[:80]!r}"
+            raise RequestFailed(Failure(FailureKind.PERMANENT, message, 200)) from error
     # A gateway that streams by habit ends a whole object so.
     return _object(content.strip().removesuffix(b"data: " + _DONE))
 
@@ -66,12 +70,14 @@ def _joined(content: bytes) -> JsonObject:
             is_whole = True
         elif data:
             _merge(body, _object(data))
-    for choice in body.get("choices") or ():
+    if body.get("error"):
+        return body
+    for choice in body["choices"] if body else ():
         is_whole = is_whole or bool(choice.get("finish_reason"))
         choice["message"] = message = choice.pop("delta", None) or choice.get("message") or {}
         for call in message.get("tool_calls") or ():
             call.pop("index", None)
-    if not is_whole and "error" not in body:
+    if not is_whole:
         message = f"the answer is events that end before the completion does, with {content[-80:]!r}"
         raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
     return body

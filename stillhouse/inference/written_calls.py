@@ -29,10 +29,11 @@ def with_calls(message: Message, tools: Sequence[ToolSchema]) -> Message:
             fields["tool_calls"] = [{"id": "call_0", "type": "function", "function": first_form}]
         elif offered and isinstance(text := fields.get("content"), str) and CALL in text:
             parsed = parse_completion(text, tools=tools)
-            calls = parsed.get("tool_calls")
-            if calls and all(call["function"]["name"] in offered for call in calls):
+            blocks = parsed.get("tool_calls")
+            if blocks and all(block["function"]["name"] in offered for block in blocks):
                 fields = {key: value for key, value in {**fields, **parsed}.items() if value is not None}
-    for call in fields.get("tool_calls") or ():
+    calls = fields.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(name := function.get("name"), str):
             function["name"] = _offered_name(name, offered)

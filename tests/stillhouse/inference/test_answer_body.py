@@ -13,7 +13,7 @@ def events(*rows: Any, done: bool = True) -> bytes:
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
-    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], "usage": None}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], "usage": None, "error": None}
 
 
 def part(index: int, arguments: str, **rest: Any) -> dict[str, Any]:
@@ -73,6 +73,9 @@ def test_a_whole_completion_in_an_event_or_before_the_end_of_events_is_one() -> 
         (events(chunk(content="fo"), done=False), "transient", "end before the completion does"),
         (events(chunk(content="fo"))[:-30], "transient", "not valid JSON"),
         (b": keep-alive\n\n", "transient", "end before the completion does"),
+        (events({"type": "response.created"}), "permanent", "events that are no chunks of a completion"),
+        (events({"choices": [None]}), "permanent", "no chunks of a completion"),
+        (events({"choices": [{"delta": "four"}]}), "permanent", "no chunks of a completion"),
         (b'{"choices": []}\n{"choices": []}\n', "permanent", "several JSON values, expected one completion"),
         (b"502 Bad Gateway", "transient", "not valid JSON"),
     ],
