@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from stillhouse.agent.loop import ReadAnswer
 from stillhouse.config import EvaluationConfig, ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
@@ -48,6 +49,7 @@ async def sample(
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
     plan: Plan | None = None,
     on_trajectory: Callable[[Trajectory], object] | None = None,
+    read: ReadAnswer | None = None,
 ) -> Sampled:
     """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
@@ -64,6 +66,7 @@ async def sample(
         metadata: of prompts, by their ids.
         plan: which rollouts to start; None starts `config.num_samples` of each prompt.
         on_trajectory: called with each trajectory as it ends.
+        read: see `RolloutCollector`.
 
     Raises:
         ConfigError: the budget needs a price that is unknown.
@@ -100,6 +103,7 @@ async def sample(
             budget=budget,
             metadata=metadata,
             client=client,
+            read=read,
             controller=None if client is None else batch_controller(),
         )
         async with aclosing(collector):

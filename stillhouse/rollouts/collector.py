@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from stillhouse.agent.loop import ReadAnswer
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
@@ -45,7 +46,8 @@ class RolloutCollector:
     A plan says what to start, such as `EverySample` of some prompts; each prompt is offered those configured tools that
     it names. `metadata` is by prompt id, for tools that take it. Without a budget nothing limits the spend; without a
     controller the endpoint's limits are those that all collections of this process share; without a client one is
-    opened, and closed at the end. `progress` is updated about twice a second.
+    opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
+    `response_schema` lose the code fence around them. `progress` is updated about twice a second.
 
     Raises:
         ConfigError: the config's `response_schema` is no JSON schema.
@@ -68,6 +70,7 @@ class RolloutCollector:
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,
         client: ChatClient | None = None,
+        read: ReadAnswer | None = None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
@@ -96,11 +99,13 @@ class RolloutCollector:
             stats=self.stats,
             effects=effects,
         )
+        rules = TurnRules.of(config)
         self._make_context = partial(
             RolloutContext,
             endpoint=endpoint,
             config=config,
-            rules=TurnRules.of(config),
+            rules=rules,
+            read=read or _reader(rules, config),
             tool_sets=ToolSets(config, endpoint.identity),
             journal=journal,
             requester=requester,
@@ -181,3 +186,10 @@ class RolloutCollector:
             await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
             self._scheduler.wake()
+
+
+def _reader(rules: TurnRules, config: RolloutsConfig) -> ReadAnswer:
+    # Recorded tokens belong to the answer as it was written.
+    if rules.answer_schema is None or config.record_tokens or config.record_top_k is not None:
+        return lambda message: message
+    return rules.answer_schema.bare

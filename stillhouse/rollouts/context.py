@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from stillhouse.agent.loop import ReadAnswer
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import ConfigError
@@ -62,6 +63,7 @@ class RolloutContext:
     endpoint: Endpoint
     config: RolloutsConfig
     rules: TurnRules
+    read: ReadAnswer
     journal: Journal
     client: ChatClient
     requester: Requester

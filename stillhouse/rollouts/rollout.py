@@ -112,7 +112,12 @@ class Rollout:
         state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
         try:
             ending = await run_agent(
-                self._conversation, self._context.rules, state, complete=self._complete, call_tool=self._call_tool
+                self._conversation,
+                self._context.rules,
+                state,
+                complete=self._complete,
+                call_tool=self._call_tool,
+                read=self._context.read,
             )
         except _CapReached:
             return End(StopReason.BUDGET)
