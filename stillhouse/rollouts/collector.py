@@ -17,6 +17,7 @@ from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
 from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.rate_limit import Controller, controller_of
@@ -127,7 +128,9 @@ class RolloutCollector:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            rollouts = asyncio.create_task(self._schedule_all(self._make_context(client=client)))
+            rollouts = asyncio.create_task(
+                self._schedule_all(self._make_context(client=FittingClient(client, self._endpoint)))
+            )
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():
