@@ -29,7 +29,7 @@ _LEFT_OUT = {
     "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
     "dataset": {"duplicates": "repeated"},
     "labels": {"num_reward_errors": "reward errors"},
-    "judge": {"lost_judgements": "judgements lost"},
+    "judge": {"lost_judgements": "lost"},
     "training": {
         "truncated_rows": "rows cut",
         "dropped_rows": "too long",
@@ -39,7 +39,7 @@ _LEFT_OUT = {
 }
 """Facts that are shown if they are not zero, by stage, with their words."""
 
-_MAX_REASON = 80
+_MAX_REASON = 40
 
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:

@@ -26,7 +26,7 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         (outcome("judge", judged=8), "8 judged"),
         (
             outcome("judge", judged=5, lost_judgements=3, why_lost={"it ended as length": 2, "no JSON": 1}),
-            "5 judged, 3 judgements lost: it ended as length",
+            "5 judged, 3 lost: it ended as length",
         ),
         (outcome("labels", rows=8), "8 labelled"),
         (outcome("labels", rows=8, num_reward_errors=3), "8 labelled, 3 reward errors"),
