@@ -15,6 +15,7 @@ from stillhouse.types import JsonObject, Message
 from stillhouse.verification.answers import without_thinking
 
 _GRADE: Final = re.compile(r"(\d+)(?:\.0+)?(?:\s*(?:/|out of)\s*(\d+))?", re.ASCII)
+_ESCAPE: Final = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 _GRADE_KEYS: Final = ("score", "grade", "rating", "value")
 """Keys of the grade where a criterion has an object of its own."""
 _MAX_WRAPPINGS: Final = 3
@@ -50,7 +51,8 @@ def _candidates(message: Message) -> list[Any]:
     if not text.strip():
         alone = value_alone(str(message.get("reasoning_content") or message.get("reasoning") or ""))
         return [] if alone is None else [alone.value]
-    if found := values_in(text):
+    # LaTeX is written with backslashes that JSON does not know.
+    if found := values_in(text) or values_in(_ESCAPE.sub(lambda escape: escape[1] or r"\\", text)):
         return [written.value for written in found]
     try:
         # Quotes, constants and trailing commas as Python has them.

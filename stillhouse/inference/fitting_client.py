@@ -106,11 +106,11 @@ class FittingClient:
             learnt, misfit = None, f" ({error})"
         if learnt is None:
             remedy = (_NO_FORM_OF_TOOLS if is_about_tools else _NO_FORM).format(misfit)
-            raise RequestFailed(replace(failure, message=f"{failure.message}. {remedy}"))
+            raise RequestFailed(replace(failure, message=f"{failure.message.rstrip('.')}. {remedy}"))
         self._learnt[self._key] = learnt
         what = "parameters of tools are" if is_about_tools else "the schema of answers is"
         how = "sent in another form" if learnt.sends_answer else "left out, since the prompt says the same"
-        _LOG.warning("%s: %s %s from now on, and checked here in full: %s", url, what, how, failure.message)
+        _LOG.warning("%s: %s now %s, and what comes is checked here in full: %s", url, what, how, failure.message)
 
 
 def _is_about_schemas(failure: Failure) -> bool:

@@ -94,7 +94,7 @@ def test_a_refused_schema_is_fitted_once_for_all_requests_and_said_once(
         later = ask(endpoint, 5, tools=[TOOL], schema=schema)
         assert len(provider.requests) == num_refused + 6
     assert [answer.message["content"] for answer in first + later] == ["ok"] * 6
-    assert sum("from now on" in line for line in caplog.messages) == num_refused
+    assert sum("checked here in full" in line for line in caplog.messages) == num_refused
 
 
 def test_the_schema_is_sent_as_it_is_where_nothing_is_known_against_it() -> None:
