@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from stillhouse.agent.loop import ReadAnswer
 from stillhouse.config import EvaluationConfig, ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
@@ -18,7 +17,7 @@ from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Model, Prompt, StopReason, Trajectory
+from stillhouse.types import JsonObject, Message, Model, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
@@ -49,7 +48,7 @@ async def sample(
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
     plan: Plan | None = None,
     on_trajectory: Callable[[Trajectory], object] | None = None,
-    read: ReadAnswer | None = None,
+    read: Callable[[Message], Message] | None = None,
 ) -> Sampled:
     """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 

@@ -19,7 +19,7 @@ from stillhouse.chat.content import text_of
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message
 
-REASONING_KEYS: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
+_REASONING_KEYS: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
 _MAX_PROBLEMS: Final = 5
 _MAX_SHOWN: Final = 200
 
@@ -79,8 +79,8 @@ class AnswerSchema:
         written = value_alone(source) if isinstance(source, str) and not answer.get("tool_calls") else None
         if written is None or written.text == text.strip():
             return answer
-        unreasoned: Any = {key: value for key, value in answer.items() if source is text or key not in REASONING_KEYS}
-        bare: Message = {**unreasoned, "content": written.text}
+        bare: Any = {key: value for key, value in answer.items() if source is text or key not in _REASONING_KEYS}
+        bare["content"] = written.text
         return answer if self.problem(bare) else bare
 
     def correction(self, problem: str) -> Message:

@@ -19,8 +19,6 @@ Complete = Callable[[int, ToolChoice], Awaitable[Completion]]
 """(turn, whether tools may be called) -> completion of the conversation so far; turns count from 0."""
 CallTool = Callable[[int, int, str, str], Awaitable[ToolResult]]
 """(turn, index of the call in its turn, name, arguments as written) -> result."""
-ReadAnswer = Callable[[Message], Message]
-"""What the model wrote -> what the conversation keeps of it."""
 
 
 class Conversation:
@@ -44,13 +42,7 @@ class Conversation:
 
 
 async def run_agent(
-    conversation: Conversation,
-    rules: TurnRules,
-    state: TurnState,
-    *,
-    complete: Complete,
-    call_tool: CallTool,
-    read: ReadAnswer = lambda message: message,
+    conversation: Conversation, rules: TurnRules, state: TurnState, *, complete: Complete, call_tool: CallTool
 ) -> End:
     """Continues the conversation until it ends, and returns why it did.
 
@@ -59,10 +51,9 @@ async def run_agent(
     """
     while True:
         completion = await complete(state.num_turns, state.tool_choice)
-        message = read(completion.message)
-        conversation.add(message)
+        conversation.add(completion.message)
         turn = completion.turn
-        state, action = next_action(rules, state, message, turn.finish_reason)
+        state, action = next_action(rules, state, completion.message, turn.finish_reason)
         conversation.turns.append(turn)
         if isinstance(action, End):
             return action

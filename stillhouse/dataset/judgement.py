@@ -26,39 +26,43 @@ def judgement_reader(config: JudgeConfig, *, verdict: bool) -> Callable[[Message
     """Return what puts a judge's message into the form of `judgement_schema`.
 
     The judgement may stand behind thinking, in a fence, among prose, in a list or an object of its own, as a Python
-    literal, or be all of the reasoning. Other keys are ignored, and the explanation may be missing. A message without
-    a judgement, or with two that differ, is left as it is, and so misses the schema.
+    literal, or be all of the reasoning. Other keys are ignored. Without an explanation it must be what the text ends
+    with, since a judge may quote. A message without a judgement, or with two that differ, is left as it is, and so
+    misses the schema.
     """
     readers: dict[str, Callable[[Any], Any]] = {
         criterion.name: lambda said, best=criterion.best: _grade(said, best) for criterion in config.rubric
     } | ({VERDICT: _verdict} if verdict else {})
 
     def read(message: Message) -> Message:
-        distinct = {}
-        for value in _candidates(message):
-            if (judgement := _judgement(value, readers)) is not None:
-                explanation = judgement.pop(EXPLANATION)
-                distinct[str(judgement)] = {EXPLANATION: explanation, **judgement}
+        distinct: dict[str, JsonObject] = {}
+        for value, is_last in _candidates(message):
+            judgement = _judgement(value, readers)
+            if judgement is not None and (is_last or judgement[EXPLANATION]):
+                distinct[str({**judgement, EXPLANATION: None})] = judgement
         if len(distinct) != 1 or message.get("tool_calls"):
             return message
-        return {"role": "assistant", "content": orjson.dumps(*distinct.values()).decode()}
+        [judgement] = distinct.values()
+        return {"role": "assistant", "content": orjson.dumps(judgement).decode()}
 
     return read
 
 
-def _candidates(message: Message) -> list[Any]:
+def _candidates(message: Message) -> list[tuple[Any, bool]]:
+    """Values that the judge wrote, and whether each is what its text ends with."""
     text = without_thinking(text_of(message))
     if not text.strip():
         alone = value_alone(str(message.get("reasoning_content") or message.get("reasoning") or ""))
-        return [] if alone is None else [alone.value]
+        return [] if alone is None else [(alone.value, True)]
     # LaTeX is written with backslashes that JSON does not know.
-    if found := values_in(text) or values_in(_ESCAPE.sub(lambda escape: escape[1] or r"\\", text)):
-        return [written.value for written in found]
+    for spelt in (text, _ESCAPE.sub(lambda escape: escape[1] or r"\\", text)):
+        if found := values_in(spelt):
+            return [(value, spelt.rstrip("` \t\r\n").endswith(written)) for value, written in found]
     try:
         # Quotes, constants and trailing commas as Python has them.
         tree = ast.parse(text[text.index("{") : text.rindex("}") + 1], mode="eval").body
         keys = [ast.dump(key) for key in getattr(tree, "keys", ()) if key is not None]
-        return [ast.literal_eval(tree)] if len(keys) == len(set(keys)) else []
+        return [(ast.literal_eval(tree), True)] if len(keys) == len(set(keys)) else []
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return []
 

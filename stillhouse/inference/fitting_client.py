@@ -35,11 +35,9 @@ class _Forms(NamedTuple):
 
     def of(self, tools: Sequence[ToolSchema], sampling: Sampling) -> tuple[Sequence[ToolSchema], Sampling]:
         """What is sent; raises Misfit."""
-        if self.tools is not None:
-            tools = self.tools.of_tools(tools)
         if (schema := sampling.response_schema) is not None and self.answer is not None:
             sampling = replace(sampling, response_schema=self.answer.of(schema) if self.sends_answer else None)
-        return tools, sampling
+        return tools if self.tools is None else self.tools.of_tools(tools), sampling
 
     def after(self, refusal: str, *, is_about_tools: bool, is_judge: bool) -> "_Forms | None":
         """What to send after a refusal; None where nothing is left."""

@@ -5,6 +5,7 @@ https://platform.claude.com/docs/en/build-with-claude/structured-outputs, https:
 What left the schema stands in its description, where the model reads it.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -44,7 +45,7 @@ class SchemaForm(NamedTuple):
         """
         return _Fitting(self, schema).fitted(schema, "$", ())
 
-    def of_tools(self, tools: list[ToolSchema]) -> list[ToolSchema]:
+    def of_tools(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
         """The tools with their parameters in this form, each an object as all sellers want it.
 
         Raises:
@@ -92,10 +93,10 @@ class _Fitting:
             except Unresolvable:
                 raise Misfit(f"at {path} {reference} is not in it") from None
             beside = {key: value for key, value in schema.items() if key != "$ref"}
-            return self.fitted({**target, **beside}, path, (*inside, reference))
-        if len(alternatives := schema.get("allOf") or ()) == 1:
+            return self.fitted({**target, **beside} if isinstance(target, dict) else target, path, (*inside, reference))
+        if len(parts := schema.get("allOf", [])) == 1 and isinstance(parts[0], dict):
             beside = {key: value for key, value in schema.items() if key != "allOf"}
-            return self.fitted({**alternatives[0], **beside}, path, inside)
+            return self.fitted({**parts[0], **beside}, path, inside)
         fitted: JsonObject = {}
         left_out: list[str] = []
         for key, value in schema.items():

@@ -6,12 +6,11 @@ number of running rollouts and not with the number of prompts. `plan` says which
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from stillhouse.agent.loop import ReadAnswer
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
@@ -31,7 +30,7 @@ from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.scheduler import Scheduler
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, StopReason, Trajectory, Turn
+from stillhouse.types import JsonObject, Message, StopReason, Trajectory, Turn
 
 _LOG = logging.getLogger(__name__)
 _REPORT_S: Final = 0.5
@@ -71,7 +70,7 @@ class RolloutCollector:
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,
         client: ChatClient | None = None,
-        read: ReadAnswer | None = None,
+        read: Callable[[Message], Message] | None = None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
@@ -101,12 +100,16 @@ class RolloutCollector:
             effects=effects,
         )
         rules = TurnRules.of(config)
+        # Recorded tokens belong to the answer as it was written.
+        has_tokens = config.record_tokens or config.record_top_k is not None
+        if read is None and rules.answer_schema is not None and not has_tokens:
+            read = rules.answer_schema.bare
         self._make_context = partial(
             RolloutContext,
             endpoint=endpoint,
             config=config,
             rules=rules,
-            read=read or _reader(rules, config),
+            read=read or (lambda message: message),
             tool_sets=ToolSets(config, endpoint.identity),
             journal=journal,
             requester=requester,
@@ -189,10 +192,3 @@ class RolloutCollector:
             await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
             self._scheduler.wake()
-
-
-def _reader(rules: TurnRules, config: RolloutsConfig) -> ReadAnswer:
-    # Recorded tokens belong to the answer as it was written.
-    if rules.answer_schema is None or config.record_tokens or config.record_top_k is not None:
-        return lambda message: message
-    return rules.answer_schema.bare
