@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 from stillhouse.config import ModelRole
-from stillhouse.inference.completion import ChatClient, Completion, Sampling
+from stillhouse.inference.completion import ChatClient, Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.request import Sampling
 from stillhouse.inference.schema_forms import CLOSED, OPEN, Misfit, SchemaForm, known_form
 from stillhouse.types import Message, ToolSchema
 

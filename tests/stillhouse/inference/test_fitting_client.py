@@ -8,11 +8,12 @@ import pytest
 
 from stillhouse.config import ModelRole
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import ChatClient, Sampling
+from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.request import Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.testing.batches import answered
 
