@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from stillhouse.chat.assistant_message import assistant_message
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.inference.resending import resent
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.types import JsonObject, Message, TokenUsage, ToolSchema, Turn
 
@@ -50,7 +52,7 @@ class Completion:
     """What the model said in one turn, and the facts of it."""
 
     message: Message
-    """As the endpoint wrote it, less the keys whose value is null."""
+    """In the form of `stillhouse.chat.assistant_message`; as its endpoint wrote it in journals of older versions."""
     turn: Turn
     limits: RateLimits | None = None
     """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
@@ -162,11 +164,7 @@ def _message(choice: JsonObject) -> Message:
     written = choice.get("message")
     if not isinstance(written, dict):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer has no message: {str(choice)[:200]}", 200))
-    message = {key: value for key, value in written.items() if value is not None}
-    if not message.get("tool_calls"):
-        # vLLM writes an empty list where there is no call, and OpenAI refuses to be sent one.
-        message.pop("tool_calls", None)
-    return {**message, "role": "assistant"}
+    return assistant_message(written)
 
 
 def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, list[int] | None, list[float] | None]:
@@ -239,17 +237,21 @@ class ChatClient(Protocol):
 
 
 def request_body(
-    endpoint: Endpoint, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    endpoint: Endpoint,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema],
+    sampling: Sampling,
+    refused: Set[str] = frozenset(),
 ) -> JsonObject:
     """What is sent for one completion, in OpenAI's form; keys that are not needed are left out.
 
-    `sampling.extra_body` has the last word, key by key.
+    `refused` are keys of messages that the endpoint does not take. `sampling.extra_body` has the last word, key by key.
     """
     host = urlsplit(endpoint.base_url).hostname or ""
     openai, openrouter = host.endswith("openai.com"), host.endswith("openrouter.ai")
     body: JsonObject = {
         "model": endpoint.model,
-        "messages": messages,
+        "messages": resent(messages, refused),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         # Newer models of OpenAI refuse `max_tokens`; most other endpoints know nothing else.
