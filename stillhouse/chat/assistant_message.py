@@ -1,11 +1,11 @@
 """An assistant's message in this project's one form, whatever form its endpoint, or another program, wrote it in.
 
-    role               `assistant`
-    content            the text without thinking; null beside calls that no text accompanies
-    reasoning_content  the reasoning, from wherever it was written; absent without any
-    tool_calls         calls with name, and arguments as JSON text; absent without any
-    sent_back          what the endpoint gets back in place of these keys; null takes a key away
-    ...                every other key that is not null, as it came (signed and encrypted reasoning above all)
+role               `assistant`
+content            the text without thinking; null beside calls that no text accompanies
+reasoning_content  the reasoning, from wherever it was written; absent without any
+tool_calls         calls with name, and arguments as JSON text; absent without any
+sent_back          what the endpoint gets back in place of these keys; null takes a key away
+...                every other key that is not null, as it came (signed and encrypted reasoning above all)
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +46,11 @@ def assistant_message(written: Mapping[str, Any]) -> Message:
         message["reasoning_content"] = reasoning
         sent_back = {**sent_back, "reasoning_content": said}
     return cast(Message, {**message, "sent_back": sent_back} if sent_back else message)
+
+
+def in_one_form(messages: Sequence[Message]) -> list[Message]:
+    """A conversation with the assistant's messages in the form above."""
+    return [assistant_message(message) if message["role"] == "assistant" else message for message in messages]
 
 
 def with_own_ids(message: Message, earlier: Sequence[Message]) -> Message:

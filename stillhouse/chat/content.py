@@ -45,7 +45,7 @@ def parts_of(content: Any, *, reasoning: bool | None = None) -> Iterator[Any]:
     """The parts of text, of reasoning, or of both (None), in a content that is a list of parts or a single one."""
     kinds = _KINDS if reasoning is None else _REASONING_PARTS if reasoning else _KINDS - _REASONING_PARTS
     for part in [content] if isinstance(content, dict) else content if isinstance(content, list) else ():
-        if (part.get("type") if isinstance(part, dict) else "text") in kinds:
+        if (part.get("type") if isinstance(part, dict) else "text" if isinstance(part, str) else None) in kinds:
             yield part
 
 
@@ -78,7 +78,7 @@ def calls_of(message: Message) -> list[Call]:
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         call_id, name = (value if isinstance(value, str) else "" for value in (call.get("id"), function.get("name")))
-        calls.append(Call(call_id, name, arguments_text(function.get("arguments"))))
+        calls.append(Call(call_id, name, arguments_text(function.get("arguments")) if function else ""))
     return calls
 
 

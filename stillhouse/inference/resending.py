@@ -69,5 +69,7 @@ def _keys_in(messages: Sequence[Message]) -> set[str]:
     for message in messages:
         if message["role"] == "assistant":
             calls: list[Any] = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
-            found.update(message, *calls, *(call["function"] for call in calls if isinstance(call.get("function"), dict)))
+            found.update(
+                message, *calls, *(call["function"] for call in calls if isinstance(call.get("function"), dict))
+            )
     return found

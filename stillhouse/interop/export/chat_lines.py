@@ -126,7 +126,7 @@ def _openai_message(message: Any) -> JsonObject:
 
 
 def _openai_call(call: Call) -> JsonObject:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 
 def _kept(value: JsonObject, keys: Sequence[str]) -> JsonObject:
