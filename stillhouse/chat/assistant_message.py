@@ -41,7 +41,7 @@ def assistant_message(written: Mapping[str, Any]) -> Message:
         elif answer != text and not thoughts.in_channels:
             sent_back = {**sent_back, "content": text}
         reasoning = reasoning or thoughts.reasoning
-        message["content"] = answer if answer or content == "" or not calls else None
+        message["content"] = answer if answer or not calls else None
     if reasoning and reasoning != said:
         message["reasoning_content"] = reasoning
         sent_back = {**sent_back, "reasoning_content": said}
