@@ -67,8 +67,9 @@ def _without_reasoning(message: Message) -> Message | None:
     if reasoning_of(message):
         return _without(message, frozenset(REASONING_KEYS))
     content: Any = message.get("content")
-    answer = split_thoughts(content).answer if isinstance(content, str) else content
-    return None if answer == content else {**message, "content": answer}
+    if isinstance(content, str) and "</think>" in content:
+        return {**message, "content": split_thoughts(content).answer}
+    return None
 
 
 def _without(message: Message, dropped: Set[str]) -> Message:

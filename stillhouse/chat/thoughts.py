@@ -85,7 +85,11 @@ def _split_channels(text: str) -> Thoughts | None:
     if words := _CHANNELS_AS_WORDS.fullmatch(text):
         return Thoughts(words[1].strip("\n"), words[2].lstrip("\n"), in_channels=True)
     messages = list(_CHANNEL.finditer(text))
-    if not messages or "".join(message[0] for message in messages) != text:
+    if "".join(message[0] for message in messages) != text or not messages:
+        return None
+    channels = {message[1] for message in messages}
+    if "commentary" in channels and "final" not in channels:
+        # A call that the endpoint did not read.
         return None
     thoughts = [message[2] for message in messages if message[1] == "analysis"]
     answers = [message[2] for message in messages if message[1] != "analysis"]

@@ -48,6 +48,7 @@ def test_thinking_that_a_text_begins_with_is_split_off(text: str, reasoning: str
         "analysis of variance",
         "Harmony writes <|channel|>analysis<|message|>x<|end|>",
         "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+        "<|channel|>commentary<|message|>{}<|end|>",
     ],
 )
 def test_a_text_that_speaks_of_the_tags_stays_whole(text: str) -> None:
