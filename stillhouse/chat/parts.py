@@ -8,7 +8,7 @@ the message makes some, since a call that does not end is of no use, and to the 
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from stillhouse.chat.content import REASONING_KEYS, reasoning_of
+from stillhouse.chat.content import REASONING_KEYS
 from stillhouse.chat.template import first_difference, render_text
 from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.chat.tokenizer import encode_placed
@@ -64,7 +64,7 @@ def pieces_of(
 
 def _without_reasoning(message: Message) -> Message | None:
     """The message without its reasoning; None where it has none."""
-    if reasoning_of(message):
+    if any(map(message.get, REASONING_KEYS)):
         return _without(message, frozenset(REASONING_KEYS))
     content: Any = message.get("content")
     if isinstance(content, str) and "</think>" in content:

@@ -1,7 +1,7 @@
 """What an assistant's message is sent as, and which of its keys an endpoint refuses.
 
 Sellers differ in both directions: DeepSeek, Kimi, Gemini and OpenRouter demand keys of their own back, and Mistral,
-Groq and Cerebras refuse any that they do not know (docs/guides/rollouts.md). So keys that no seller demands are left
+Groq and Cerebras refuse any that they do not know (docs/concepts/rollouts.md). So keys that no seller demands are left
 out at once, and one that is refused by name from then on.
 """
 
