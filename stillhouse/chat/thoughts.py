@@ -84,8 +84,8 @@ def without_end_tokens(text: str) -> str:
 def _split_channels(text: str) -> Thoughts | None:
     if words := _CHANNELS_AS_WORDS.fullmatch(text):
         return Thoughts(words[1].strip("\n"), words[2].lstrip("\n"), in_channels=True)
-    messages = list(_CHANNEL.finditer(text))
-    if "".join(message[0] for message in messages) != text or not messages:
+    messages = list(_CHANNEL.finditer(text)) if "<|channel|>" in text else []
+    if not messages or "".join(message[0] for message in messages) != text:
         return None
     channels = {message[1] for message in messages}
     if "commentary" in channels and "final" not in channels:

@@ -19,7 +19,7 @@ from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.types import JsonObject, Message, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
-_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
+_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal", "sent_back")
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
 """Finish reasons of a completion that reached its bound; the last two are Anthropic's and Mistral's."""
 WITHHELD_REASONS: Final = ("content_filter", "safety")

@@ -101,6 +101,10 @@ def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(extra: dic
     assert message == {"role": "assistant", "content": "", **extra}
 
 
+def test_thinking_that_is_empty_is_an_answer_whatever_its_usage_says() -> None:
+    assert read(completion("<think>\n\n</think>\n\n", completion_tokens=5)).message["content"] == ""
+
+
 def test_facts_of_the_wrong_type_are_unknown() -> None:
     body = completion("4")
     body |= {"model": 7, "provider": {"name": "x"}, "id": None}
