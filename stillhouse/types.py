@@ -107,6 +107,10 @@ class StopReason(StrEnum):
     """The conversation no longer fits the model's context."""
     CONTENT_FILTER = "content_filter"
     """The provider withheld a completion."""
+    MALFORMED = "malformed"
+    """The model wrote a call that its endpoint could not read, and so again when it was asked once more."""
+    UNFINISHED = "unfinished"
+    """A completion may be cut: its finish reason is not known as a regular end. `Trajectory.error` has the word."""
     TIMEOUT = "timeout"
     """The rollout ran out of its wall time."""
     ERROR = "error"
@@ -133,7 +137,7 @@ class Turn:
     """
 
     finish_reason: str
-    """Why the completion ended, in the endpoint's word: `stop`, `length`, `tool_calls`."""
+    """Why the completion ended, in the endpoint's word: `stop`, `length`, `tool_calls`; `unknown` if it gave none."""
     usage: TokenUsage
     """Tokens as the endpoint reported them; a key that is absent was not reported."""
     latency_s: float | None

@@ -20,11 +20,12 @@ import yarl
 
 from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
-from stillhouse.inference.completion import Completion, Sampling, read_completion, request_body
+from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
+from stillhouse.inference.request import Sampling, request_body
 from stillhouse.inference.resending import refused_key
 from stillhouse.types import Message, ToolSchema
 
@@ -105,6 +106,8 @@ class HttpClient:
             model=self._endpoint.model,
             record_tokens=sampling.record_tokens,
             record_top_k=sampling.record_top_k,
+            tools=tools,
+            max_tokens=sampling.max_tokens,
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 

@@ -166,8 +166,8 @@ class RolloutCollector:
         self._budget.count_replayed(spent or self._budget.worst_case(0, self._config.max_tokens))
 
     async def _finish(self, trajectory: Trajectory) -> None:
-        if trajectory.stop_reason is StopReason.ERROR:
-            self.stats.num_failed += 1
+        if trajectory.stop_reason in (StopReason.ERROR, StopReason.UNFINISHED):
+            self.stats.num_failed += trajectory.stop_reason is StopReason.ERROR
             error = trajectory.error or {"kind": "error", "message": "no more is known"}
             _LOG.warning("rollout %s failed: %s: %s", trajectory.rollout_key[:12], error["kind"], error["message"])
         costs = [turn.cost_usd for turn in trajectory.turns]

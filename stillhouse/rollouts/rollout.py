@@ -11,17 +11,11 @@ from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
 from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.errors import StillhouseError
-from stillhouse.inference.completion import (
-    Completion,
-    Sampling,
-    ToolChoice,
-    decode_completion,
-    encode_completion,
-    explain_refusal,
-)
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
+from stillhouse.inference.request import Sampling, ToolChoice, explain_refusal
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store.records import trajectory_from_json
@@ -30,8 +24,9 @@ from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
 
 _LOG = logging.getLogger(__name__)
 
-_RESUMED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
-"""Endings whose rollout the next collection resumes after its last completion, as a retry or with a higher cap."""
+_RESUMED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET, StopReason.UNFINISHED})
+"""Endings whose rollout the next collection resumes after its last completion, as a retry, with a higher cap, or with
+its finish reason known."""
 
 
 class Rollout:
@@ -226,6 +221,7 @@ class Rollout:
             result = await self._tools.call(name, arguments)
         context.stats.num_tool_calls += 1
         context.stats.num_tool_errors += result.error_kind is not None
+        context.stats.num_cut_results += result.is_cut
         body = orjson.dumps(result)
         stored = await context.journal.put_tool_result(self.key, turn, call_index, digest, body)
         return result if stored == body else ToolResult(**orjson.loads(stored))
@@ -265,7 +261,8 @@ class _CapReached(Exception):
 def _stop_reason(failure: Failure) -> StopReason:
     if failure.context_overflow:
         return StopReason.CONTEXT_OVERFLOW
-    return StopReason.CONTENT_FILTER if failure.kind is FailureKind.CONTENT else StopReason.ERROR
+    stops = {FailureKind.CONTENT: StopReason.CONTENT_FILTER, FailureKind.MALFORMED: StopReason.MALFORMED}
+    return stops.get(failure.kind, StopReason.ERROR)
 
 
 def _unexpected(error: Exception) -> ErrorRecord:
