@@ -5,6 +5,7 @@ mark that is a digest of everything they enclose: text cannot contain its own di
 quotation.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean as mean
@@ -28,6 +29,7 @@ WRONG: Final = "wrong"
 CANNOT_TELL: Final = "cannot_tell"
 
 _MAX_CORRECTIONS: Final = 2
+_MAX_REASONS: Final = 5
 SCORE_PREFIX: Final = "judge/"
 """Prefix of score names in the column `judge`."""
 MAX_CONVERSATION: Final = 24_000
@@ -200,3 +202,10 @@ def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
         "judged_right": sum(row["verdict"] is True for row in judged),
         "judged_wrong": sum(row["verdict"] is False for row in judged),
     }
+
+
+def count_lost(judgements: Iterable[Trajectory]) -> JsonObject:
+    """Number of judgements that could not be read or were not given, and the commonest reasons; empty without any."""
+    lost = [item for item in judgements if item.stop_reason is not StopReason.ANSWERED]
+    why = Counter(item.error["message"] if item.error else f"it ended as {item.stop_reason.value}" for item in lost)
+    return {"lost_judgements": len(lost), "why_lost": dict(why.most_common(_MAX_REASONS))} if lost else {}

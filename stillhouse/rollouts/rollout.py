@@ -135,7 +135,7 @@ class Rollout:
         return End(StopReason.LENGTH, {"kind": "max_tokens_lowered", "message": message})
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
-        """The next completion: the journal's, or the endpoint's once it is in the journal."""
+        """The next completion, read: the journal's, or the endpoint's once it is in the journal."""
         conversation = self._conversation
         max_tokens = self._context.config.max_tokens
         digest = conversation.digest.of_request()
@@ -151,7 +151,7 @@ class Rollout:
         if completion is None:
             completion = await self._ask(turn, digest, self._sampling(turn, max_tokens, tool_choice))
         self._caps.count(completion.turn, self._num_characters, max_tokens)
-        return completion
+        return replace(completion, message=self._context.read(completion.message))
 
     def _replay(self, turn: int, digest: str) -> Completion | None:
         stored = self._context.journal.completion(self.key, turn, digest)
