@@ -7,6 +7,7 @@ from typing import Final
 
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
+from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
@@ -181,12 +182,13 @@ class Rollout:
     async def _answer(self, sampling: Sampling) -> Completion:
         context = self._context
         try:
-            completion = await context.client.complete(self._conversation.messages, self._prepared.schemas, sampling)
+            messages = self._conversation.messages
+            completion = await context.client.complete(messages, self._prepared.schemas, sampling)
         except RequestFailed as failed:
             raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
         if sampling.record_top_k is not None and completion.turn.top_logprobs is None:
             context.stats.num_without_top += 1
-        return completion
+        return replace(completion, message=with_own_ids(completion.message, messages))
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
