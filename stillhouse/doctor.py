@@ -71,12 +71,10 @@ def _store(config: DistillConfig) -> Finding:
 
 def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
     """The endpoint of each model besides the student; None for one that this machine serves."""
-    judge, embeddings = config.dataset.judge, config.dataset.embeddings
+    judge = config.dataset.judge
     endpoints = {ModelRole.TEACHER: config.teacher.base_url}
     if judge.enabled:
         endpoints[ModelRole.JUDGE] = judge.model.base_url
-    if embeddings.base_url is not None:
-        endpoints[ModelRole.EMBEDDINGS] = embeddings.base_url
     return endpoints
 
 
@@ -85,7 +83,6 @@ def _model_of(role: ModelRole, config: DistillConfig) -> str:
     models = {
         ModelRole.TEACHER: config.teacher.model,
         ModelRole.JUDGE: config.dataset.judge.model.model,
-        ModelRole.EMBEDDINGS: config.dataset.embeddings.model,
     }
     return models[role]
 

@@ -15,7 +15,6 @@ from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.schema import (
     CANDIDATES_FILE,
     DIFFICULTY_FILE,
-    EMBEDDINGS_FILE,
     JUDGE_FILE,
     SIGNATURES_FILE,
     CandidateShard,
@@ -29,7 +28,6 @@ from stillhouse.types import Artifact, JsonObject
 from stillhouse.version import code_version
 from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
 from tasks.difficulty import measure_difficulty
-from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.labels import label
 from tasks.prompts import PromptSets
@@ -39,7 +37,7 @@ from tasks.run.progress import progress
 from tasks.surprise import measure_surprise
 
 DUPLICATES = Stage("duplicates", version=1)
-DATASET = Stage("dataset", version=2)
+DATASET = Stage("dataset", version=2, removed={"embeddings": None})
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -48,14 +46,13 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     Raises:
         InputError: no row is kept; the message holds the funnel.
         ConfigError: the config names a file, score or tag that does not exist.
-        FailureBudgetExceeded, EndpointError: the judge, the student or the embeddings failed too often.
+        FailureBudgetExceeded, EndpointError: the judge or the student failed too often.
     """
     dataset = config.dataset
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)
     difficulty = measure_difficulty(rollouts, config, run)
     surprise = measure_surprise(rollouts, config, run)
-    embeddings = embed(rollouts, config, run)
     duplicates: Artifact = call_stage(
         DUPLICATES,
         duplicates_task,
@@ -72,7 +69,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         labels=labels,
         judge=judgements,
         difficulty=difficulty,
-        embeddings=embeddings,
         duplicates=duplicates,
         dataset=dataset,
         max_tokens=max_row_tokens(dataset, config.student.max_length),
@@ -125,7 +121,6 @@ def dataset_task(
     labels: list[Artifact],
     judge: list[Artifact] | None,
     difficulty: list[Artifact] | None,
-    embeddings: list[Artifact] | None,
     duplicates: Artifact,
     dataset: DatasetConfig,
     max_tokens: int | None,
@@ -150,7 +145,6 @@ def dataset_task(
             judge=shard_file(judge, index, JUDGE_FILE),
             difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
             teacher=None if surprise is None else Path(surprise.uri) / surprise.facts["parts"][index],
-            embeddings=shard_file(embeddings, index, EMBEDDINGS_FILE),
         )
         for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
     ]

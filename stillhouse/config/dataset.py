@@ -1,7 +1,7 @@
 """Sections of the dataset: what is measured of each trajectory, and which trajectories are kept.
 
-Everything under `labels`, `judge`, `duplicates`, `contamination` and `embeddings` decides what is measured and costs
-time or requests; `filters`, `selection` and the split follow from what was measured and cost seconds.
+Everything under `labels`, `judge`, `duplicates` and `contamination` decides what is measured and costs time or
+requests; `filters`, `selection` and the split follow from what was measured and cost seconds.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -108,19 +108,6 @@ class ContaminationConfig(Section):
     common."""
 
 
-class EmbeddingsConfig(Section):
-    """An endpoint that embeds prompts, for a selection of different ones."""
-
-    base_url: str | None = None
-    """OpenAI-compatible endpoint with `/embeddings`, up to and with `/v1`; None embeds nothing."""
-    model: str = "text-embedding-3-small"
-    """Model name at the endpoint. A small one is enough to tell prompts apart."""
-    usd_per_million_tokens: float | None = Field(default=None, ge=0.0)
-    """Price in USD per million tokens; None takes the endpoint's. An unknown price counts against no cap in money."""
-    batch_size: int = Field(default=128, ge=1)
-    """Texts of one request. Lower it if the endpoint finds requests too large."""
-
-
 def _check_bands(section: Any, *names: str) -> None:
     for name in names:
         least, most = getattr(section, f"min_{name}"), getattr(section, f"max_{name}")
@@ -203,6 +190,8 @@ class FiltersConfig(Section):
 class SelectionConfig(Section):
     """Which of the rows that pass the filters are kept."""
 
+    removed = {"max_diverse_rows": None}
+
     min_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Lowest share of right trajectories among the prompt's verified ones: below, the prompt is too hard, or its
     expected answer wrong. Needs `rollouts.num_samples` above 1, as `max_pass_rate` does."""
@@ -219,8 +208,6 @@ class SelectionConfig(Section):
     """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
     quotas: dict[str, Annotated[int, Field(ge=0)]] = {}
     """Most rows by tag, to even out domains."""
-    max_diverse_rows: int | None = Field(default=None, ge=1)
-    """Keep at most this many rows, those whose embeddings differ most; needs `embeddings`."""
     target_rows: int | None = Field(default=None, ge=1)
     """Keep exactly this many rows, and sample the teacher only until they are complete; None keeps what passes."""
     max_candidates: int | None = Field(default=None, ge=1)
@@ -255,6 +242,14 @@ class DatasetConfig(Section):
     """Which trajectories become training rows. Labels measure; `kept` follows from labels and this section."""
 
     form_first = ("filters", "selection")
+    removed = {
+        "embeddings": {
+            "base_url": None,
+            "model": "text-embedding-3-small",
+            "usd_per_million_tokens": None,
+            "batch_size": 128,
+        }
+    }
 
     labels: LabelsConfig = LabelsConfig()
     """What this machine measures of each trajectory."""
@@ -264,8 +259,6 @@ class DatasetConfig(Section):
     """How rows that repeat others are found."""
     contamination: ContaminationConfig = ContaminationConfig()
     """Evaluation sets to look for."""
-    embeddings: EmbeddingsConfig = EmbeddingsConfig()
-    """An endpoint that embeds prompts."""
     filters: FiltersConfig = FiltersConfig()
     """Thresholds of the labels."""
     selection: SelectionConfig = SelectionConfig()
@@ -278,8 +271,6 @@ class DatasetConfig(Section):
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:
-        if self.selection.max_diverse_rows is not None and self.embeddings.base_url is None:
-            raise ValueError("selection.max_diverse_rows needs embeddings.base_url: name an endpoint that embeds")
         if self.filters.duplicates == "near" and not self.duplicates.near:
             raise ValueError("filters.duplicates is near, but duplicates.near is off: switch it on")
         for name, label in _MEASURED_BY.items():

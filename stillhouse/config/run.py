@@ -15,7 +15,6 @@ StageName = Literal[
     "judge",
     "difficulty",
     "teacher_nll",
-    "embeddings",
     "duplicates",
     "dataset",
     "approval",
@@ -92,8 +91,6 @@ class RuntimeConfig(Section):
     """Name of the environment variable that holds the teacher's API key; never the key itself."""
     judge_api_key_env: VariableName | None = None
     """The same for the judge; None takes the teacher's."""
-    embeddings_api_key_env: VariableName | None = None
-    """The same for the endpoint of embeddings; None takes the teacher's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one. `cpu` repeats a result to the bit."""
     num_threads: int | None = Field(default=None, ge=1)
@@ -192,7 +189,6 @@ class ModelRole(Enum):
 
     TEACHER = ("teacher", "api_key_env")
     JUDGE = ("dataset.judge.model", "judge_api_key_env")
-    EMBEDDINGS = ("dataset.embeddings", "embeddings_api_key_env")
 
     def __init__(self, section: str, key_field: str) -> None:
         self.section: Final = section

@@ -64,6 +64,20 @@ class Section(BaseModel):
 
     form_first: ClassVar[tuple[str, ...]] = ()
     """Fields that most people set, which come first in Prefect's form; without any, all are equal there."""
+    removed: ClassVar[Mapping[str, Any]] = {}
+    """Fields that this section had once and every dump held, with their defaults."""
+
+    def identity(self, exclude: Any = None) -> dict[str, Any]:
+        """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
+        return _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+
+
+def _with_removed(section: Section, dump: dict[str, Any]) -> dict[str, Any]:
+    """Return the dump of a section with the removed fields of it and of the sections in it."""
+    inner = {
+        name: _with_removed(value, dump[name]) for name, value in section if isinstance(value, Section) and name in dump
+    }
+    return {**section.removed, **dump, **inner}
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

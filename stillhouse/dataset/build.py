@@ -30,7 +30,7 @@ def build_dataset(
 ) -> tuple[int, JsonObject]:
     """Labels trajectories in this process and fills `folder` as `assemble_dataset` does.
 
-    Labels by a judge, the student or an embeddings endpoint are not measured.
+    Labels by a judge or the student are not measured.
 
     Args:
         trajectories: finished and failed ones; among equal rollout keys the first wins.

@@ -189,7 +189,6 @@ CANDIDATES_FILE: Final = "candidates.parquet"
 SIGNATURES_FILE: Final = "signatures.parquet"
 JUDGE_FILE: Final = "judge.parquet"
 DIFFICULTY_FILE: Final = "difficulty.parquet"
-EMBEDDINGS_FILE: Final = "embeddings.parquet"
 RECORDED_FILE: Final = "top_logprobs.parquet"
 
 
@@ -207,8 +206,6 @@ class CandidateShard:
     """Columns `schema.DIFFICULTY_COLUMNS`."""
     teacher: Path | None = None
     """Columns `schema.TEACHER_COLUMNS`."""
-    embeddings: Path | None = None
-    """One column `embedding`: a list of float32, all of one length, null where the row has no prompt text."""
     duplicates: Path | None = None
     """Columns `schema.DUPLICATE_COLUMNS`."""
 

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from stillhouse.testing.embeddings import embeddings
 from stillhouse.testing.headers import HeaderForm, RetryAfter
 from stillhouse.testing.limits import Size, Step
 from stillhouse.testing.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
@@ -105,9 +104,6 @@ class Answers:
         return None
 
     def _good(self, request: ReceivedRequest, delay_s: float) -> Reply:
-        if request.path.endswith("/embeddings"):
-            vectors = embeddings(request.body)
-            return Reply(orjson.dumps(vectors), delay_s=delay_s, tokens=vectors["usage"]["total_tokens"])
         service = self._service
         num_tokens = service.completion_tokens
         if service.long_from is not None and request.index >= service.long_from:

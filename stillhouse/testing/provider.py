@@ -1,4 +1,4 @@
-"""A provider of completions and embeddings that answers from a script, limits and fails on demand, and keeps a ledger.
+"""A provider of completions that answers from a script, limits and fails on demand, and keeps a ledger.
 
     with SimulatedProvider(lambda request: Reply(completion("hello"))) as provider:
         ... ask provider.url ...

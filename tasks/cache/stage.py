@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from prefect import Task
@@ -23,6 +23,7 @@ from prefect.states import State
 from pydantic import BaseModel
 
 from stillhouse.config import StageName
+from stillhouse.config.section import Section
 from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
@@ -43,6 +44,8 @@ class Stage:
 
     name: StageName
     version: int
+    removed: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Inputs that the stage had once, with what they were where they were not used: they stay in its keys."""
 
     def key(self, inputs: Mapping[str, Any]) -> str:
         """`name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process.
@@ -50,13 +53,15 @@ class Stage:
         Raises:
             TypeError: an input is neither JSON nor a config section, artifact or model.
         """
-        content = {name: _identity(value) for name, value in inputs.items()}
+        content = {name: _identity(value) for name, value in {**self.removed, **inputs}.items()}
         return f"{self.name}/v{self.version}-{digest(content)}"
 
 
 def _identity(value: Any) -> Any:
     if isinstance(value, Artifact | Model):
         return value.fingerprint
+    if isinstance(value, Section):
+        return value.identity()
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, list | tuple):

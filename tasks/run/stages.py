@@ -50,5 +50,4 @@ def _dataset_stages(config: DistillConfig) -> Iterator[str]:
     yield from ["judge"] * dataset.judge.enabled
     yield from ["difficulty"] * bool(dataset.labels.student_samples or dataset.labels.student_nll)
     yield from ["teacher_nll"] * dataset.labels.teacher_nll
-    yield from ["embeddings"] * (dataset.embeddings.base_url is not None)
     yield from ("duplicates", "dataset")

@@ -19,7 +19,6 @@ _RESULTS = {
     "judge": "{judged} judged",
     "difficulty": "{rows} measured",
     "teacher_nll": "{rows_scored} measured",
-    "embeddings": "{rows} measured",
     "student_rollouts": "{rows} sampled",
     "scores": "{rows} scored, {teacher_nll:.3g} nats a token",
 }

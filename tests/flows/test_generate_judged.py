@@ -10,7 +10,6 @@ import pytest
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
-from stillhouse.testing.embeddings import embeddings
 from tasks.publish import Published
 
 RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
@@ -18,8 +17,6 @@ RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 
 def answer(request: ReceivedRequest) -> Reply:
     """A teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
-    if request.path.endswith("/embeddings"):
-        return Reply(embeddings(request.body))
     shown = next(message["content"] for message in request.body["messages"] if message["role"] == "user")
     number = int(re.search(r"question (\d+)", shown)[1])  # type: ignore[index]
     if request.body["model"] == "simulated":
@@ -113,31 +110,6 @@ def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(generat
         questions(4)[::-1], dataset={"judge": judge, "selection": selection, "validation_fraction": 0.0}
     )
     assert len(rows_by_number(published, "train")) == 1
-
-
-def test_rows_that_differ_by_their_embeddings_are_kept_and_no_text_is_paid_for_twice(
-    generate, provider: SimulatedProvider
-) -> None:
-    # Fifteen prompts in three topics, told apart by their words.
-    topics = ["ships harbour sails wind", "bread oven flour yeast", "sorting arrays in memory"]
-    rows = questions(45, "numeric")
-    for index, row in enumerate(rows):
-        row["prompt"] = f"question {index} {topics[index // 15]}"
-    rows = [row for index, row in enumerate(rows) if index % 3 == 1]
-
-    def run(most: int) -> Published:
-        selection = {"max_diverse_rows": most}
-        embeddings = {"base_url": provider.url, "batch_size": 4}
-        return generate(rows, dataset={"embeddings": embeddings, "selection": selection, "validation_fraction": 0.0})
-
-    kept = rows_by_number(run(3), "train")
-    assert {number // 15 for number in kept} == {0, 1, 2}
-    asked = [body for body in provider.requests if "input" in body]
-    assert sum(len(body["input"]) for body in asked) == 15
-    more = run(6)
-    assert run_stages(more) == ["dataset"]
-    assert len(rows_by_number(more, "train")) == 6
-    assert len([body for body in provider.requests if "input" in body]) == len(asked)
 
 
 def test_rows_that_surprise_the_student_too_much_are_dropped_by_thresholds_alone(

@@ -27,7 +27,6 @@ TEXTS: Final = {
     "dataset.judge.instructions": ["Be strict."],
     "dataset.labels.answer_pattern": [r"\d+", "never to be seen"],
     "dataset.selection.score": ["reward", "judge/clear", "unknown"],
-    "dataset.embeddings.model": ["simulated"],
     "tracking.experiment": ["other"],
 }
 FIXED: Final = {

@@ -1,4 +1,4 @@
-"""Judge, embeddings and difficulty as stages of a run: what is at hand is neither asked for nor computed again."""
+"""Judge and difficulty as stages of a run: what is at hand is neither asked for nor computed again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,16 +9,14 @@ import pytest
 from prefect import flow, task
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FILE
+from stillhouse.dataset.schema import DIFFICULTY_FILE, JUDGE_FILE
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
-from stillhouse.testing.embeddings import embeddings
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
 from tasks.cache.shards import map_shards
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.difficulty import measure_difficulty
-from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext, start_flow
@@ -29,9 +27,7 @@ KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
 NUM_SHARDS, NUM_ROWS = 3, 4
 
 
-def answer(request: ReceivedRequest) -> Reply:
-    if request.path.endswith("/embeddings"):
-        return Reply(embeddings(request.body))
+def answer(_request: ReceivedRequest) -> Reply:
     return Reply(completion(orjson.dumps({"explanation": "because", "clarity": 2}).decode()))
 
 
@@ -59,7 +55,7 @@ def rollouts(store: ArtifactStore) -> Rollouts:
 def over_shards(config: DistillConfig) -> tuple[Run, list[list[Artifact] | None]]:
     run = start_flow(config, "over shards")
     sampled = rollouts(run.context.store)
-    return run, [stage(sampled, config, run) for stage in (judge, embed, measure_difficulty)]
+    return run, [stage(sampled, config, run) for stage in (judge, measure_difficulty)]
 
 
 @pytest.fixture
@@ -70,7 +66,6 @@ def config_for(tmp_path: Path) -> Callable[..., DistillConfig]:
             dataset={
                 "labels": {"student_nll": True},
                 "judge": {"enabled": True, "rubric": rubric, "model": {"model": "m", "base_url": url}},
-                "embeddings": {"base_url": url},
             },
             tracking={"enabled": False},
             runtime={
@@ -87,28 +82,28 @@ def cached(run: Run) -> dict[str, bool]:
 
 def test_stages_that_are_off_do_nothing(tmp_path: Path) -> None:
     run, results = over_shards(DistillConfig(tracking={"enabled": False}, runtime={"store": str(tmp_path)}))
-    assert results == [None, None, None]
+    assert results == [None, None]
     assert run.stages == []
 
 
 def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_journal(config_for) -> None:
     with SimulatedProvider(answer) as provider:
         run, results = over_shards(config_for(provider.url))
-        assert cached(run) == {"judge": False, "embeddings": False, "difficulty": False}
-        for stage, name in zip(results, (JUDGE_FILE, EMBEDDINGS_FILE, DIFFICULTY_FILE), strict=True):
+        assert cached(run) == {"judge": False, "difficulty": False}
+        for stage, name in zip(results, (JUDGE_FILE, DIFFICULTY_FILE), strict=True):
             assert stage is not None
             assert [shard.num_rows for shard in stage] == [NUM_ROWS] * NUM_SHARDS
             assert all((Path(shard.uri) / name).is_file() for shard in stage)
         assert {outcome.name: outcome.result.facts.get("judged") for outcome in run.stages}["judge"] == 12
         asked = len(provider.ledger)
-        assert asked == NUM_SHARDS * NUM_ROWS + NUM_SHARDS
+        assert asked == NUM_SHARDS * NUM_ROWS
 
         again, same = over_shards(config_for(provider.url))
-        assert cached(again) == {"judge": True, "embeddings": True, "difficulty": True}
+        assert cached(again) == {"judge": True, "difficulty": True}
         assert same == results
 
-        refreshed, results = over_shards(config_for(provider.url, refresh=["judge", "embeddings"]))
-        assert cached(refreshed) == {"judge": False, "embeddings": False, "difficulty": True}
+        refreshed, results = over_shards(config_for(provider.url, refresh=["judge"]))
+        assert cached(refreshed) == {"judge": False, "difficulty": True}
         assert [[one.fingerprint for one in stage or ()] for stage in results] == [
             [one.fingerprint for one in stage or ()] for stage in same
         ]

@@ -10,7 +10,6 @@ from urllib.parse import quote, unquote_to_bytes
 import pytest
 
 from stillhouse.config import McpServerConfig
-from stillhouse.dataset.embeddings.embed import embed_batch
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.budget.prices import listed_price
 from stillhouse.inference.endpoint import Endpoint
@@ -82,11 +81,6 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
         async with aclosing(HttpClient(Endpoint(url, "m", "m", key), timeout_s=20, **limits)) as client:
             return await client.complete(QUESTION, [], SAMPLING)
 
-    async def embed(url: str, key: str) -> Any:
-        endpoint = Endpoint(url, "m", "m", key)
-        async with aclosing(HttpClient(endpoint, timeout_s=10)) as client:
-            return await embed_batch(client, endpoint, ["hi"])
-
     async def batch(url: str, key: str) -> Any:
         pace = BatchPace(gather_s=0.01, poll_s=0.01)
         async with aclosing(BatchClient(Endpoint(url, "m", "m", key), tmp_path, pace=pace)) as client:
@@ -104,7 +98,6 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
     return {
         "chat": lambda *args, **limits: asyncio.run(chat(*args, **limits)),
         "score": score,
-        "embed": lambda *args: asyncio.run(embed(*args)),
         "price": lambda url, key: asyncio.run(listed_price(Endpoint(url, "m", "m", key))),
         "batch": lambda *args: asyncio.run(batch(*args)),
         "mcp": offer_tools,

@@ -17,7 +17,7 @@ KEY = "sk-canary-0123456789"
 Clients = dict[str, Callable[..., Any]]
 
 
-@pytest.fixture(params=["chat", "score", "embed", "price", "batch", "mcp"])
+@pytest.fixture(params=["chat", "score", "price", "batch", "mcp"])
 def ask(request: pytest.FixtureRequest, clients: Clients) -> Callable[[str, str], Any]:
     return clients[request.param]
 

@@ -51,7 +51,7 @@ def examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examined:
     """The findings by name for a config with these changes, where of all keys and servers only these are set."""
 
     def run(*overrides: str, store: Path = tmp_path / "store", **environment: str) -> dict[str, Finding]:
-        for name in (KEY, "EMBEDDINGS_KEY", "PREFECT_API_URL"):
+        for name in (KEY, "JUDGE_KEY", "PREFECT_API_URL"):
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -99,21 +99,21 @@ def test_a_key_that_is_needed_and_absent_is_a_failure(examined: Examined, endpoi
     assert (finding.ok, finding.detail) == (False, f"{KEY} is not set")
 
 
-def test_judge_and_embeddings_are_asked_with_keys_of_their_own(examined: Examined, endpoint: str) -> None:
+def test_a_judge_is_asked_with_a_key_of_its_own(examined: Examined, endpoint: str) -> None:
     section = f"{{enabled: true, model: {{model: m, base_url: '{endpoint}'}}}}"
-    variables = ["runtime.judge_api_key_env=JUDGE_KEY", "runtime.embeddings_api_key_env=EMBEDDINGS_KEY"]
-    findings = examined(
-        f"dataset.judge={section}", f"dataset.embeddings.base_url={endpoint}", *variables, JUDGE_KEY="right"
-    )
+    overrides = (f"dataset.judge={section}", "runtime.judge_api_key_env=JUDGE_KEY")
+    findings = examined(*overrides, JUDGE_KEY="right")
     keys = {name: finding.ok for name, finding in findings.items() if name.startswith("API key")}
-    assert keys == {f"API key {KEY}": None, "API key JUDGE_KEY": True, "API key EMBEDDINGS_KEY": False}
-    assert (findings["judge"].ok, findings["embeddings"].ok) == (True, False)
+    assert keys == {f"API key {KEY}": None, "API key JUDGE_KEY": True}
+    assert findings["judge"].ok
+    assert not examined(*overrides)["judge"].ok
     assert findings["teacher"].detail.startswith("embedded:teacher")
 
 
 def test_a_key_that_several_models_share_is_looked_for_once(examined: Examined, endpoint: str) -> None:
-    findings = examined(f"dataset.embeddings.base_url={endpoint}", **{KEY: "right"})
-    assert (findings["API key"].detail, findings["embeddings"].ok) == (f"{KEY} is set", True)
+    section = f"{{enabled: true, model: {{model: m, base_url: '{endpoint}'}}}}"
+    findings = examined(f"dataset.judge={section}", **{KEY: "right"})
+    assert (findings["API key"].detail, findings["judge"].ok) == (f"{KEY} is set", True)
 
 
 def test_what_is_not_there_or_cannot_be_written_is_a_failure(examined: Examined, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str
         ("price of the teacher", _price(origin.price)),
         ("student whose chat template was checked", origin.student or "none: dataset.labels.render is off"),
         *([] if origin.max_tokens is None else [("longest row kept", f"{origin.max_tokens:,} student tokens")]),
-        ("config of the dataset", digest(origin.config.model_dump(mode="json"))),
+        ("config of the dataset", digest(origin.config.identity())),
         ("Stillhouse", origin.code_version),
         *sorted(origin.lineage.items()),
     ]

@@ -9,7 +9,7 @@ then the others by the hash of their ids. The rule is deferred acceptance (Gale 
 and the Stability of Marriage"): each group proposes its first row; each prompt holds the `rows_per_prompt` it prefers
 and refuses the others; a refused group proposes its next row. So a row is dropped as a duplicate only if its group
 keeps one, and refused only if its prompt keeps as many that it prefers. The outcome does not depend on the order of
-proposals. Rows that a filter drops take no part; no duplicate replaces those that later choices (quotas, diversity,
+proposals. Rows that a filter drops take no part; no duplicate replaces those that later choices (quotas,
 target) drop, because there are enough others.
 """
 

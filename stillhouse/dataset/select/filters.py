@@ -260,7 +260,6 @@ STEPS: Final[tuple[tuple[str, tuple[DropReason, ...]], ...]] = (
     ("of a prompt within the pass rates", (DropReason.PASS_RATE,)),
     ("preferred in its prompt", (DropReason.NOT_PREFERRED,)),
     ("within the quota of its tag", (DropReason.QUOTA,)),
-    ("diverse", (DropReason.NOT_DIVERSE,)),
     ("within the target", (DropReason.SURPLUS,)),
 )
 """Name and drop reasons of each step; the name describes the rows that pass."""

@@ -66,7 +66,6 @@ class DropReason(StrEnum):
         "its prompt has dataset.selection.rows_per_prompt rows that dataset.selection.prefer puts first",
     )
     QUOTA = "quota", "its tag has as many rows as dataset.selection.quotas allows"
-    NOT_DIVERSE = "not_diverse", "dataset.selection.max_diverse_rows rows differ more from each other"
     SURPLUS = "surplus", "dataset.selection.target_rows rows are there without it"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stillhouse.config import DatasetConfig
+from stillhouse.config import DatasetConfig, SelectionConfig
 from stillhouse.dataset.read import read_file
 from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.candidates import Candidates, read_candidates, score_names
@@ -31,7 +31,6 @@ from stillhouse.dataset.select.choices import (
     preference_pairs,
     settle,
 )
-from stillhouse.dataset.select.diversity import not_diverse
 from stillhouse.dataset.select.filters import configured_scores, explanation
 from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
 from stillhouse.errors import ConfigError, NothingKept
@@ -82,7 +81,7 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
     rows = candidates.rows.assign(preference=preference(candidates.rows, config.selection))
     _check_names(candidates, shards, config)
     rates = pass_rates(rows)
-    reasons = _choose(rows, candidates.reasons, rates, shards, config)
+    reasons = _choose(rows, candidates.reasons, rates, config.selection)
     is_repeated = rows["is_repeated"].to_numpy()
     kept = (reasons == 0) & ~is_repeated
     if not kept.any():
@@ -113,11 +112,10 @@ def _choose(
     rows: pd.DataFrame,
     filter_reasons: npt.NDArray[np.uint64],
     rates: npt.NDArray[np.float64],
-    shards: Sequence[CandidateShard],
-    config: DatasetConfig,
+    selection: SelectionConfig,
 ) -> npt.NDArray[np.uint64]:
     """The filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
-    selection, reasons = config.selection, filter_reasons.copy()
+    reasons = filter_reasons.copy()
     is_counted = ~rows["is_repeated"].to_numpy()
 
     def drop(reason: DropReason, dropped: Mask) -> None:
@@ -136,7 +134,6 @@ def _choose(
     drop(DropReason.NEAR_DUPLICATE, settled.near_repeats)
     drop(DropReason.NOT_PREFERRED, settled.refused)
     drop(DropReason.QUOTA, over_quota(rows, remaining(), selection.quotas))
-    drop(DropReason.NOT_DIVERSE, not_diverse(rows, remaining(), shards, selection.max_diverse_rows))
     drop(DropReason.SURPLUS, over_target(rows, remaining(), selection.target_rows))
     return reasons
 

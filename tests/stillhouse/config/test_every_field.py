@@ -15,7 +15,6 @@ CONFIG = ROOT / "stillhouse" / "config"
 READ_IN_THE_CONFIG = {
     "steps_share": "PlaceboConfig.settings",
     "judge_api_key_env": "ModelRole.key_setting",
-    "embeddings_api_key_env": "ModelRole.key_setting",
 }
 """Fields that a method of the config reads for others."""
 

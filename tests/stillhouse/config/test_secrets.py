@@ -59,8 +59,7 @@ COMMANDS = [
 ]
 HEADERS = {"name": "files", "url": "https://mcp.example/mcp", "headers_env": {"Authorization": f"Bearer {CANARY}"}}
 URI = f"postgresql+psycopg://mlflow:{CANARY}@db/mlflow"
-VARIABLES = ["runtime.api_key_env", "runtime.judge_api_key_env", "runtime.embeddings_api_key_env"]
-VARIABLES += ["on_policy.engine_api_key_env"]
+VARIABLES = ["runtime.api_key_env", "runtime.judge_api_key_env", "on_policy.engine_api_key_env"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ VARIABLES += ["on_policy.engine_api_key_env"]
     [
         *(
             (_body(field, address), field, key)
-            for field in ("teacher.base_url", "tools.search_url", "dataset.embeddings.base_url")
+            for field in ("teacher.base_url", "tools.search_url", "dataset.judge.model.base_url")
             for address, key in ADDRESSES
         ),
         (_body("tracking.uri", URI), "tracking.uri", CANARY),

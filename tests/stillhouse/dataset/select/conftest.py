@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import DatasetConfig
@@ -120,10 +118,6 @@ def _shard(folder: Path, rows: Sequence[Row]) -> CandidateShard:
     for name, columns in side.items():
         _write(folder / f"{name}.parquet", columns, rows)
     paths = {name: folder / f"{name}.parquet" for name in side}
-    if any("embedding" in row for row in rows):
-        paths["embeddings"] = folder / "embeddings.parquet"
-        column = pa.array([row.get("embedding") for row in rows], pa.list_(pa.float32()))
-        pq.write_table(pa.table({"embedding": column}), paths["embeddings"])
     return CandidateShard(folder / "candidates.parquet", folder / "signatures.parquet", **paths)
 
 

@@ -36,7 +36,12 @@ def test_steps_have_each_reason_once_and_filters_under_their_step() -> None:
 def test_funnel_counts_what_no_reason_so_far_speaks_against() -> None:
     bits = [0, BITS[DropReason.WRONG], BITS[DropReason.WRONG] | BITS[DropReason.ERROR], BITS[DropReason.SURPLUS]]
     left = dict(funnel(np.array(bits, np.uint64)))
-    assert (left["finished"], left["not wrong"], left["diverse"], left["within the target"]) == (3, 2, 2, 1)
+    assert (left["finished"], left["not wrong"], left["within the quota of its tag"], left["within the target"]) == (
+        3,
+        2,
+        2,
+        1,
+    )
 
 
 def test_explanation_tells_the_commonest_reason_first_and_what_it_means() -> None:

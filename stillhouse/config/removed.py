@@ -1,0 +1,27 @@
+"""Keys and values that configs had once, and what to use instead."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+REMOVED: Final[dict[str, str]] = {
+    "dataset.embeddings": "leave it out; a function of dataset.labels.file can score rows by vectors of your own",
+    "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
+    "filters.duplicates `near` drops those that are alike",
+    "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
+}
+"""Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
+
+
+def check_removed(body: Mapping[str, Any]) -> None:
+    """Raise ValueError naming each removed key or value that a config still has."""
+    if found := [key for key in REMOVED if _has(body, key)]:
+        raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
+
+
+def _has(body: Mapping[str, Any], key: str) -> bool:
+    path, _, value = key.partition("=")
+    *sections, name = path.split(".")
+    section: Any = body
+    for part in sections:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    return isinstance(section, Mapping) and name in section and value in ("", section[name])

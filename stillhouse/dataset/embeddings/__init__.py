@@ -1,1 +1,0 @@
-"""Embeddings of prompts, for selecting rows that differ."""
