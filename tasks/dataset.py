@@ -34,7 +34,6 @@ from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
-from tasks.surprise import measure_surprise
 
 DUPLICATES = Stage("duplicates", version=1)
 DATASET = Stage("dataset", version=2, removed={"embeddings": None})
@@ -52,7 +51,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)
     difficulty = measure_difficulty(rollouts, config, run)
-    surprise = measure_surprise(rollouts, config, run)
     duplicates: Artifact = call_stage(
         DUPLICATES,
         duplicates_task,
@@ -61,7 +59,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         duplicates=dataset.duplicates,
         earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
     )
-    measured: JsonObject = {} if surprise is None else {"surprise": surprise}
     artifact: Artifact = call_stage(
         DATASET,
         dataset_task,
@@ -79,7 +76,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
             "metadata": prompts.train_metadata.fingerprint,
             "rollouts": digest([shard.fingerprint for shard in rollouts.shards]),
         },
-        **measured,
     )
     return artifact
 
@@ -129,7 +125,6 @@ def dataset_task(
     lineage: dict[str, str],
     key: str,
     context: RunContext,
-    surprise: Artifact | None = None,
 ) -> Artifact:
     """Applies filters and selection; writes kept and rejected rows, the card and the report."""
     progress().say("choosing rows and writing its report")
@@ -144,7 +139,6 @@ def dataset_task(
             duplicates=part,
             judge=shard_file(judge, index, JUDGE_FILE),
             difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
-            teacher=None if surprise is None else Path(surprise.uri) / surprise.facts["parts"][index],
         )
         for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
     ]

@@ -15,7 +15,6 @@ _COLUMNS: Final = {
     "label": schema.LABEL_COLUMNS,
     "judge": schema.JUDGE_COLUMNS,
     "difficulty": schema.DIFFICULTY_COLUMNS,
-    "teacher": schema.TEACHER_COLUMNS,
     "duplicate": schema.DUPLICATE_COLUMNS,
     "selection": schema.SELECTION_COLUMNS,
     "preference": schema.PREFERENCE_COLUMNS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.rollouts import TeacherConfig
-from stillhouse.config.section import Section, later_field
+from stillhouse.config.section import Section
 from stillhouse.types import JsonObject
 
 
@@ -39,9 +39,6 @@ class LabelsConfig(Section):
     student_samples: int = Field(default=0, ge=0)
     """Trajectories of the student to sample for each prompt, for its pass rate; 0 samples none. 4 to 8 tell what it
     always or never solves; on a CPU that takes longer than all other labels."""
-    teacher_nll: bool = later_field(False)
-    """Measure the teacher's mean negative log-likelihood of each row, in nats: by what `rollouts.record_top_k` kept,
-    else by a local teacher, with one forward pass a row."""
 
 
 class Criterion(Section):
@@ -166,12 +163,6 @@ class FiltersConfig(Section):
     """Lowest share of the student's own answers to the prompt that are right; above 0 drops what it never solves."""
     max_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Highest share of them; below 1 drops what it always solves, from which it learns least."""
-    min_teacher_nll: float | None = later_field(None, ge=0.0)
-    """Lowest surprise of the teacher, in nats per token; below it there is little beside the sampled tokens to learn
-    from. Begin with None."""
-    max_teacher_nll: float | None = later_field(None, ge=0.0)
-    """Highest surprise of the teacher, in nats per token; above, it sampled what it hardly believes, or the row is
-    another model's. Look at the highest hundredth in the dataset's report."""
     duplicates: Literal["keep", "exact", "near"] = "keep"
     """Drop rows that repeat an earlier row after normalisation, or nearly; the samples of one prompt count as well."""
     contamination_ngrams: int | None = Field(default=8, ge=1)
@@ -180,7 +171,7 @@ class FiltersConfig(Section):
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
-        _check_bands(self, "turns", "answer_chars", "student_nll", "student_pass_rate", "teacher_nll")
+        _check_bands(self, "turns", "answer_chars", "student_nll", "student_pass_rate")
         for name in self.min_scores.keys() & self.max_scores.keys():
             if self.min_scores[name] > self.max_scores[name]:
                 raise ValueError(f"min_scores.{name} is above max_scores.{name}: no row could pass")
@@ -232,8 +223,6 @@ _MEASURED_BY: Final = {
     "max_student_nll": "student_nll",
     "min_student_pass_rate": "student_samples",
     "max_student_pass_rate": "student_samples",
-    "min_teacher_nll": "teacher_nll",
-    "max_teacher_nll": "teacher_nll",
 }
 """Filters, and the switch in `labels` without which they would drop nothing."""
 

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+_OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
 REMOVED: Final[dict[str, str]] = {
-    "dataset.embeddings": "leave it out; a function of dataset.labels.file can score rows by vectors of your own",
+    "dataset.embeddings": _OWN_SCORE,
+    "dataset.filters.max_teacher_nll": _OWN_SCORE,
+    "dataset.filters.min_teacher_nll": _OWN_SCORE,
+    "dataset.labels.teacher_nll": "use `stillhouse score`, which prints the teacher's mean over all rows",
     "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
     "filters.duplicates `near` drops those that are alike",
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",

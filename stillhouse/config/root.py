@@ -113,18 +113,6 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_teacher_says_its_surprise(self) -> Self:
-        rollouts = self.rollouts
-        has_recorded = rollouts.record_top_k is not None or rollouts.trajectories_file is not None
-        if self.dataset.labels.teacher_nll and self.scoring_teacher is None and not has_recorded:
-            raise ValueError(
-                f"dataset.labels.teacher_nll is on, but the teacher {self.teacher.model!r} is behind "
-                f"{self.teacher.base_url} and no local model scores. Have it recorded by rollouts.record_top_k, or "
-                "name a local model in on_policy.teacher"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
         names = [source.name for source in self.prompts.sources]
         if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:

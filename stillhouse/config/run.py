@@ -14,7 +14,6 @@ StageName = Literal[
     "labels",
     "judge",
     "difficulty",
-    "teacher_nll",
     "duplicates",
     "dataset",
     "approval",

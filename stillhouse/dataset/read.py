@@ -16,7 +16,6 @@ from stillhouse.dataset.schema import (
     JSON_COLUMNS,
     JSON_LIST_COLUMNS,
     JUDGE_COLUMNS,
-    TEACHER_COLUMNS,
     CandidateShard,
 )
 from stillhouse.errors import InputError
@@ -104,7 +103,6 @@ def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int)
         (shard.candidates, CANDIDATE_COLUMNS),
         (shard.judge, JUDGE_COLUMNS),
         (shard.difficulty, DIFFICULTY_COLUMNS),
-        (shard.teacher, TEACHER_COLUMNS),
         (shard.duplicates, DUPLICATE_COLUMNS),
     )
     num_rows = pq.read_metadata(shard.candidates).num_rows

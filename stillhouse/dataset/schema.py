@@ -120,11 +120,6 @@ DIFFICULTY_COLUMNS: Final = (
 )  # fmt: skip
 """Difficulty for the student."""
 
-TEACHER_COLUMNS: Final = (
-    Column("teacher_nll", Kind.REAL, "mean negative log-likelihood of the row under the teacher, in nats a token"),
-)  # fmt: skip
-"""What the teacher itself says of a row."""
-
 DUPLICATE_COLUMNS: Final = (
     Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
     Column("duplicate_of", Kind.TEXT, "id of the row this one repeats; null if it repeats none"),
@@ -146,13 +141,7 @@ CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 """Columns of a shard of labelled trajectories."""
 
 COLUMNS: Final = (
-    TRAJECTORY_COLUMNS
-    + LABEL_COLUMNS
-    + JUDGE_COLUMNS
-    + DIFFICULTY_COLUMNS
-    + TEACHER_COLUMNS
-    + DUPLICATE_COLUMNS
-    + SELECTION_COLUMNS
+    TRAJECTORY_COLUMNS + LABEL_COLUMNS + JUDGE_COLUMNS + DIFFICULTY_COLUMNS + DUPLICATE_COLUMNS + SELECTION_COLUMNS
 )
 """Columns of a dataset."""
 
@@ -204,8 +193,6 @@ class CandidateShard:
     """Columns `schema.JUDGE_COLUMNS`."""
     difficulty: Path | None = None
     """Columns `schema.DIFFICULTY_COLUMNS`."""
-    teacher: Path | None = None
-    """Columns `schema.TEACHER_COLUMNS`."""
     duplicates: Path | None = None
     """Columns `schema.DUPLICATE_COLUMNS`."""
 

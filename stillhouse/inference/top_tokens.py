@@ -54,21 +54,12 @@ class TopTokens:
         return base64.b64encode(zlib.compress(b"".join(parts))).decode()
 
     @classmethod
-    def unpack(cls, text: str) -> Self:
-        """What `pack` made a text of.
+    def of_bytes(cls, packed: bytes) -> Self:
+        """Return what `pack` made a text of, from its bytes without base64.
 
         Raises:
-            ValueError: the text is another.
+            ValueError: the bytes are others.
         """
-        try:
-            packed = base64.b64decode(text, validate=True)
-        except ValueError as error:
-            raise ValueError(f"expected packed log-probabilities, saw {text[:20]!r}: {error}") from error
-        return cls.of_bytes(packed)
-
-    @classmethod
-    def of_bytes(cls, packed: bytes) -> Self:
-        """As `unpack`, without base64."""
         try:
             content = memoryview(zlib.decompress(packed))
             num_tokens, num_top, num_spellings = _HEAD.unpack_from(content)

@@ -49,5 +49,4 @@ def _dataset_stages(config: DistillConfig) -> Iterator[str]:
     yield from ("rollouts", "labels")
     yield from ["judge"] * dataset.judge.enabled
     yield from ["difficulty"] * bool(dataset.labels.student_samples or dataset.labels.student_nll)
-    yield from ["teacher_nll"] * dataset.labels.teacher_nll
     yield from ("duplicates", "dataset")

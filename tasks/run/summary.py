@@ -18,7 +18,6 @@ _RESULTS = {
     "duplicates": "{exact} exact, {near} near",
     "judge": "{judged} judged",
     "difficulty": "{rows} measured",
-    "teacher_nll": "{rows_scored} measured",
     "student_rollouts": "{rows} sampled",
     "scores": "{rows} scored, {teacher_nll:.3g} nats a token",
 }

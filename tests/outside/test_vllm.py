@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_what_is_recorded_while_a_teacher_samples_is_the_models_and_all_that_sft
     [rollouts] = artifacts.glob("rollouts/*/trajectories.jsonl")
     for trajectory in read_trajectories(rollouts):
         prompt = tokenizer.apply_chat_template(trajectory.messages[:1], add_generation_prompt=True, return_dict=False)
-        recorded = TopTokens.unpack(str(trajectory.turns[0].top_logprobs))
+        recorded = TopTokens.of_bytes(b64decode(str(trajectory.turns[0].top_logprobs)))
         assert recorded.spellings is None, "vLLM tells ids"
         ids = torch.tensor([[*prompt, *recorded.tokens_N.tolist()]])
         logprobs = model(ids).logits[0, len(prompt) - 1 : -1].detach().log_softmax(-1)

@@ -54,7 +54,6 @@ MEASURES: Final = (
     Measure("compression_ratio", "Compression ratio", "number", is_drawn=False),
     Measure("student_nll", "Student's surprise in nats", "number"),
     Measure("student_pass_rate", "Student's pass rate", "number"),
-    Measure("teacher_nll", "Teacher's surprise in nats", "number"),
 )
 
 

@@ -27,7 +27,7 @@ PLAIN: Final = (
     "id", "prompt_id", "sample_index", "tag", "turns", "num_tool_calls", "num_tool_errors", "stop_reason",
     "completion_tokens", "verifier", "verified", "has_answer", "answer_chars", "sampled_chars", "language", "refusal",
     "repetition", "compression_ratio", "format_problem", "private_data", "objections", "num_tokens",
-    "num_supervised_tokens", "template_problem", "student_nll", "student_pass_rate", "teacher_nll", "prompt_cluster",
+    "num_supervised_tokens", "template_problem", "student_nll", "student_pass_rate", "prompt_cluster",
     "duplicate_of", "duplicate_kind", "duplicate_source",
 )  # fmt: skip
 """Columns of the schema that filters and selection read as they are."""
@@ -245,10 +245,6 @@ FILTERS: Final = (
     Filter("as hard as asked for", DropReason.TOO_HARD,
            _either(_limit("student_nll", gt, "max_student_nll"),
                    _limit("student_pass_rate", lt, "min_student_pass_rate"))),
-    Filter("as likely to the teacher as asked for", DropReason.TEACHER_SURE,
-           _limit("teacher_nll", lt, "min_teacher_nll")),
-    Filter("as likely to the teacher as asked for", DropReason.TEACHER_SURPRISED,
-           _limit("teacher_nll", gt, "max_teacher_nll")),
     Filter("not a duplicate", DropReason.DUPLICATE, _repeats_earlier("exact", ("exact", "near"))),
     Filter("not a duplicate", DropReason.NEAR_DUPLICATE, _repeats_earlier("near", ("near",))),
 )  # fmt: skip

@@ -50,8 +50,6 @@ class DropReason(StrEnum):
     NOTHING_SUPERVISED = "nothing_supervised", "no token of it would be trained on"
     TOO_EASY = "too_easy", "below dataset.filters.min_student_nll or above dataset.filters.max_student_pass_rate"
     TOO_HARD = "too_hard", "above dataset.filters.max_student_nll or below dataset.filters.min_student_pass_rate"
-    TEACHER_SURE = "teacher_sure", "the teacher's surprise is below dataset.filters.min_teacher_nll"
-    TEACHER_SURPRISED = "teacher_surprised", "the teacher's surprise is above dataset.filters.max_teacher_nll"
     DUPLICATE = "duplicate", "it repeats a kept row or an earlier dataset; dataset.filters.duplicates is not keep"
     NEAR_DUPLICATE = (
         "near_duplicate",

@@ -14,7 +14,6 @@ from stillhouse.errors import ConfigError
         ({"filters": {"drop_private": ["email"]}}, "filters.drop_private goes by what labels.privacy measures"),
         ({"filters": {"max_tokens": 9}, "labels": {"render": False}}, "goes by what labels.render measures"),
         ({"filters": {"max_student_nll": 1.0}}, "goes by what labels.student_nll measures"),
-        ({"filters": {"max_teacher_nll": 1.0}}, "goes by what labels.teacher_nll measures"),
         ({"filters": {"min_student_pass_rate": 0.1}}, "goes by what labels.student_samples measures"),
         ({"filters": {"min_turns": 3, "max_turns": 2}}, "filters: min_turns = 3 is above max_turns = 2: no row could"),
         ({"filters": {"min_answer_chars": 3, "max_answer_chars": 2}}, "min_answer_chars = 3 is above"),

@@ -94,15 +94,6 @@ def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> No
         config(teacher=CHAT, sft={**kl, **changes, "teacher": "embedded:teacher"}, rollouts={"record_top_k": 20})
 
 
-def test_the_teachers_surprise_needs_a_local_teacher_or_rollouts_that_record() -> None:
-    asked = {"labels": {"teacher_nll": True}}
-    config(dataset=asked)
-    with pytest.raises(ValidationError, match=r"labels\.teacher_nll is on, but .* is behind .*rollouts\.record_top_k"):
-        config(dataset=asked, teacher=CHAT)
-    config(dataset=asked, teacher=CHAT, rollouts={"record_top_k": 1})
-    config(dataset=asked, teacher=CHAT, on_policy={"teacher": "embedded:teacher"})
-
-
 SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "chat", "source": "hf:chat"}]}
 
 

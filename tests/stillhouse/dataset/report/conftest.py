@@ -132,7 +132,6 @@ def _realistic(number: int, draw: random.Random) -> Row:
         prompt_cluster=f"{prompt // 2 * 2 * 2654435761 % 2**32:08x}" * 8,
         pass_rate=draw.choice((0.0, 1 / 3, 2 / 3, 1.0)),
         student_nll=draw.lognormvariate(-0.4, 0.4),
-        teacher_nll=draw.lognormvariate(-1.4, 0.4),
         student_pass_rate=draw.choice((0.0, 0.25, 0.5, 0.75, 1.0)),
     )
     if fault is None:

@@ -21,7 +21,7 @@ MakeRow = Callable[..., Row]
 
 
 def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
-    measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1, "teacher_nll": True}
+    measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1}
     config = DatasetConfig(labels=measured, duplicates={"near": True}, filters=filters)
     labels = label_frame(label_batch([row]), configured_scores(config))
     return [reason.value for reason in reasons_in(int(drop_bits(labels, limits_of(config, longest))[0]))]
@@ -32,13 +32,13 @@ STRICT: dict[str, Any] = {
     "max_answer_chars": 10, "max_tokens": 50, "languages": ["en"], "drop_refusals": True, "max_repetition": 0.5,
     "min_compression_ratio": 0.5, "drop_private": ["email", "secret"], "min_scores": {"reward": 0.5, "judge/tone": 0.5},
     "max_scores": {"reward": 0.5}, "min_student_nll": 1.0, "max_student_nll": 1.0, "min_student_pass_rate": 0.5,
-    "max_student_pass_rate": 0.5, "min_teacher_nll": 0.5, "max_teacher_nll": 0.5, "duplicates": "near",
+    "max_student_pass_rate": 0.5, "duplicates": "near",
     "contamination_ngrams": 9,
 }  # fmt: skip
 AT_THE_LIMITS: Row = {
     "language": "en", "repetition": 0.5, "compression_ratio": 0.5, "private_data": ["phone"], "objections": [],
     "scores": '{"reward": 0.5, "other": null}', "judge": '{"scores": {"judge/tone": 0.5}}', "student_nll": 1.0,
-    "student_pass_rate": 0.5, "teacher_nll": 0.5, "contamination": ['{"ngram": 8}'],
+    "student_pass_rate": 0.5, "contamination": ['{"ngram": 8}'],
 }  # fmt: skip
 """What the strict limits just allow."""
 
@@ -100,8 +100,6 @@ def test_what_was_not_measured_drops_nothing(make_row: MakeRow) -> None:
         ({"student_nll": 1.1}, {"max_student_nll": 1.0}, ["too_hard"]),
         ({"student_pass_rate": 0.9}, {"max_student_pass_rate": 0.8}, ["too_easy"]),
         ({"student_pass_rate": 0.1}, {"min_student_pass_rate": 0.2, "max_student_nll": 1.0}, ["too_hard"]),
-        ({"teacher_nll": 0.1}, {"min_teacher_nll": 0.2}, ["teacher_sure"]),
-        ({"teacher_nll": 2.1}, {"min_teacher_nll": 0.2, "max_teacher_nll": 2.0}, ["teacher_surprised"]),
         ({"duplicate_kind": "exact", "duplicate_source": "v1"}, {"duplicates": "exact"}, ["duplicate"]),
         ({"duplicate_kind": "near", "duplicate_source": "v1"}, {"duplicates": "exact"}, []),
         ({"duplicate_kind": "near", "duplicate_source": "v1"}, {"duplicates": "near"}, ["near_duplicate"]),
