@@ -17,7 +17,6 @@ _COLUMNS: Final = {
     "difficulty": schema.DIFFICULTY_COLUMNS,
     "duplicate": schema.DUPLICATE_COLUMNS,
     "selection": schema.SELECTION_COLUMNS,
-    "preference": schema.PREFERENCE_COLUMNS,
 }
 _RECORDS: Final = (types.Trajectory, types.Turn, types.ErrorRecord)
 _WORDS: Final = {

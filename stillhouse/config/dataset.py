@@ -181,7 +181,7 @@ class FiltersConfig(Section):
 class SelectionConfig(Section):
     """Which of the rows that pass the filters are kept."""
 
-    removed = {"max_diverse_rows": None}
+    removed = {"max_diverse_rows": None, "pairs": False}
 
     min_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Lowest share of right trajectories among the prompt's verified ones: below, the prompt is too hard, or its
@@ -195,8 +195,6 @@ class SelectionConfig(Section):
     """Order of a prompt's rows, right before unverified: by sample index, tokens, tool calls or `score`."""
     score: str | None = None
     """Name of the score that `prefer: score` orders by, highest first."""
-    pairs: bool = False
-    """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
     quotas: dict[str, Annotated[int, Field(ge=0)]] = {}
     """Most rows by tag, to even out domains."""
     target_rows: int | None = Field(default=None, ge=1)

@@ -11,6 +11,7 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.labels.teacher_nll": "use `stillhouse score`, which prints the teacher's mean over all rows",
     "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
     "filters.duplicates `near` drops those that are alike",
+    "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""

@@ -145,24 +145,8 @@ COLUMNS: Final = (
 )
 """Columns of a dataset."""
 
-PREFERENCE_COLUMNS: Final = (
-    Column("prompt", Kind.JSONS, "messages before the first sampled one, equal for both"),
-    Column("chosen", Kind.JSONS, "messages of the preferred trajectory from the first sampled one on"),
-    Column("rejected", Kind.JSONS, "messages of the other likewise"),
-    Column("tools", Kind.JSONS, "full schemas of the tools offered, equal for both"),
-    Column("prompt_id", Kind.TEXT, "as in the other files"),
-    Column("tag", Kind.TEXT, "the prompt's group"),
-    Column("chosen_id", Kind.TEXT, "column `id` of the preferred row"),
-    Column("rejected_id", Kind.TEXT, "column `id` of the other row"),
-    Column("chosen_scores", Kind.JSON, "column `scores` of the preferred row"),
-    Column("rejected_scores", Kind.JSON, "column `scores` of the other row"),
-)
-"""Columns of right/wrong pairs, in the form that preference trainers read."""
-
-JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS + PREFERENCE_COLUMNS if column.kind is Kind.JSON)
-JSON_LIST_COLUMNS: Final = frozenset(
-    column.name for column in COLUMNS + PREFERENCE_COLUMNS if column.kind is Kind.JSONS
-)
+JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSON)
+JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSONS)
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:

@@ -17,7 +17,7 @@ from stillhouse.dataset.schema import Column, Kind, arrow_schema
 
 _BLOCK_ROWS: Final = 512
 _GROUP_BYTES: Final = 32 << 20
-_UNIQUE: Final = frozenset({"id", "messages", "arguments", "request_ids", "judge", "prompt", "chosen", "rejected"})
+_UNIQUE: Final = frozenset({"id", "messages", "arguments", "request_ids", "judge"})
 _PLAIN_KINDS: Final = frozenset({Kind.TEXT, Kind.WHOLE, Kind.REAL, Kind.FLAG})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.types import StopReason
 
 _LOADED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=[\"'](?P<address>[^\"']+)")
@@ -48,7 +48,7 @@ def test_every_section_is_in_the_navigation(site: Path) -> None:
 
 def test_every_column_is_described(site: Path) -> None:
     page = read(site / "reference" / "columns.html")
-    assert all(f"<code>{column.name}</code>" in page for column in COLUMNS + PREFERENCE_COLUMNS)
+    assert all(f"<code>{column.name}</code>" in page for column in COLUMNS)
     assert all(f"<code>{reason}</code>" in page for reason in StopReason)
     assert "<!-- table" not in page
 

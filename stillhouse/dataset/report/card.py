@@ -8,8 +8,8 @@ from typing import Final
 
 from stillhouse.dataset.report.origin import Origin, lineage_rows
 from stillhouse.dataset.report.sections import effective_steps, interval_of, tag_accuracies
-from stillhouse.dataset.report.summary import KEPT_FILES, PREFERENCES_FILE, REJECTED_FILE, DatasetSummary
-from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, Column
+from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE, DatasetSummary
+from stillhouse.dataset.schema import COLUMNS, Column
 from stillhouse.dataset.select.reasons import DropReason
 from stillhouse.report.format import count, dollars, percent
 from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
@@ -17,7 +17,6 @@ from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 _CONFIGS: Final = {
     "default": {"train": KEPT_FILES[0], "validation": KEPT_FILES[1]},
     "rejected": {"rejected": REJECTED_FILE},
-    "preferences": {"train": PREFERENCES_FILE},
 }
 
 
@@ -52,11 +51,6 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
         "## Columns\n",
         "JSON columns carry Arrow's JSON type: `datasets` (4.7 or later) gives objects, pandas and DuckDB give text.\n",
         _columns(COLUMNS),
-        *(
-            [f"Those of `{PREFERENCES_FILE}`:\n", _columns(PREFERENCE_COLUMNS)]
-            if PREFERENCES_FILE in summary.files
-            else []
-        ),
     ]
     return "\n".join(parts)
 

@@ -37,7 +37,6 @@ from stillhouse.types import JsonObject
 
 KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 REJECTED_FILE: Final = "rejected.parquet"
-PREFERENCES_FILE: Final = "preferences.parquet"
 _OTHER_COLUMNS: Final = (
     *("prompt_id", "prompt_cluster", "drop_reasons", "verifier", "verified", "duplicate_of", "duplicate_kind"),
     *("duplicate_source", "contamination", "scores", "judge"),
@@ -187,7 +186,7 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
     """Summarises the dataset in `folder`.
 
     Args:
-        folder: contains train.parquet, validation.parquet, rejected.parquet and optionally preferences.parquet.
+        folder: contains train.parquet, validation.parquet and rejected.parquet.
         num_repeated: rollouts with the key of an earlier one, which are in no file.
 
     Raises:
@@ -209,8 +208,6 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
         for column in ("prompt_id", "prompt_cluster")
     )
     names = [*KEPT_FILES, REJECTED_FILE]
-    if (folder / PREFERENCES_FILE).exists():
-        names.append(PREFERENCES_FILE)
     if (folder / RECORDED_FILE).exists():
         names.append(RECORDED_FILE)
     return DatasetSummary(

@@ -14,21 +14,17 @@ target) drop, because there are enough others.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from stillhouse.config.dataset import SelectionConfig
-from stillhouse.dataset.select.filters import FILTERS
-from stillhouse.dataset.select.reasons import BITS, DropReason
 from stillhouse.errors import ConfigError, InputError
 
 Mask = npt.NDArray[np.bool_]
 """One flag for each of all rows."""
-_FAULTS: Final = sum(BITS[one.reason] for one in FILTERS if one.reason not in (DropReason.WRONG, DropReason.SCORE_LOW))
-"""Reasons that exclude a row from being the wrong one of a pair. Choices among rows (a quota, a duplicate) do not."""
 
 
 def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np.int32]:
@@ -132,24 +128,6 @@ def _cluster_tags(rows: pd.DataFrame) -> pd.DataFrame:
     prompts["is_other"] = prompts["prompt"] != prompts["cluster"]
     ordered = prompts.sort_values(["cluster", "is_other", "prompt", "tag"])
     return ordered.drop_duplicates("cluster")[["cluster", "tag"]]
-
-
-def preference_pairs(rows: pd.DataFrame, kept: Mask, reasons: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """A right and a wrong row of one prompt each, by row number, in the order of the right ones.
-
-    The right row is the prompt's preferred kept one. The wrong one is finished and sound: its only drop reasons are
-    that it is wrong or scores low; of several, the preferred one. A prompt gives at most one pair.
-    """
-    is_sound = (reasons & np.uint64(_FAULTS)) == 0
-    right = _preferred(rows, kept & (rows["verified"] == 1).to_numpy())
-    wrong = _preferred(rows, is_sound & (rows["verified"] == 0).to_numpy() & ~rows["is_repeated"].to_numpy())
-    pairs = right.merge(wrong, on="prompt", suffixes=("_right", "_wrong")).sort_values("row_right")
-    return list(zip(pairs["row_right"].tolist(), pairs["row_wrong"].tolist(), strict=True))
-
-
-def _preferred(rows: pd.DataFrame, remaining: Mask) -> pd.DataFrame:
-    ordered = rows.loc[remaining, ["prompt", "preference"]].sort_values("preference").drop_duplicates("prompt")
-    return ordered["prompt"].rename_axis("row").reset_index()
 
 
 class Settled(NamedTuple):

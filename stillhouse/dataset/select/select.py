@@ -28,7 +28,6 @@ from stillhouse.dataset.select.choices import (
     over_target,
     pass_rates,
     preference,
-    preference_pairs,
     settle,
 )
 from stillhouse.dataset.select.filters import configured_scores, explanation
@@ -54,8 +53,6 @@ class Selection:
     """1 for right, 0 for wrong, -1 for unverified; the judge's verdict if the verifier is `judge`."""
     repeated: Mask
     """Rows with the id of an earlier row: written to no file and counted nowhere else."""
-    pairs: list[tuple[int, int]]
-    """A right and a wrong row of one prompt each; empty unless `selection.pairs`."""
 
     @property
     def kept(self) -> int:
@@ -104,7 +101,6 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
         pass_rates=rates.astype(np.float32),
         verified=rows["verified"].to_numpy(),
         repeated=is_repeated,
-        pairs=preference_pairs(rows, kept, reasons) if config.selection.pairs else [],
     )
 
 

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _CARD: Final = "README.md"
-_PREFERENCES: Final = "preferences"
 
 
 def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
@@ -35,11 +34,10 @@ def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) ->
     filled = [split for split in splits if num_rows[split]]
     if not filled:
         raise InputError(f"{folder}: there are no rows in {', '.join(splits)}; expected some to export")
-    names = [*filled, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
-    card = _card(folder / _CARD, filled, names)
+    card = _card(folder / _CARD, filled)
     with replaced_folder(output) as work:
         (work / "data").mkdir()
-        for name in names:
+        for name in filled:
             shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
         (work / _CARD).write_text(card, encoding="utf-8")
     return sum(num_rows.values())
@@ -56,7 +54,7 @@ def _num_rows(path: Path) -> int:
         raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
 
 
-def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
+def _card(path: Path, splits: Sequence[SplitName]) -> str:
     """The dataset's card with the new paths of its files."""
     from huggingface_hub import RepoCard
 
@@ -64,18 +62,13 @@ def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
         card = RepoCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: no dataset card: {error}; expected the README.md of a dataset") from error
-    configs: list[dict[str, Any]] = [
-        {"config_name": "default", "data_files": [{"split": split, "path": _path(split)} for split in splits]}
-    ]
-    if _PREFERENCES in names:
-        files = [{"split": "train", "path": _path(_PREFERENCES)}]
-        configs.append({"config_name": _PREFERENCES, "data_files": files})
-    card.data.configs = configs  # type: ignore[attr-defined]
+    files = [{"split": split, "path": _path(split)} for split in splits]
+    card.data.configs = [{"config_name": "default", "data_files": files}]  # type: ignore[attr-defined]
     return str(card)
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:
-    """Uploads a dataset's kept rows, pairs and card as one commit; the URL of the repository.
+    """Uploads a dataset's kept rows and card as one commit; the URL of the repository.
 
     Outdated data files of an earlier upload are removed in the same commit.
 

@@ -12,7 +12,7 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.dataset.rows import candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS, COLUMNS, PREFERENCE_COLUMNS, Column, arrow_schema
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, COLUMNS, Column, arrow_schema
 from stillhouse.dataset.table import TableWriter
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("columns", [CANDIDATE_COLUMNS, COLUMNS, PREFERENCE_COLUMNS])
+@pytest.mark.parametrize("columns", [CANDIDATE_COLUMNS, COLUMNS])
 def test_features_in_the_file_are_those_datasets_derives_from_its_types(columns: Sequence[Column]) -> None:
     schema = arrow_schema(columns)
     features = datasets.Features.from_arrow_schema(schema)

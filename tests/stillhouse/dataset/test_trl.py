@@ -67,7 +67,7 @@ def test_trl_trains_on_the_files_and_masks_the_same(trl: Path, trajectories: lis
     selection: Any = SimpleNamespace(
         splits=np.array([0, 0, 0, 1, -1, -1, -1, -1], np.int8), reasons=np.array([0] * 4 + [1] * 4, np.uint64),
         pass_rates=np.full(8, 0.5, np.float32), verified=np.array([1] * 4 + [0] * 4, np.int8),
-        repeated=np.zeros(8, bool), pairs=[(number, number + 4) for number in range(4)],
+        repeated=np.zeros(8, bool),
         reasons_of=lambda row: ["wrong"] if row >= 4 else [],
     )  # fmt: skip
     write_rows([CandidateShard(tmp_path / "candidates.parquet", tmp_path)], selection, folder)
@@ -79,8 +79,8 @@ def test_trl_trains_on_the_files_and_masks_the_same(trl: Path, trajectories: lis
     assert done.returncode == 0, done.stderr[-4000:]
 
     found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found["sft_losses"]) == len(found["dpo_losses"]) == 2
-    assert np.isfinite([*found["sft_losses"], *found["dpo_losses"]]).all()
+    assert len(found["sft_losses"]) == 2
+    assert np.isfinite(found["sft_losses"]).all()
     tokenizer = load_tokenizer("embedded:student")
     ours = {}
     for trajectory in trajectories[:3]:
@@ -89,4 +89,3 @@ def test_trl_trains_on_the_files_and_masks_the_same(trl: Path, trajectories: lis
     assert dict(zip(found["texts"], found["supervised"], strict=True)) == ours
     shown = {name for name in ("calculator(expression)", "look_up(word, limit)") for text in ours if name in text}
     assert shown == {"calculator(expression)", "look_up(word, limit)"}
-    assert "calculator(expression)" in found["dpo_text"] or "look_up(word, limit)" in found["dpo_text"]

@@ -36,7 +36,6 @@ class Decided:
     pass_rates: Any = field(default_factory=lambda: np.array([0.5, np.nan] * 5, np.float32))
     verified: Any = field(default_factory=lambda: np.array([1, 0, -1, 1, 1, 1, 1, 1, 0, 1], np.int8))
     repeated: Any = field(default_factory=lambda: np.array([False] * 9 + [True]))
-    pairs: list[tuple[int, int]] = field(default_factory=list)
 
     def reasons_of(self, row: int) -> list[str]:
         names = ("wrong", "too_long", "refusal")
@@ -147,32 +146,3 @@ def test_equal_rows_give_equal_bytes_whatever_the_shards(
     write_rows([written(tmp_path / f"c{cut.stop}{cut.start}", make_trajectory, cut) for cut in cuts], Decided(), other)
     for path in folder.iterdir():
         assert path.read_bytes() == (other / path.name).read_bytes()
-
-
-def test_pairs_become_preferences_as_trainers_read_them(folder: Path, tmp_path: Path, make_trajectory: Make) -> None:
-    system = {"role": "system", "content": "Be brief."}
-    question = {"role": "user", "content": "2 + 3?"}
-
-    def sample(number: int) -> Trajectory:
-        messages = [system, question, *make_trajectory(answer=f"Answer {number}.").messages[1:]]
-        return make_trajectory(number, messages=messages, prompt_id="p")
-
-    numbers = iter(range(10))
-    shards = [
-        written(tmp_path / f"{first}", lambda _: sample(next(numbers)), range(first, first + 5)) for first in (0, 5)
-    ]
-    assert write_rows(shards, Decided(pairs=[(7, 1), (3, 4), (3, 8)]), folder)["preferences"] == 3
-    rows = list(read_file(folder / "preferences.parquet"))
-    assert [(int(row["chosen_id"], 16), int(row["rejected_id"], 16)) for row in rows] == [(3, 4), (7, 1), (3, 8)]
-    last = rows[-1]
-    assert last["prompt"] == [system, question]
-    assert last["chosen"][-1] == {"role": "assistant", "content": "Answer 3."}
-    assert last["rejected"][-1] == {"role": "assistant", "content": "Answer 8."}
-    assert [message["role"] for message in last["chosen"]] == ["assistant", "tool", "assistant"]
-    assert (last["chosen_scores"], last["rejected_scores"]) == ({"reward": 0.3}, {"reward": 0.8})
-    assert last["tools"][0]["function"]["name"] == "calculator"
-
-
-def test_a_pair_of_different_prompts_is_left_out(shards: list[CandidateShard], folder: Path) -> None:
-    assert write_rows(shards, Decided(pairs=[(0, 1)]), folder)["preferences"] == 0
-    assert list(read_file(folder / "preferences.parquet")) == []

@@ -6,7 +6,7 @@ import sys
 import torch
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import SFTConfig, SFTTrainer
 
 COMMON = {
     "max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_strategy": "no", "report_to": [],
@@ -27,19 +27,10 @@ def main(folder: str, student: str, scratch: str) -> None:
     batches = [
         pair for batch in sft.get_train_dataloader() for pair in zip(batch["input_ids"], batch["labels"], strict=True)
     ]
-    files = {"train": f"{folder}/preferences.parquet"}
-    pairs = load_dataset("parquet", data_files=files, cache_dir=f"{scratch}/cache", split="train")
-    dpo = DPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(student), processing_class=tokenizer, train_dataset=pairs,
-        args=DPOConfig(output_dir=f"{scratch}/dpo", **COMMON),
-    )  # fmt: skip
-    dpo.train()
     found = {
         "sft_losses": [entry["loss"] for entry in sft.state.log_history if "loss" in entry],
-        "dpo_losses": [entry["loss"] for entry in dpo.state.log_history if "loss" in entry],
         "texts": [tokenizer.decode(ids).replace("<|endoftext|>", "") for ids, _ in batches],
         "supervised": [tokenizer.decode(ids[labels != -100]) for ids, labels in batches],
-        "dpo_text": tokenizer.decode(next(iter(dpo.get_train_dataloader()))["input_ids"][0]),
     }
     with open(f"{scratch}/found.json", "w", encoding="utf-8") as file:
         json.dump(found, file)

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 from stillhouse.dataset.report.card import dataset_card
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
-from stillhouse.dataset.table import TableWriter
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.store.fingerprint import file_sha256
 
 
@@ -29,11 +28,6 @@ def test_the_front_matter_names_the_files_that_have_rows(data: Any, origin: Orig
     assert front_matter(card_of(realistic, origin)) == {"default": ["train", "validation"], "rejected": ["rejected"]}
     folder = data.write([data.kept(1)])
     assert front_matter(card_of(folder, origin)) == {"default": ["train"]}
-    with TableWriter(folder / "preferences.parquet", PREFERENCE_COLUMNS) as writer:
-        writer.write(dict.fromkeys(column.name for column in PREFERENCE_COLUMNS))
-    card = card_of(folder, origin)
-    assert front_matter(card) == {"default": ["train"], "preferences": ["train"]}
-    assert "| `chosen` | list of json |" in card
 
 
 def test_the_card_tells_what_is_kept_why_not_and_what_it_cost(realistic: Path, origin: Origin) -> None:

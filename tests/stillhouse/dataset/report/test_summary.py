@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from stillhouse.dataset.report.figures import FunnelCounts
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.schema import PREFERENCE_COLUMNS
 from stillhouse.dataset.select.filters import STEPS
-from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
@@ -122,15 +120,12 @@ def test_tool_calls_are_counted_by_name(data: Any) -> None:
 
 def test_files_are_named_with_rows_and_hash(data: Any) -> None:
     folder = data.write([data.kept(1)])
-    with TableWriter(folder / "preferences.parquet", PREFERENCE_COLUMNS):
-        pass
     files = summarise(folder, num_repeated=0).files
     assert files["train.parquet"] == (1, file_sha256(folder / "train.parquet"))
     assert {name: file.num_rows for name, file in files.items()} == {
         "train.parquet": 1,
         "validation.parquet": 0,
         "rejected.parquet": 0,
-        "preferences.parquet": 0,
     }
 
 

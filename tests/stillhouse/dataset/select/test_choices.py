@@ -143,50 +143,6 @@ def test_a_higher_target_only_adds_rows(prompts: list[int], fewer: int, more: in
     assert sorted(firsts) == sorted(counts)
 
 
-def pairs(select: Select, rows: list[Row], selection: Row | None = None, **config: Any) -> list[Any]:
-    found = select(rows, selection={"pairs": True, **(selection or {})}, **config).pairs
-    return [(rows[right]["id"], rows[wrong]["id"]) for right, wrong in found]
-
-
-def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(make_row: MakeRow, select: Select) -> None:
-    rows = [
-        make_row("p", 0, verified=False, num_tokens=9),
-        make_row("p", 1, num_tokens=9),
-        make_row("p", 2, verified=False, num_tokens=8),
-        make_row("p", 3, num_tokens=8),
-        make_row("only right"),
-        make_row("only wrong", verified=False),
-        make_row("unverified", verified=None),
-        make_row("q", 0),
-        make_row("q", 1, verified=False),
-    ]
-    assert pairs(select, rows) == [("p/1", "p/0"), ("q/0", "q/1")]
-    assert pairs(select, rows, {"prefer": "shortest"}) == [("p/3", "p/2"), ("q/0", "q/1")]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "num_pairs"),
-    [
-        *(({"stop_reason": "max_turns"}, 0), ({"has_answer": False}, 0), ({"num_tokens": 101}, 0)),
-        *(({"contamination": ['{"ngram": 9}']}, 0), ({"scores": '{"a": 0}'}, 1)),
-    ],
-)
-def test_a_wrong_row_with_another_fault_than_a_low_score_makes_no_pair(
-    wrong: Row, num_pairs: int, make_row: MakeRow, select: Select
-) -> None:
-    wrong_row = make_row("p", 1, verified=False, **wrong)
-    rows = [make_row("p", 0, scores='{"a": 1}'), wrong_row, wrong_row]
-    assert len(pairs(select, rows, filters={"min_scores": {"a": 0.5}})) == num_pairs
-    assert select(rows).pairs == []
-
-
-def test_the_right_row_of_a_pair_is_kept_and_kept_wrong_rows_pair_too(make_row: MakeRow, select: Select) -> None:
-    rows = [make_row("p", 0, num_tokens=101), make_row("p", 1), make_row("p", 2, verified=False)]
-    assert pairs(select, rows, filters={"drop_wrong": False}) == [("p/1", "p/2")]
-    rows = [make_row("p", 0), make_row("p", 1, verified=False), make_row("q", 0), make_row("q", 1, verified=False)]
-    assert len(pairs(select, rows, {"target_rows": 1})) == 1
-
-
 def sides(selection: Selection, rows: list[Row]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for row, split in zip(rows, selection.splits.tolist(), strict=True):

@@ -23,7 +23,7 @@ BUSY: dict[str, Any] = {
     "duplicates": {"near": True},
     "filters": {"duplicates": "near", "min_scores": {"a": 0.2}, "max_turns": 4},
     "selection": {
-        "rows_per_prompt": 2, "prefer": "score", "score": "a", "quotas": {"x": 3}, "target_rows": 6, "pairs": True,
+        "rows_per_prompt": 2, "prefer": "score", "score": "a", "quotas": {"x": 3}, "target_rows": 6,
         "max_pass_rate": 0.9,
     },
     "validation_fraction": 0.3,
@@ -32,15 +32,11 @@ BUSY: dict[str, Any] = {
 
 
 def decisions(selection: Selection, rows: list[Row]) -> dict[str, Any]:
-    """All that is decided of each id, and the pairs by id."""
-    decided = {
+    """All that is decided of each id."""
+    return {
         row["id"]: (selection.reasons_of(n), selection.splits[n], str(selection.pass_rates[n]), selection.verified[n])
         for n, row in enumerate(rows)
         if not selection.repeated[n]
-    }
-    return {
-        "rows": decided,
-        "pairs": sorted((rows[right]["id"], rows[wrong]["id"]) for right, wrong in selection.pairs),
     }
 
 

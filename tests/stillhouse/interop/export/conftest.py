@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from stillhouse.dataset.rows import candidate_row
-from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
@@ -30,7 +30,7 @@ MESSAGES: list[Any] = [
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Three training rows, one to validate with, one rejected, and a pair."""
+    """Three training rows, one to validate with and one rejected."""
     folder = tmp_path / "dataset"
     folder.mkdir()
     turns = [Turn("tool_calls", {}, 0.0, "m"), Turn("stop", {}, 0.0, "m")]
@@ -45,8 +45,6 @@ def dataset(tmp_path: Path) -> Path:
                 )  # fmt: skip
                 row = candidate_row(trajectory, about, {"verified": True}, None)
                 writer.write({column.name: None for column in COLUMNS} | row | {"split": name})
-    with TableWriter(folder / "preferences.parquet", PREFERENCE_COLUMNS) as writer:
-        writer.write({column.name: None for column in PREFERENCE_COLUMNS} | {"prompt": ['{"role":"user"}']})
     (folder / "README.md").write_text(
         "---\nlicense: mit\nconfigs:\n- config_name: default\n  data_files: train.parquet\n---\n\n# Sums\n\nA card.\n"
     )

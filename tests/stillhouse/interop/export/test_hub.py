@@ -37,14 +37,12 @@ class Hub:
         self.files = {str(path.relative_to(folder_path)): path.read_bytes() for path in paths}
 
 
-def test_the_folder_loads_by_its_name_alone_with_splits_and_pairs(dataset: Path, tmp_path: Path) -> None:
+def test_the_folder_loads_by_its_name_alone_with_its_splits(dataset: Path, tmp_path: Path) -> None:
     assert export_dataset(dataset, tmp_path / "hub", "hf").num_rows == 4
     loaded = datasets.load_dataset(str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 3, "validation": 1}
     expected = [row["messages"] for row in read_rows(dataset, "train")]
     assert json.dumps(list(loaded["train"]["messages"])) == json.dumps(expected)
-    pairs = datasets.load_dataset(str(tmp_path / "hub"), "preferences", cache_dir=str(tmp_path / "cache"))
-    assert list(pairs["train"]["prompt"]) == [[{"role": "user"}]]
 
 
 def test_a_split_without_rows_is_left_out_since_nobody_could_load_it(dataset: Path, tmp_path: Path) -> None:
