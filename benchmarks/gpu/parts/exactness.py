@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.heads import Head, Setting
 from benchmarks.gpu.models import VOCABULARY, build, shape_of
 from benchmarks.gpu.parts.sft import workload
 from benchmarks.gpu.plan import Row
-from benchmarks.loss_head import Head, Setting
 from benchmarks.sft.workload import Shape, word_tokenizer
 from stillhouse.config import SftConfig
 from stillhouse.config.training import SftSource
