@@ -36,21 +36,16 @@ def slot_attention(
     Returns:
         [B, S, H, D] and, as of `sdpa`, no weights.
     """
-    with _small_products(query):
-        return _masked_attention(module, query, key, value, attention_mask, **options)
-
-
-def _masked_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """Attend by `sdpa`, for one token of each row without repeated keys and values."""
     groups = query.shape[1] // key.shape[1]
     folds = query.shape[2] == 1 and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
-    if not folds or options.get("dropout") or any(options.get(name) is not None for name in _UNFOLDED):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    # The heads that share keys and values become tokens of one head, so that nothing is repeated for them.
-    folded = query.squeeze(2).unflatten(1, (-1, groups))
-    output = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=options.get("scaling"))
+    with _small_products(query):
+        if not folds or options.get("dropout") or any(options.get(name) is not None for name in _UNFOLDED):
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        # The heads that share keys and values become tokens of one head, so that nothing is repeated for them.
+        folded = query.squeeze(2).unflatten(1, (-1, groups))
+        output = scaled_dot_product_attention(
+            folded, key, value, attn_mask=attention_mask, scale=options.get("scaling")
+        )
     return output.flatten(1, 2)[:, None], None
 
 
