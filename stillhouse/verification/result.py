@@ -13,6 +13,8 @@ class VerificationResult(NamedTuple):
     """True: right; False: wrong; None: unverified."""
     note: str | None = None
     """The reason, if there is more to say."""
+    compared: str | None = None
+    """The text of the answer that was compared with the expected one; None if there was none."""
 
 
 VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
@@ -26,6 +28,7 @@ class Verdict(NamedTuple):
     verifier: str | None
     """None if the prompt has no metadata."""
     note: str | None = None
+    compared: str | None = None
 
 
 def expected_text(metadata: PromptMetadata) -> str:

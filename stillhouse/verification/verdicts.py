@@ -58,7 +58,7 @@ def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadat
         result = VerificationResult(False, "the last message holds no answer")
     else:
         result = VERIFIERS[metadata.verifier](answer, metadata)
-    return Verdict(result.verified, metadata.verifier, result.note)
+    return Verdict(result.verified, metadata.verifier, result.note, result.compared)
 
 
 def verify_ending(
