@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification.answers import final_answer
+from stillhouse.verification.answers import final_answer, without_thinking
 from stillhouse.verification.choice import choice
 from stillhouse.verification.code.check import python
 from stillhouse.verification.json_value import json_value
@@ -75,8 +75,8 @@ def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -
 
 
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
-    """Whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
+    """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
+    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](without_thinking(answer), metadata).verified
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:

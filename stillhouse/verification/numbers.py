@@ -1,0 +1,159 @@
+r"""Numbers as people write them: `1,234.5`, `1 3/4`, `\frac{-2}{3}`, `1.2 \times 10^5`, `2^{10}`, `2.5 million`, `50%`."""
+
+import math
+import re
+import unicodedata
+from decimal import Context, Decimal, localcontext
+from typing import Final, NamedTuple
+
+from stillhouse.verification.text import plain
+
+RELATIVE_TOLERANCE: Final = Decimal("1e-6")
+"""Largest relative difference of two equal numbers of which one is written with decimals."""
+_WHOLE_TOLERANCE: Final = Decimal("1e-3")
+"""Largest difference of a whole number and an equal one with decimals."""
+_EXACT: Final = Context(prec=50_000)
+_MAX_DIGITS: Final = 10_000
+
+_SCALES: Final = {
+    "dozen": 12,
+    "hundred": 10**2,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "\u5343": 10**3,
+    "\u4e07": 10**4,
+    "\u4ebf": 10**8,
+}
+# Separators stand before three digits, in India also before two; spaces only in larger numbers.
+_DIGITS: Final = (
+    r"(?:\d{1,3}(?:,\d\d\d?){0,9},\d{3}(?!\d)|\d{1,3}(?:[,_'\u00a0\u202f\u2009]\d{3})+(?!\d)"
+    r"|\d{1,3}(?: \d{3}){2,}(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+"
+)
+# A minus after a digit or a closing bracket subtracts; the power of a letter is part of a unit or a formula.
+NUMBER: Final = re.compile(
+    rf"(?<![A-Za-z_])(?<![A-Za-z]\^)(?<![A-Za-z]\^-)(?:(?<![\w)\]^.])(?P<sign>[-+]))?"
+    rf"(?:(?P<whole>\d+) (?=\d+ ?/ ?\d))?(?P<above>{_DIGITS})(?:[eE](?P<exponent>[-+]?\d{{1,4}})(?!\w|\.\d))?"
+    r"(?:\*10\^(?P<ten>[-+]?\d{1,4})(?!\d)|\^(?P<power>[-+]?\d{1,4})(?!\d)| ?/ ?(?P<below>\d+(?:\.\d+)?)(?! ?/|\d))?"
+    rf"(?P<scale>(?:[ -]?(?:{'|'.join(_SCALES)})s?(?![a-z])){{1,3}})?(?P<percent> ?(?:%|per ?cent\b|pct\b))?"
+)
+_SCALE: Final = re.compile("|".join(_SCALES))
+_SPECIAL: Final = re.compile(r"[\\{}$^*]|\d ?[xX] ?1")
+_SUPERSCRIPT: Final = re.compile(r"(?<=\d)[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_VULGAR: Final = re.compile(r"(\d?) ?([\u00bc-\u00be\u2150-\u215e])")
+_LATEX: Final = (
+    (re.compile(r"\}?(?:\^|(?<=\d)\*\*(?=-?\d)) ?\{? ?([-+]?\d+) ?\}?"), r"^\1"),
+    (re.compile(r" ?(?:\\(?:times|cdot|ast)(?![a-z])|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"), "*"),
+    (re.compile(r"\{,\}|\\[,;!:](?=\d{3})"), ","),
+    (re.compile(r"(\d?) ?\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1 \2\4/\3\5"),
+    (re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm|mathbf|textbf) ?(?=\{)|\\(?=[%$])|[{}$]"), " "),
+    (re.compile(r"(?<![\w)\]] )(?<![\w)\]])- +(?=\d)"), "-"),
+)
+_OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) "
+_BEFORE: Final = re.compile(
+    rf"(?:(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]|\d(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?|\d[ .]"
+    r"|\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?|[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?"
+    r"|\\[lgn](?:eq?|t)|(?:\b(?:not|never|neither|nicht)\b|n't\b)[^.,;:]{0,12}) ?\Z",
+    re.IGNORECASE,
+)
+_AFTER: Final = re.compile(
+    rf" ?[-+*/^_:\u00b1] ?(?:\d|[A-Za-z](?![A-Za-z])|\(|\\)|,? ?\d|\.\d|(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?-?\d"
+    r"| ?(?:[\u03c0\u221a]|pi\b|sqrt|\\(?:pi|sqrt|log|ln|frac))",
+    re.IGNORECASE,
+)
+
+
+class Number(NamedTuple):
+    """An exact value, `above / below`."""
+
+    above: Decimal
+    below: Decimal = Decimal(1)
+    percent: bool = False
+
+
+def plain_numbers(text: str) -> str:
+    r"""Return `text` with its numbers in ASCII and without LaTeX: `*10^5` for `\times 10^{5}`, `1 3/4` for `1\frac34`."""
+    if not text.isascii():
+        text = _SUPERSCRIPT.sub(lambda power: "^" + unicodedata.normalize("NFKC", power[0]), text)
+        text = _VULGAR.sub(lambda half: f"{half[1]} {unicodedata.normalize('NFKC', half[2])}", text).replace("\u2044", "/")
+        text = plain(text)
+    elif not _SPECIAL.search(text):
+        return text
+    for pattern, replacement in _LATEX:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def number_of(match: re.Match[str]) -> Number | None:
+    """Return the value of a match of `NUMBER`; None if it has none, as `1/0`, or too many digits."""
+    digits = re.sub(r"[^\d.]", "", match["above"])
+    if len(match[0]) > _MAX_DIGITS:
+        return Number(Decimal(digits)) if digits == match[0] else None
+    above = Decimal(f"{digits}e{int(match['exponent'] or match['ten'] or 0)}")
+    below = Decimal(match["below"] or 1)
+    with localcontext(_EXACT):
+        if match["whole"]:
+            above += Decimal(match["whole"]) * below
+        if match["power"]:
+            power = int(match["power"])
+            if len(digits) * abs(power) > _MAX_DIGITS:
+                return None
+            above **= abs(power)
+            above, below = (above, below) if power >= 0 else (Decimal(1), above)
+        if not below:
+            return None
+        if match["scale"]:
+            above *= math.prod(_SCALES[scale] for scale in _SCALE.findall(match["scale"]))
+        if match["sign"] == "-":
+            above = -above
+        if below != 1 and not above % below:
+            above, below = above // below, Decimal(1)
+    return Number(above, below, match["percent"] is not None)
+
+
+def is_one_number(text: str, match: re.Match[str]) -> bool:
+    """Return whether a match of `NUMBER` is no operand, element, bound, or ruled out."""
+    start, end = match.span()
+    return not _BEFORE.search(text[max(start - 24, 0) : start]) and not _AFTER.match(text[end : end + 24])
+
+
+def same_number(
+    actual: Number, expected: Number, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
+) -> bool:
+    """Return whether two numbers are equal, up to the larger of the tolerances.
+
+    By default whole numbers and fractions must be equal. Where one has decimals they may differ by `RELATIVE_TOLERANCE`
+    of the larger, if that is less than a unit in the last place of either.
+    """
+    if actual == expected:
+        return True
+    with localcontext(_EXACT):
+        unit = actual.below * expected.below
+        left, right = actual.above * expected.below, expected.above * actual.below
+        difference, larger = abs(left - right), max(abs(left), abs(right))
+        if tolerance is not None or relative_tolerance is not None:
+            return difference <= max((relative_tolerance or 0) * larger, (tolerance or 0) * unit)
+        places = [_last_place(number) for number in (actual, expected)]
+        if difference == 0 or not any(decimals for decimals, _ in places):
+            return difference == 0
+        return difference <= RELATIVE_TOLERANCE * larger and difference < unit * max(place for _, place in places)
+
+
+def same_share(
+    actual: Number, expected: Number, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
+) -> bool:
+    """As `same_number`; if only one of the two is in percent, as a share or in percent, since the sign is often left out."""
+    written = [actual]
+    if actual.percent != expected.percent:
+        written.append(actual._replace(above=actual.above.scaleb(-2 if actual.percent else 2, _EXACT)))
+    return any(same_number(number, expected, tolerance, relative_tolerance) for number in written)
+
+
+def _last_place(number: Number) -> tuple[bool, Decimal]:
+    """Whether a number has decimals, and a unit in its last place; fractions are exact, whole numbers nearly so."""
+    if number.below != 1:
+        return False, Decimal(0)
+    if number.above == number.above.to_integral_value():
+        return False, _WHOLE_TOLERANCE
+    return True, Decimal((0, (1,), int(number.above.as_tuple().exponent)))
