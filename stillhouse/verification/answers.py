@@ -132,7 +132,10 @@ def bare(text: str) -> str:
     if len(bare) > 1 and bare[0] == bare[-1] == "`":
         bare = bare.strip("`").strip()
     bare = _BOX.sub(r"\1", bare) if "box" in bare else bare
-    bare = bare.removeprefix("\\(").removesuffix("\\)").removeprefix("$").removesuffix("$").strip()
+    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
+        inside = bare.removeprefix(opening).removesuffix(closing)
+        if len(bare) - len(inside) == len(opening + closing) and opening not in inside:
+            bare = inside.strip()
     worded = _WORDED.fullmatch(bare)
     return worded[1].strip() if worded else bare
 

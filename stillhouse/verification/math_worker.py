@@ -8,9 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from stillhouse.processes.worker_pool import limit_memory_growth, serve_requests
 from stillhouse.types import JsonObject
-from stillhouse.verification.numbers import NUMBER, Number, number_of, plain_numbers, same_number
+from stillhouse.verification.numbers import NUMBER, Number, has_decimals, number_of, plain_numbers, same_number
 
 _MAX_MEMORY_BYTES: Final = 1 << 30
+_MAX_CHARS: Final = 2000
+"""Longest formula read; the parser takes seconds for longer ones."""
 _DIGITS: Final = 60
 """Digits to which two constants are computed; those that differ are different."""
 _FUNCTIONS: Final = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|infty|cdot|sqrt)(?![A-Za-z])")
@@ -20,7 +22,7 @@ _NAMED: Final = re.compile(r"([A-Za-z](?:_\w)?(?:\([a-z]\))?)\s*(?:=(?!=)|\\in(?
 _DOTS: Final = re.compile(r"\\[lc]?dots|\.\.\.|\u2026")
 # What the parser misreads without a word: bases, digits side by side, letters of a word as a product, degrees.
 _MISREAD: Final = re.compile(
-    r"\d\s*_|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|\\(?:circ|text|mathrm|mod|pmod|equiv|ldots|approx)(?![a-z])|\?|\u00b0"
+    r"\d\s*_|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|\\(?:circ|text|mathrm|mod|pmod|equiv|ldots|approx)(?![a-z])|[?'|\u00b0]"
 )
 _OPEN: Final = {"(": ")", "[": "]", "\u2983": "\u2984"}
 
@@ -116,15 +118,20 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _formula(text: str) -> Any:
     import sympy
-    from latex2sympy2_extended import latex2sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 
     number = NUMBER.fullmatch(plain_numbers(text).strip())
     if number and (value := number_of(number)):
         return value
-    if not text or _MISREAD.search(text):
+    if not text or len(text) > _MAX_CHARS or text.count("{") != text.count("}") or _MISREAD.search(text):
         raise NotUnderstood(text[:80])
     try:
-        read = latex2sympy(text.replace("\u2983", "\\{").replace("\u2984", "\\}"), normalization_config=None)
+        latex = text.replace("\u2983", "\\{").replace("\u2984", "\\}")
+        read = latex2sympy(
+            latex, normalization_config=None, conversion_config=ConversionConfig(lowercase_symbols=False)
+        )
+        letters = [re.sub(r"_.*|\w+\{|\}", "", symbol.name) for symbol in read.free_symbols]
         exactly = {decimal: sympy.Rational(str(decimal)) for decimal in read.atoms(sympy.Float)}
         exactly |= {symbol: sympy.I for symbol in read.free_symbols if symbol.name == "i"}
         # What the parser leaves unevaluated.
@@ -132,6 +139,9 @@ def _formula(text: str) -> Any:
     # The parser raises errors of many kinds.
     except Exception as error:
         raise NotUnderstood(text[:80]) from error
+    if any(len(letter) > 1 and letter not in GREEK_LETTER_MAP.values() for letter in letters):
+        # The parser takes any unknown command for a symbol.
+        raise NotUnderstood(text[:80])
     if isinstance(read, sympy.FiniteSet):
         return _Collection("{}", tuple(read.args))
     return read
@@ -187,30 +197,34 @@ def _same_sequences(given: list[Any], wanted: list[Any]) -> bool:
 def _same_values(answer: Any, expected: Any) -> bool:
     import sympy
 
-    decimals = next((value for value in (answer, expected) if isinstance(value, Number)), None)
-    left, right = (
-        sympy.Rational(int(value.above * 10**_shift(value)), int(value.below * 10**_shift(value))) / (100 if value.percent else 1)
-        if isinstance(value, Number)
-        else value
-        for value in (answer, expected)
-    )
+    left, right = map(_exactly, (answer, expected))
     if left == right:
         return True
     if left.free_symbols or right.free_symbols:
         return _same_functions(left, right)
     a, b = sympy.N(left, _DIGITS), sympy.N(right, _DIGITS)
-    if not (a.is_finite and b.is_finite):
-        return False
-    if decimals is not None and a.is_real and b.is_real:
-        other = Number(Decimal(str(b if decimals is answer else a)))
-        return same_number(other, decimals)
+    if not (a.is_finite and b.is_finite) or (left.is_Rational and right.is_Rational):
+        # A number that was computed may stand for one with decimals.
+        numbers = [
+            value if isinstance(value, Number) else Number(Decimal(exact.p), Decimal(exact.q)) if exact.is_Rational else None
+            for value, exact in ((answer, left), (expected, right))
+        ]
+        return None not in numbers and same_number(numbers[0], numbers[1])
+    written = next((value for value in (answer, expected) if isinstance(value, Number) and has_decimals(value)), None)
+    if written is not None and a.is_real and b.is_real:
+        return same_number(Number(Decimal(str(b if written is answer else a))), written)
     if abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)):
         return False
-    return _known(sympy.simplify(left - right).is_zero if not left.is_Rational or not right.is_Rational else left == right)
+    return _known(sympy.simplify(left - right).is_zero)
 
 
-def _shift(value: Number) -> int:
-    return max(0, -int(value.above.as_tuple().exponent), -int(value.below.as_tuple().exponent))
+def _exactly(value: Any) -> Any:
+    import sympy
+
+    if not isinstance(value, Number):
+        return value
+    above, below = (sympy.Rational(*part.as_integer_ratio()) for part in (value.above, value.below))
+    return above / below / (100 if value.percent else 1)
 
 
 def _same_functions(left: Any, right: Any) -> bool:

@@ -21,6 +21,7 @@ _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", r
 _PROSE: Final = re.compile(
     r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b", re.IGNORECASE
 )
+_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z -]{2,}")
 _JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
 _UNIT: Final = re.compile(
     r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
@@ -36,13 +37,15 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
     numbers, fractions, powers, roots and numbers of one base are compared exactly, decimals as by `same_number`. What is
     not understood is unverified unless the texts are equal, as is an answer that takes more than `TIMEOUT_S`.
     """
-    expected, text = expected_answer(expected_text(metadata)), read_answer(answer).text
+    expected, text = (bare(part) for part in (expected_answer(expected_text(metadata)), read_answer(answer).text))
     compared = _formula(text)
-    if _plain(compared) == _plain(expected) or normalised_text(bare(text)) == normalised_text(bare(expected)):
+    if _plain(compared) == _plain(expected) or normalised_text(text) == normalised_text(expected):
         return VerificationResult(True, compared=compared)
     if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
         in_words = IN_WORDS.search(compared) or _MATHS_IN_WORDS.search(compared)
         return VerificationResult(None if in_words else False, "the answer holds no formula", compared)
+    if _WORDS.fullmatch(compared) and _WORDS.fullmatch(expected):
+        return VerificationResult(False, compared=compared)
     verified, note = _compared(_formula(expected), compared)
     return VerificationResult(verified, note, compared)
 

@@ -36,7 +36,7 @@ NUMBER: Final = re.compile(
     rf"(?<![A-Za-z_])(?<![A-Za-z]\^)(?<![A-Za-z]\^-)(?:(?<![\w)\]^.])(?P<sign>[-+]))?"
     rf"(?:(?P<whole>\d+) (?=\d+ ?/ ?\d))?(?P<above>{_DIGITS})(?:[eE](?P<exponent>[-+]?\d{{1,4}})(?!\w|\.\d))?"
     r"(?:\*10\^(?P<ten>[-+]?\d{1,4})(?!\d)|\^(?P<power>[-+]?\d{1,4})(?!\d)| ?/ ?(?P<below>\d+(?:\.\d+)?)(?! ?/|\d))?"
-    rf"(?P<scale>(?:[ -]?(?:{'|'.join(_SCALES)})s?(?![a-z])){{1,3}})?(?P<percent> ?(?:%|per ?cent\b|pct\b))?"
+    rf"(?P<scale>(?:[ -]?(?i:{'|'.join(_SCALES)})s?(?![a-z])){{1,3}})?(?P<percent> ?(?:%|per ?cent\b|pct\b))?"
 )
 _SCALE: Final = re.compile("|".join(_SCALES))
 _SPECIAL: Final = re.compile(r"[\\{}$^*]|\d ?[xX] ?1")
@@ -104,7 +104,7 @@ def number_of(match: re.Match[str]) -> Number | None:
         if not below:
             return None
         if match["scale"]:
-            above *= math.prod(_SCALES[scale] for scale in _SCALE.findall(match["scale"]))
+            above *= math.prod(_SCALES[scale] for scale in _SCALE.findall(match["scale"].lower()))
         if match["sign"] == "-":
             above = -above
         if below != 1 and not above % below:
@@ -134,26 +134,32 @@ def same_number(
         difference, larger = abs(left - right), max(abs(left), abs(right))
         if tolerance is not None or relative_tolerance is not None:
             return difference <= max((relative_tolerance or 0) * larger, (tolerance or 0) * unit)
-        places = [_last_place(number) for number in (actual, expected)]
-        if difference == 0 or not any(decimals for decimals, _ in places):
+        if difference == 0 or not (has_decimals(actual) or has_decimals(expected)):
             return difference == 0
-        return difference <= RELATIVE_TOLERANCE * larger and difference < unit * max(place for _, place in places)
+        place = max(map(_last_place, (actual, expected)))
+        return difference <= RELATIVE_TOLERANCE * larger and difference < unit * place
+
+
+def has_decimals(number: Number) -> bool:
+    """Return whether a number is neither whole nor a fraction."""
+    return number.below == 1 and number.above != number.above.to_integral_value()
 
 
 def same_share(
     actual: Number, expected: Number, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
-    """As `same_number`; if only one of the two is in percent, as a share or in percent, since the sign is often left out."""
-    written = [actual]
+    """As `same_number`; if one of the two is in percent, `25%` is `0.25` and, since the sign is often left out, `25`."""
     if actual.percent != expected.percent:
-        written.append(actual._replace(above=actual.above.scaleb(-2 if actual.percent else 2, _EXACT)))
-    return any(same_number(number, expected, tolerance, relative_tolerance) for number in written)
+        as_share = actual._replace(above=actual.above.scaleb(-2 if actual.percent else 2, _EXACT))
+        if same_number(as_share, expected, tolerance, relative_tolerance):
+            return True
+        if abs(actual.above) < actual.below:
+            return False
+    return same_number(actual, expected, tolerance, relative_tolerance)
 
 
-def _last_place(number: Number) -> tuple[bool, Decimal]:
-    """Whether a number has decimals, and a unit in its last place; fractions are exact, whole numbers nearly so."""
-    if number.below != 1:
-        return False, Decimal(0)
-    if number.above == number.above.to_integral_value():
-        return False, _WHOLE_TOLERANCE
-    return True, Decimal((0, (1,), int(number.above.as_tuple().exponent)))
+def _last_place(number: Number) -> Decimal:
+    """A unit in the last place; fractions are exact, and whole numbers nearly so."""
+    if has_decimals(number):
+        return Decimal((0, (1,), int(number.above.as_tuple().exponent)))
+    return _WHOLE_TOLERANCE if number.below == 1 else Decimal(0)

@@ -36,7 +36,7 @@ def test_the_letter_an_answer_commits_itself_to_is_found(find, answer: str, chos
 @pytest.mark.parametrize("expected", ["B", "(b)", "B.", "Paris", " paris ", "1", "B) Paris"])
 def test_expected_option_is_a_letter_a_text_or_an_index(find, expected: str) -> None:
     assert find("choice", "The answer is (B)", expected, options=CITIES).verified is True
-    assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C")
+    assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C", "C")
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
 @pytest.mark.parametrize(
     ("messages", "stop_reason", "metadata", "verdict"),
     [
-        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric")),
-        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric")),
+        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric", None, "5")),
+        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", None, "6")),
         (reply("5"), StopReason.ANSWERED, None, Verdict(None, None)),
         (reply("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
         (reply("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
@@ -70,7 +70,7 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
             Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
         ),
         (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
-        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json")),
+        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json", None, "{}")),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
@@ -89,18 +89,10 @@ def test_unknown_verifier_leaves_answers_unverified() -> None:
 
 
 STRANGE = ["", "\0", "{" * 3000, "[" * 100_000, "\\boxed{" * 3000, "1e999/0", "\ud800", "9" * 9999]
-# Algebra takes all the time it is given to see that these are no formulas.
-ENDLESS = {("math", "{" * 3000), ("math", "[" * 100_000)}
 
 
-@pytest.mark.parametrize(
-    ("verifier", "answer"),
-    [
-        pytest.param(verifier, answer, marks=[pytest.mark.slow] if (verifier, answer) in ENDLESS else [])
-        for verifier in sorted(VERIFIERS)
-        for answer in STRANGE
-    ],
-)
+@pytest.mark.parametrize("answer", STRANGE)
+@pytest.mark.parametrize("verifier", sorted(VERIFIERS))
 def test_no_text_makes_a_verifier_raise(verifier: str, answer: str) -> None:
     expected = {"json": "{}", "regex": "zzz", "python": "assert f()"}.get(verifier, "B")
     assert verify(answer, prompt(expected, verifier)) in (False, None)
