@@ -21,12 +21,17 @@ _SET_APART: Final = re.compile(
 )
 _NAMED_LETTER: Final = re.compile(rf"(?i:\b{_NAMED})(?P<letter>[A-Z])\b(?!['\u2019])")
 _CHOSEN: Final = re.compile(
-    rf"(?i:\b(?:choose|pick|select)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
+    rf"(?i:\b(?:choose|pick|select|(?:correct|right|best)\s+(?:option|choice|one)\s+is)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
     r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
 _LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL)
 _SEVERAL: Final = re.compile(
     r"\W*(?:(?i:options?|choices?)\s+)?[A-Z]\W*(?:[,/&+]|\b(?:and|or|und|oder|et|ou|y|o|e)\b)\W*[A-Z](?:\W*\Z|\W+[A-Z]\b)"
+)
+_ALONE: Final = re.compile(rf"\W*(?:(?i:{_NAMED}))?(?P<letter>[A-Za-z])\W*")
+_RULED_OUT: Final = re.compile(
+    rf"(?i:\b(?:not|neither|nor|eliminat\w+|rul\w+ out|reject\w*|exclud\w+)|n't)\W+(?:(?i:be|{_NAMED})\s*)?\W*(?P<after>[A-Z])\b"
+    r"|\b(?P<before>[A-Z])[)*\]]*\s+(?:is|was)\s+(?:wrong|incorrect|false|out|not|tempting)\b"
 )
 _NEGATED: Final = re.compile(r"\b(?:not|neither|none|never|nicht|weder|pas|no|non)\b|n't|不", re.IGNORECASE)
 _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
@@ -62,9 +67,14 @@ def _chosen(answer: Answer, options: Mapping[str, str]) -> str | None:
     text = plain(answer.text)
     exactly = _option_named(text, options, exact=True)
     if answer.kind == "whole":
+        # What is ruled out is no choice: without its letter.
+        text = _RULED_OUT.sub(" ", text)
+        lines = text.strip().splitlines() or [""]
         letter = (
             exactly
             or _last_letter(text, (_CHOSEN,), options)
+            or _alone(lines[-1], options)
+            or _alone(lines[0], options)
             or _last_letter(text, (_SET_APART, _NAMED_LETTER), options)
             or _leading_letter(text, options)
         )
@@ -90,6 +100,11 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
     is_label = rest[0] in ").:]}*-,\n" or not rest[0].isascii() or _REASON.match(rest) or letter not in "AI"
     is_its_text = normalised_text(rest) == normalised_text(options.get(letter, "\0"))
     return _known(letter, options) if is_label or is_its_text else None
+
+
+def _alone(line: str, options: Mapping[str, str]) -> str | None:
+    match = _ALONE.fullmatch(line)
+    return _known(match["letter"], options) if match else None
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:

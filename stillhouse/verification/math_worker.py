@@ -22,7 +22,7 @@ _NAMED: Final = re.compile(r"([A-Za-z](?:_\w)?(?:\([a-z]\))?)\s*(?:=(?!=)|\\in(?
 _DOTS: Final = re.compile(r"\\[lc]?dots|\.\.\.|\u2026")
 # What the parser misreads without a word: bases, digits side by side, letters of a word as a product, degrees.
 _MISREAD: Final = re.compile(
-    r"\d\s*_|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|\\(?:circ|text|mathrm|mod|pmod|equiv|ldots|approx)(?![a-z])|[?'|\u00b0]"
+    r"\d\s*_|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|\\(?:circ|text|mathrm|mod|pmod|equiv|ldots|approx)(?![a-z])|[?'\u00b0]"
 )
 _OPEN: Final = {"(": ")", "[": "]", "\u2983": "\u2984"}
 
@@ -44,9 +44,11 @@ def compare(request: JsonObject) -> JsonObject:
     """Return whether `answer` equals `expected`; None and a note if that is not understood."""
     expected, answer = (_clean(request[key]) for key in ("expected", "answer"))
     named = [_NAMED.match(text) for text in (expected, answer)]
-    if named[0] is None or named[1] is None or named[0][1] == named[1][1]:
-        # The name of what is asked for is often left out.
-        expected, answer = (text[name.end() :] if name else text for name, text in zip(named, (expected, answer), strict=True))
+    # The name of what is asked for is often left out: of `x = 5`, not of `x = y = 5` or where the other is an equation.
+    one = max(expected.count("="), answer.count("=")) <= 1
+    if one and (named[0] is None) <= ("=" not in expected) and (named[1] is None) <= ("=" not in answer):
+        if named[0] is None or named[1] is None or named[0][1] == named[1][1]:
+            expected, answer = (re.sub(_NAMED, "", text, count=1) for text in (expected, answer))
     try:
         wanted = _read(expected)
     except NotUnderstood as error:
@@ -61,13 +63,22 @@ def _clean(text: str) -> str:
     text = _FUNCTIONS.sub(r"\\\1", _LOOKS.sub(" ", text).replace("**", "^")).strip()
     text = re.sub(r"\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b", ",", text)
     text = re.sub(r",\s*,", ",", text)
-    if re.search(r"\\(?:sin|cos|tan)", text):
-        text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\u00b0", r"\\cdot\\frac{\\pi}{180}", text)
+    text = re.sub(r"([\d.]+|[a-z])\s*(?:\^\s*\{?\s*\\circ\s*\}?|\u00b0)", r"(\1\\cdot\\frac{\\pi}{180})", text)
+    text = re.sub(r"\\(?:mathrm|text|mathbf)\s*\{\s*(\w)\s*\}", r"\1", text)
+    text = re.sub(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}", _repeating, text)
+    text = re.sub(r"\u221a\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}", re.sub(r"\\log_(\w)", r"\\log_{\1}", text))
     text = re.sub(r"\\[dtc]frac", r"\\frac", _ROOT.sub(r"\\sqrt{\1}", text))
+    text = re.sub(r"(\\frac\s*\{[^{}]*\})\s*(\w)", r"\1{\2}", re.sub(r"\\frac\s*(\w)\s*\{", r"\\frac{\1}{", text))
     text = re.sub(r"\\sqrt\s*(\w)", r"\\sqrt{\1}", re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text))
     text = re.sub(r"(?<![\w)\]}])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"(\1+\\frac{\2}{\3})", text)
     text = re.sub(r"(\d)[lr]?\{,\}(?=\d{3})", r"\1", text)
     return text.replace("\\{", "\u2983").replace("\\}", "\u2984").replace("\\lbrace", "\u2983").replace("\\rbrace", "\u2984")
+
+
+def _repeating(match: re.Match[str]) -> str:
+    whole, fixed, period = match.groups()
+    below = (10 ** len(period) - 1) * 10 ** len(fixed)
+    return f"\\frac{{{int(whole + fixed + period) - int(whole + fixed or 0)}}}{{{below}}}"
 
 
 def _read(text: str) -> Any:
@@ -77,6 +88,8 @@ def _read(text: str) -> Any:
         return _ELLIPSIS
     if NUMBER.fullmatch(plain_numbers(text).strip()):
         return _formula(text)
+    if text in ("\\emptyset", "\\varnothing"):
+        return _Collection("{}", ())
     unions = _split(text, "\\cup")
     if len(unions) > 1:
         return _Collection("\\cup", tuple(map(_read, unions)))
@@ -139,8 +152,8 @@ def _formula(text: str) -> Any:
     # The parser raises errors of many kinds.
     except Exception as error:
         raise NotUnderstood(text[:80]) from error
-    if any(len(letter) > 1 and letter not in GREEK_LETTER_MAP.values() for letter in letters):
-        # The parser takes any unknown command for a symbol.
+    if read.has(sympy.zoo, sympy.nan) or any(len(letter) > 1 and letter not in GREEK_LETTER_MAP.values() for letter in letters):
+        # Division by zero; the parser takes any unknown command for a symbol.
         raise NotUnderstood(text[:80])
     if isinstance(read, sympy.FiniteSet):
         return _Collection("{}", tuple(read.args))
@@ -151,6 +164,10 @@ def _same(answer: Any, expected: Any) -> bool:
     """Return whether two formulas or collections are equal; raises NotUnderstood where that is not known."""
     import sympy
 
+    if isinstance(answer, sympy.Eq) != isinstance(expected, sympy.Eq):
+        answer, expected = (
+            value.rhs if isinstance(value, sympy.Eq) and value.lhs.is_Symbol else value for value in (answer, expected)
+        )
     if isinstance(answer, _Collection) and isinstance(expected, _Collection):
         return _same_elements(answer, expected)
     if isinstance(answer, _Collection) or isinstance(expected, _Collection):
@@ -231,7 +248,7 @@ def _same_functions(left: Any, right: Any) -> bool:
     import sympy
 
     difference = left - right
-    points = [{symbol: sympy.Rational(7 + 4 * i + 2 * k, 5 + 2 * i) for i, symbol in enumerate(sorted(difference.free_symbols, key=str))} for k in range(3)]
+    points = [{symbol: sympy.Rational((-1) ** (k * (i + 1)) * (7 + 4 * i + 2 * k), 5 + 2 * i) for i, symbol in enumerate(sorted(difference.free_symbols, key=str))} for k in range(3)]
     values = [sympy.N(difference.subs(point), _DIGITS, maxn=500) for point in points]
     if any(value.is_number and value.is_finite and abs(value) > sympy.Float(10) ** -(_DIGITS // 2) for value in values):
         return False

@@ -15,13 +15,13 @@ TIMEOUT_S: Final = 10.0
 """Seconds one comparison may take. Most take a few milliseconds."""
 
 _WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
-_NOISE: Final = re.compile(r"\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])|[.,]\Z")
+_NOISE: Final = re.compile(r"(?<!,)\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])|[.,]\Z")
 _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Words of a language, or more than one line: no bare formula.
 _PROSE: Final = re.compile(
     r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b", re.IGNORECASE
 )
-_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z -]{2,}")
+_WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
 _JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
 _UNIT: Final = re.compile(
     r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
@@ -39,12 +39,13 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """
     expected, text = (bare(part) for part in (expected_answer(expected_text(metadata)), read_answer(answer).text))
     compared = _formula(text)
-    if _plain(compared) == _plain(expected) or normalised_text(text) == normalised_text(expected):
+    is_worded = _WORDS.fullmatch(expected) is not None
+    if _plain(compared) == _plain(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
         return VerificationResult(True, compared=compared)
     if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
         in_words = IN_WORDS.search(compared) or _MATHS_IN_WORDS.search(compared)
         return VerificationResult(None if in_words else False, "the answer holds no formula", compared)
-    if _WORDS.fullmatch(compared) and _WORDS.fullmatch(expected):
+    if is_worded and _WORDS.fullmatch(compared):
         return VerificationResult(False, compared=compared)
     verified, note = _compared(_formula(expected), compared)
     return VerificationResult(verified, note, compared)
@@ -101,7 +102,8 @@ def _formula(text: str) -> str:
 
 def _without_unit(text: str) -> tuple[str, str | None]:
     text = text.strip().removeprefix("\\$").removeprefix("$").rstrip()
-    text = re.sub(r"(?<![a-z])\s*(?:\^\s*\{?\s*\\circ\s*\}?|\u00b0)\s*\Z", "", text)
+    if not re.search(r"sin|cos|tan|cot", text):
+        text = re.sub(r"(?<![a-z])\s*(?:\^\s*\{?\s*\\circ\s*\}?|\u00b0)\s*\Z", "", text)
     unit = _UNIT.search(text)
     if unit is None or not unit.start():
         return text, None

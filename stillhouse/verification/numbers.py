@@ -45,16 +45,16 @@ _VULGAR: Final = re.compile(r"(\d?) ?([\u00bc-\u00be\u2150-\u215e])")
 _LATEX: Final = (
     (re.compile(r"\}?(?:\^|(?<=\d)\*\*(?=-?\d)) ?\{? ?([-+]?\d+) ?\}?"), r"^\1"),
     (re.compile(r" ?(?:\\(?:times|cdot|ast)(?![a-z])|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"), "*"),
-    (re.compile(r"\{,\}|\\[,;!:](?=\d{3})"), ","),
-    (re.compile(r"(\d?) ?\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1 \2\4/\3\5"),
+    (re.compile(r"\{,\}|,?\\[,;!:] ?(?=\d{3})"), ","),
+    (re.compile(r"(?<=\d) ?(?=\\[dtc]?frac)"), " "),
+    (re.compile(r"\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1\3/\2\4"),
     (re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm|mathbf|textbf) ?(?=\{)|\\(?=[%$])|[{}$]"), " "),
-    (re.compile(r"(?<![\w)\]] )(?<![\w)\]])- +(?=\d)"), "-"),
 )
 _OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) "
 _BEFORE: Final = re.compile(
     rf"(?:(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]|\d(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?|\d[ .]"
     r"|\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?|[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?"
-    r"|\\[lgn](?:eq?|t)|(?:\b(?:not|never|neither|nicht)\b|n't\b)[^.,;:]{0,12}) ?\Z",
+    r"|\\[lgn](?:eq?|t)|\+/?- ?|\\pm|(?:\A|[=(]) ?- |(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b|n't\b)[^.,;:]{0,12}) ?\Z",
     re.IGNORECASE,
 )
 _AFTER: Final = re.compile(
@@ -128,6 +128,9 @@ def same_number(
     """
     if actual == expected:
         return True
+    if actual.below == expected.below and tolerance is None and relative_tolerance is None:
+        if not (has_decimals(actual) or has_decimals(expected)):
+            return actual.above == expected.above
     with localcontext(_EXACT):
         unit = actual.below * expected.below
         left, right = actual.above * expected.below, expected.above * actual.below
@@ -136,8 +139,10 @@ def same_number(
             return difference <= max((relative_tolerance or 0) * larger, (tolerance or 0) * unit)
         if difference == 0 or not (has_decimals(actual) or has_decimals(expected)):
             return difference == 0
-        place = max(map(_last_place, (actual, expected)))
-        return difference <= RELATIVE_TOLERANCE * larger and difference < unit * place
+        place = max(map(_last_place, (actual, expected))) * unit
+        # Rounded, or cut off.
+        is_cut = abs(left if _last_place(actual) * unit == place else right) < larger
+        return difference <= RELATIVE_TOLERANCE * larger and (difference < place if is_cut else 2 * difference <= place)
 
 
 def has_decimals(number: Number) -> bool:

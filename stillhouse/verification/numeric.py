@@ -24,6 +24,9 @@ _ABOUT: Final = re.compile(r"\W*(?:(?:about|approximately|approx|around|roughly|
 _ASIDE: Final = re.compile(
     r"[.;!?](?=\s|\Z)|\n|\s[(\[]|,?\s(?:because|since|as|so|which|where|given|for|with|from|weil|da|in\s\w)\b", re.IGNORECASE
 )
+_LETTERED: Final = re.compile(r"[kKMBT](?![A-Za-z])")
+"""Scales that are also units: `2.5M`."""
+_COMPOUND: Final = re.compile(r"\d ?[^\W\d_]{1,12}(?:,| and)? \d")
 _GLUED: Final = re.compile(r"(?!(?:st|nd|rd|th)\b)[A-Za-z]")
 _DIGIT: Final = re.compile(r"[\d\u00bc-\u00be\u2150-\u215e]")
 IN_WORDS: Final = re.compile(
@@ -80,7 +83,8 @@ def _answered(answer: Answer, expected_unit: str | None) -> _Quantity | None:
     text, matches = _numbers(answer, whole_text=expected_unit is not None)
     chosen: tuple[re.Match[str], str | None] | None = None
     for match in matches:
-        unit = unit_after(text, match.end()) if expected_unit or _GLUED.match(text, match.end()) else None
+        is_glued = _GLUED.match(text, match.end()) and not _LETTERED.match(text, match.end())
+        unit = unit_after(text, match.end()) if expected_unit or is_glued else None
         if expected_unit and unit and _converted(Number(Decimal(1)), unit, expected_unit):
             chosen = match, unit
             break
@@ -93,8 +97,10 @@ def _answered(answer: Answer, expected_unit: str | None) -> _Quantity | None:
         return None
     match, unit = chosen
     number = number_of(match)
-    if number is None or not is_one_number(text, match) or (unit is None and _GLUED.match(text, match.end())):
-        raise ValueError(f"not understood as one number: {text[max(match.start() - 24, 0) : match.end() + 24]!r}")
+    near = text[max(match.start() - 16, 0) : match.end() + 24]
+    is_part = (unit is None and _GLUED.match(text, match.end())) or (expected_unit and unit and _COMPOUND.search(near))
+    if number is None or is_part or not is_one_number(text, match):
+        raise ValueError(f"not understood as one number: {near!r}")
     written = f"{match[0].strip()} {unit or ''}".strip()
     if expected_unit is None or unit is None:
         return _Quantity(number, expected_unit, written)

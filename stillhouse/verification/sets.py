@@ -17,7 +17,7 @@ _Element = str | Number
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
 _AND: Final = re.compile(r"(?:[,;]\s*)?(?:\b(?:and|und|et|y|e)\b|&)\s+", re.IGNORECASE)
 _BULLET: Final = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
-_JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
+_JSON_LIST: Final = re.compile(r"(\[[^\[\]]*\])\W*\Z")
 
 
 def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -71,8 +71,8 @@ def _readings(text: str, expected: list[_Element]) -> Iterator[list[_Element]]:
     json_list = _json_list(text)
     if json_list is not None:
         yield _elements(json_list)
-    for written in _JSON_LIST.findall(text)[-1:]:
-        yield _elements(_json_list(written) or _split(written))
+    if written := _JSON_LIST.search(text):
+        yield _elements(_json_list(written[1]) or _split(written[1]))
     bullets = _BULLET.findall(text)
     if bullets:
         yield _elements(bullets)

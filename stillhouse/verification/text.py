@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import expected_answer, read_answer
+from stillhouse.verification.answers import bare, expected_answer, read_answer
 from stillhouse.verification.result import VerificationResult, expected_text
 
 _AROUND: Final = "\"'`*_"
@@ -31,7 +31,7 @@ def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
 def normalised(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """As `exact`, ignoring what `normalised_text` leaves out."""
     expected = expected_text(metadata)
-    text = read_answer(answer).text
+    text = bare(read_answer(answer).text)
     is_same = normalised_text(text) == _expected(expected) or normalised_text(answer) == normalised_text(expected)
     return VerificationResult(is_same, compared=text)
 
