@@ -53,6 +53,8 @@ _NAME: Final = (
     r"(?:[ \t](?:finale?|correcte|correcta|correta|corretta|الصحيحة|النهائية))?"
 )
 _WORD: Final = re.compile("|".join(_WORDS))
+_MAX_NAMES: Final = 32
+"""Most mentions of an answer looked at, from the last one backwards."""
 _NAME_CHARS: Final = 80
 """Most characters before a name, and half of those behind it."""
 _LABEL: Final = re.compile(
@@ -105,7 +107,7 @@ def without_thinking(text: str) -> str:
 def read_answer(text: str) -> Answer:
     """Return the final answer of a text without thinking, by the order of evidence above."""
     folded = text.lower()
-    names = [name.start() for name in _WORD.finditer(folded)]
+    names = [name.start() for name in deque(_WORD.finditer(folded), maxlen=_MAX_NAMES)]
     label = _last_named(_LABEL, text, names)
     marks = [Answer(bare(_after(text, label.end())), label.start(), "mark")] if label else []
     if "<answer>" in folded:

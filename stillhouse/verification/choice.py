@@ -24,7 +24,9 @@ _CHOSEN: Final = re.compile(
     rf"(?i:\b(?:choose|pick|select|(?:correct|right|best)\s+(?:option|choice|one)\s+is)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
     r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
-_LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL)
+_LEADING: Final = re.compile(
+    rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL
+)
 _SEVERAL: Final = re.compile(
     r"\W*(?:(?i:options?|choices?)\s+)?[A-Z]\W*(?:[,/&+]|\b(?:and|or|und|oder|et|ou|y|o|e)\b)\W*[A-Z](?:\W*\Z|\W+[A-Z]\b)"
 )
@@ -120,7 +122,9 @@ def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str 
         return None
     written, texts = normalised_text(text), {letter: normalised_text(option) for letter, option in options.items()}
     matching = [
-        letter for letter, option in texts.items() if (written == option if exact else whole_words(option).search(written))
+        letter
+        for letter, option in texts.items()
+        if (written == option if exact else whole_words(option).search(written))
     ]
     return matching[0] if len(matching) == 1 else None
 

@@ -15,7 +15,9 @@ _MAX_CHARS: Final = 2000
 """Longest formula read; the parser takes seconds for longer ones."""
 _DIGITS: Final = 60
 """Digits to which two constants are computed; those that differ are different."""
-_FUNCTIONS: Final = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|infty|cdot|sqrt)(?![A-Za-z])")
+_FUNCTIONS: Final = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|infty|cdot|sqrt)(?![A-Za-z])"
+)
 _ROOT: Final = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _LOOKS: Final = re.compile(r"\\(?:left|right|[bB]ig[glr]*|displaystyle)(?![a-z])|\\[,;:! ]|\\(?=%)")
 _NAMED: Final = re.compile(r"([A-Za-z](?:_\w)?(?:\([a-z]\))?)\s*(?:=(?!=)|\\in(?![a-z]))\s*")
@@ -72,7 +74,12 @@ def _clean(text: str) -> str:
     text = re.sub(r"\\sqrt\s*(\w)", r"\\sqrt{\1}", re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text))
     text = re.sub(r"(?<![\w)\]}])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"(\1+\\frac{\2}{\3})", text)
     text = re.sub(r"(\d)[lr]?\{,\}(?=\d{3})", r"\1", text)
-    return text.replace("\\{", "\u2983").replace("\\}", "\u2984").replace("\\lbrace", "\u2983").replace("\\rbrace", "\u2984")
+    return (
+        text.replace("\\{", "\u2983")
+        .replace("\\}", "\u2984")
+        .replace("\\lbrace", "\u2983")
+        .replace("\\rbrace", "\u2984")
+    )
 
 
 def _repeating(match: re.Match[str]) -> str:
@@ -84,6 +91,8 @@ def _repeating(match: re.Match[str]) -> str:
 def _read(text: str) -> Any:
     """Return a formula as sympy has it, collections as `_Collection`; raises NotUnderstood."""
     text = text.strip()
+    if len(text) > _MAX_CHARS:
+        raise NotUnderstood(f"{len(text)} characters")
     if _DOTS.fullmatch(text):
         return _ELLIPSIS
     if NUMBER.fullmatch(plain_numbers(text).strip()):
@@ -122,7 +131,9 @@ def _split(text: str, separator: str) -> list[str]:
     """Return the parts between the separators outside of brackets; a comma between thousands is none."""
     depths, parts, start = _depths(text), [], 0
     for found in re.finditer(re.escape(separator), text):
-        thousands = separator == "," and re.match(r"(?<=\d),\d{3}(?!\d)", text[max(found.start() - 1, 0) :][1:]) is not None
+        thousands = (
+            separator == "," and re.match(r"(?<=\d),\d{3}(?!\d)", text[max(found.start() - 1, 0) :][1:]) is not None
+        )
         if depths[found.start()] == 0 and not thousands:
             parts.append(text[start : found.start()])
             start = found.end()
@@ -137,7 +148,7 @@ def _formula(text: str) -> Any:
     number = NUMBER.fullmatch(plain_numbers(text).strip())
     if number and (value := number_of(number)):
         return value
-    if not text or len(text) > _MAX_CHARS or text.count("{") != text.count("}") or _MISREAD.search(text):
+    if not text or text.count("{") != text.count("}") or _MISREAD.search(text):
         raise NotUnderstood(text[:80])
     try:
         latex = text.replace("\u2983", "\\{").replace("\u2984", "\\}")
@@ -152,7 +163,9 @@ def _formula(text: str) -> Any:
     # The parser raises errors of many kinds.
     except Exception as error:
         raise NotUnderstood(text[:80]) from error
-    if read.has(sympy.zoo, sympy.nan) or any(len(letter) > 1 and letter not in GREEK_LETTER_MAP.values() for letter in letters):
+    if read.has(sympy.zoo, sympy.nan) or any(
+        len(letter) > 1 and letter not in GREEK_LETTER_MAP.values() for letter in letters
+    ):
         # Division by zero; the parser takes any unknown command for a symbol.
         raise NotUnderstood(text[:80])
     if isinstance(read, sympy.FiniteSet):
@@ -186,7 +199,12 @@ def _same(answer: Any, expected: Any) -> bool:
 
 def _same_elements(answer: _Collection, expected: _Collection) -> bool:
     if answer.brackets != expected.brackets:
-        if len(answer.elements) == len(expected.elements) and {answer.brackets, expected.brackets} <= {"()", "[)", "(]", "[]"}:
+        if len(answer.elements) == len(expected.elements) and {answer.brackets, expected.brackets} <= {
+            "()",
+            "[)",
+            "(]",
+            "[]",
+        }:
             return False
         raise NotUnderstood("collections of different kinds")
     given, wanted = list(answer.elements), list(expected.elements)
@@ -223,14 +241,18 @@ def _same_values(answer: Any, expected: Any) -> bool:
     if not (a.is_finite and b.is_finite) or (left.is_Rational and right.is_Rational):
         # A number that was computed may stand for one with decimals.
         numbers = [
-            value if isinstance(value, Number) else Number(Decimal(exact.p), Decimal(exact.q)) if exact.is_Rational else None
+            value
+            if isinstance(value, Number)
+            else Number(Decimal(exact.p), Decimal(exact.q))
+            if exact.is_Rational
+            else None
             for value, exact in ((answer, left), (expected, right))
         ]
         return None not in numbers and same_number(numbers[0], numbers[1])
     written = next((value for value in (answer, expected) if isinstance(value, Number) and has_decimals(value)), None)
     if written is not None and a.is_real and b.is_real:
         return same_number(Number(Decimal(str(b if written is answer else a))), written)
-    if abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)):
+    if _differ(a, b):
         return False
     return _known(sympy.simplify(left - right).is_zero)
 
@@ -247,12 +269,21 @@ def _exactly(value: Any) -> Any:
 def _same_functions(left: Any, right: Any) -> bool:
     import sympy
 
-    difference = left - right
-    points = [{symbol: sympy.Rational((-1) ** (k * (i + 1)) * (7 + 4 * i + 2 * k), 5 + 2 * i) for i, symbol in enumerate(sorted(difference.free_symbols, key=str))} for k in range(3)]
-    values = [sympy.N(difference.subs(point), _DIGITS, maxn=500) for point in points]
-    if any(value.is_number and value.is_finite and abs(value) > sympy.Float(10) ** -(_DIGITS // 2) for value in values):
-        return False
-    return _known(sympy.simplify(difference).is_zero or difference.equals(0))
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    for sign in (1, -1):
+        point = {symbol: sign * sympy.Rational(7 + 4 * index, 5 + 2 * index) for index, symbol in enumerate(symbols)}
+        a, b = (sympy.N(side.subs(point), _DIGITS) for side in (left, right))
+        # Roots of negative numbers are no evidence.
+        is_plain = (a.is_real and b.is_real) or (sign > 0 and a.is_finite and b.is_finite)
+        if is_plain and _differ(a, b):
+            return False
+    return _known(sympy.simplify(left - right).is_zero or (left - right).equals(0))
+
+
+def _differ(a: Any, b: Any) -> bool:
+    import sympy
+
+    return bool(abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)))
 
 
 def _known(is_zero: bool | None) -> bool:

@@ -19,7 +19,8 @@ _NOISE: Final = re.compile(r"(?<!,)\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)
 _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Words of a language, or more than one line: no bare formula.
 _PROSE: Final = re.compile(
-    r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b", re.IGNORECASE
+    r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b",
+    re.IGNORECASE,
 )
 _WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
 _JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")

@@ -44,7 +44,10 @@ _SUPERSCRIPT: Final = re.compile(r"(?<=\d)[\u207a\u207b]?[\u2070\u00b9\u00b2\u00
 _VULGAR: Final = re.compile(r"(\d?) ?([\u00bc-\u00be\u2150-\u215e])")
 _LATEX: Final = (
     (re.compile(r"\}?(?:\^|(?<=\d)\*\*(?=-?\d)) ?\{? ?([-+]?\d+) ?\}?"), r"^\1"),
-    (re.compile(r" ?(?:\\(?:times|cdot|ast)(?![a-z])|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"), "*"),
+    (
+        re.compile(r" ?(?:\\(?:times|cdot|ast)(?![a-z])|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"),
+        "*",
+    ),
     (re.compile(r"\{,\}|,?\\[,;!:] ?(?=\d{3})"), ","),
     (re.compile(r"(?<=\d) ?(?=\\[dtc]?frac)"), " "),
     (re.compile(r"\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1\3/\2\4"),
@@ -76,7 +79,9 @@ def plain_numbers(text: str) -> str:
     r"""Return `text` with its numbers in ASCII and without LaTeX: `*10^5` for `\times 10^{5}`, `1 3/4` for `1\frac34`."""
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda power: "^" + unicodedata.normalize("NFKC", power[0]), text)
-        text = _VULGAR.sub(lambda half: f"{half[1]} {unicodedata.normalize('NFKC', half[2])}", text).replace("\u2044", "/")
+        text = _VULGAR.sub(lambda half: f"{half[1]} {unicodedata.normalize('NFKC', half[2])}", text).replace(
+            "\u2044", "/"
+        )
         text = plain(text)
     elif not _SPECIAL.search(text):
         return text

@@ -19,10 +19,13 @@ _EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)(
 _MAX_CHARS: Final = 80
 # Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
 _PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
-_ABOUT: Final = re.compile(r"\W*(?:(?:about|approximately|approx|around|roughly|exactly|only|USD|EUR|Rs)\b\W*)?", re.IGNORECASE)
+_ABOUT: Final = re.compile(
+    r"\W*(?:(?:about|approximately|approx|around|roughly|exactly|only|USD|EUR|Rs)\b\W*)?", re.IGNORECASE
+)
 # What follows the number of a final answer: another sentence, a note in brackets, a reason, a place.
 _ASIDE: Final = re.compile(
-    r"[.;!?](?=\s|\Z)|\n|\s[(\[]|,?\s(?:because|since|as|so|which|where|given|for|with|from|weil|da|in\s\w)\b", re.IGNORECASE
+    r"[.;!?](?=\s|\Z)|\n|\s[(\[]|,?\s(?:because|since|as|so|which|where|given|for|with|from|weil|da|in\s\w)\b",
+    re.IGNORECASE,
 )
 _LETTERED: Final = re.compile(r"[kKMBT](?![A-Za-z])")
 """Scales that are also units: `2.5M`."""

@@ -73,9 +73,28 @@ MARKS = {
     ],
     "a heading behind a mark": [("Answer: D\n\n#### Why the others fail", "D"), ("Answer: 5\n#### 6", "6")],
     "languages": [
-        *((f"{label} C", "C") for label in ("Antwort:", "R\u00e9ponse :", "Respuesta correcta:", "Resposta:", "Risposta:")),
-        *((f"{label} C", "C") for label in ("\u041e\u0442\u0432\u0435\u0442:", "\u7b54\u6848\uff1a", "\u7b54\u3048\uff1a", "\uc815\ub2f5:")),
-        *((f"{label} C", "C") for label in ("\u0627\u0644\u0625\u062c\u0627\u0628\u0629:", "\u0909\u0924\u094d\u0924\u0930:", "Answer\uff1a", "Antwoord:")),
+        *(
+            (f"{label} C", "C")
+            for label in ("Antwort:", "R\u00e9ponse :", "Respuesta correcta:", "Resposta:", "Risposta:")
+        ),
+        *(
+            (f"{label} C", "C")
+            for label in (
+                "\u041e\u0442\u0432\u0435\u0442:",
+                "\u7b54\u6848\uff1a",
+                "\u7b54\u3048\uff1a",
+                "\uc815\ub2f5:",
+            )
+        ),
+        *(
+            (f"{label} C", "C")
+            for label in (
+                "\u0627\u0644\u0625\u062c\u0627\u0628\u0629:",
+                "\u0909\u0924\u094d\u0924\u0930:",
+                "Answer\uff1a",
+                "Antwoord:",
+            )
+        ),
     ],
     "blocks": [
         ("**Answer:**\n1. red\n2. green\n\nDone.", "1. red\n2. green"),
@@ -132,9 +151,30 @@ def test_what_is_put_into_a_box_comes_out_of_it(answer: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("\\boxed{" * 14_000, "answer to " * 10_000, "#### x\n" * 14_000, "<answer>" * 12_000, "*" * 100_000, "9" * 100_000),
-        *("answer:" + "\n" * 100_000, '"answer":' + "[" * 100_000, "answer: $$" * 10_000, " " * 100_000, "\\boxed{x} and " * 8_000),
-        *("1 " * 50_000, "1/" * 50_000, "(A) " * 25_000, "- x\n" * 25_000, "-" * 100_000, "\\frac{1}{2}" * 9_000, "a. " * 30_000),
+        *(
+            "\\boxed{" * 14_000,
+            "answer to " * 10_000,
+            "#### x\n" * 14_000,
+            "<answer>" * 12_000,
+            "*" * 100_000,
+            "9" * 100_000,
+        ),
+        *(
+            "answer:" + "\n" * 100_000,
+            '"answer":' + "[" * 100_000,
+            "answer: $$" * 10_000,
+            " " * 100_000,
+            "\\boxed{x} and " * 8_000,
+        ),
+        *(
+            "1 " * 50_000,
+            "1/" * 50_000,
+            "(A) " * 25_000,
+            "- x\n" * 25_000,
+            "-" * 100_000,
+            "\\frac{1}{2}" * 9_000,
+            "a. " * 30_000,
+        ),
     ],
 )
 @pytest.mark.parametrize("verifier", ["normalised", "contains", "numeric", "choice", "list", "json"])

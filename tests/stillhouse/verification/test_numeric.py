@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -110,3 +111,40 @@ def test_a_number_equals_itself_in_any_unit_of_its_kind(find, number: Decimal) -
 @given(st.integers(min_value=0, max_value=10**12), st.integers(min_value=1, max_value=10**6))
 def test_whole_numbers_that_differ_are_never_equal(find, number: int, difference: int) -> None:
     assert find("numeric", f"{number + difference}", f"{number}").verified is False
+
+
+DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**12), max_value=10**12)
+FORMS: list[Callable[[Decimal], str]] = [
+    str,
+    "{:,}".format,
+    "\\boxed{{{}}}".format,
+    "Answer: {}".format,
+    "so the answer is **{:,}**.".format,
+    "#### {}".format,
+    lambda number: f"{number:,}".replace(",", "{,}"),
+    lambda number: str(number).replace("-", "\u2212"),
+    lambda number: f"${number.scaleb(-5):f} \\times 10^{{5}}$",
+    lambda number: f"{number.scaleb(7):f} \u00d7 10\u207b\u2077",
+    lambda number: f"{number.scaleb(-6):f} million",
+    lambda number: f"{number.scaleb(3):f}e-3",
+    lambda number: f"{number * 3} / 3",
+    lambda number: f"\\frac{{{number * 4}}}{{4}}",
+]
+
+
+@given(DECIMALS, st.sampled_from(FORMS))
+def test_a_number_equals_itself_in_each_spelling(find, number: Decimal, form: Callable[[Decimal], str]) -> None:
+    result = find("numeric", form(number), str(number))
+    assert result.verified is True, (form(number), result)
+
+
+@given(DECIMALS, st.sampled_from(FORMS), st.data())
+def test_a_number_changed_in_any_digit_is_never_right(
+    find, number: Decimal, form: Callable[[Decimal], str], data: st.DataObject
+) -> None:
+    digits = str(number)
+    place = data.draw(st.sampled_from([index for index, digit in enumerate(digits) if digit.isdigit()]))
+    digit = data.draw(st.sampled_from([other for other in "0123456789" if other != digits[place]]))
+    changed = Decimal(digits[:place] + digit + digits[place + 1 :])
+    assert find("numeric", form(changed), digits).verified is False
+    assert find("math", str(changed), digits).verified is False

@@ -70,7 +70,12 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
             Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
         ),
         (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
-        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json", None, "{}")),
+        (
+            reply("{}"),
+            StopReason.ANSWERED,
+            prompt(None, "json", answer_schema=OBJECT),
+            Verdict(True, "json", None, "{}"),
+        ),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
