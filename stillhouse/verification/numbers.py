@@ -15,17 +15,9 @@ _WHOLE_TOLERANCE: Final = Decimal("1e-3")
 _EXACT: Final = Context(prec=50_000)
 _MAX_DIGITS: Final = 10_000
 
-_SCALES: Final = {
-    "dozen": 12,
-    "hundred": 10**2,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "\u5343": 10**3,
-    "\u4e07": 10**4,
-    "\u4ebf": 10**8,
-}
+_SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12} | {
+    "\u5343": 10**3, "\u4e07": 10**4, "\u4ebf": 10**8,
+}  # fmt: skip
 # Separators stand before three digits, in India also before two; spaces only in larger numbers.
 _DIGITS: Final = (
     r"(?:\d{1,3}(?:,\d\d\d?){0,9},\d{3}(?!\d)|\d{1,3}(?:[,_'\u00a0\u202f\u2009]\d{3})+(?!\d)"
@@ -44,10 +36,7 @@ _SUPERSCRIPT: Final = re.compile(r"(?<=\d)[\u207a\u207b]?[\u2070\u00b9\u00b2\u00
 _VULGAR: Final = re.compile(r"(\d?) ?([\u00bc-\u00be\u2150-\u215e])")
 _LATEX: Final = (
     (re.compile(r"\}?(?:\^|(?<=\d)\*\*(?=-?\d)) ?\{? ?([-+]?\d+) ?\}?"), r"^\1"),
-    (
-        re.compile(r" ?(?:\\(?:times|cdot|ast)(?![a-z])|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"),
-        "*",
-    ),
+    (re.compile(r" ?(?:\\(?:times|cdot|ast)|[\u00d7\u00b7\u22c5\u2217*]|(?<=\d) ?[xX](?= ?10\b)) ?(?=\d)"), "*"),
     (re.compile(r"\{,\}|,?\\[,;!:] ?(?=\d{3})"), ","),
     (re.compile(r"(?<=\d) ?(?=\\[dtc]?frac)"), " "),
     (re.compile(r"\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1\3/\2\4"),
@@ -57,7 +46,8 @@ _OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) "
 _BEFORE: Final = re.compile(
     rf"(?:(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]|\d(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?|\d[ .]"
     r"|\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?|[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?"
-    r"|\\[lgn](?:eq?|t)|\+/?- ?|\\pm|(?:\A|[=(]) ?- |(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b|n't\b)[^.,;:]{0,12}) ?\Z",
+    r"|\\[lgn](?:eq?|t)|\+/?- ?|\\pm|(?:\A|[=(]) ?- |(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b"
+    r"|n't\b)[^.,;:]{0,12}) ?\Z",
     re.IGNORECASE,
 )
 _AFTER: Final = re.compile(
@@ -92,35 +82,33 @@ def plain_numbers(text: str) -> str:
 
 def number_of(match: re.Match[str]) -> Number | None:
     """Return the value of a match of `NUMBER`; None if it has none, as `1/0`, or too many digits."""
-    digits = re.sub(r"[^\d.]", "", match["above"])
+    sign, whole, written, exponent, ten, power, divisor, scale, percent = match.groups()
+    digits = written if written.isdigit() else re.sub(r"[^\d.]", "", written)
     if len(match[0]) > _MAX_DIGITS:
         return Number(Decimal(digits)) if digits == match[0] else None
-    above = Decimal(f"{digits}e{int(match['exponent'] or match['ten'] or 0)}")
-    below = Decimal(match["below"] or 1)
-    with localcontext(_EXACT):
-        if match["whole"]:
-            above += Decimal(match["whole"]) * below
-        if match["power"]:
-            power = int(match["power"])
-            if len(digits) * abs(power) > _MAX_DIGITS:
+    above, below = Decimal(f"{sign or ''}{digits}e{int(exponent or ten or 0)}"), Decimal(1)
+    if whole or power or divisor or scale:
+        with localcontext(_EXACT):
+            if power:
+                if len(digits) * abs(int(power)) > _MAX_DIGITS:
+                    return None
+                above = (abs(above) ** abs(int(power))).copy_sign(above)
+                above, below = (above, below) if int(power) >= 0 else (below.copy_sign(above), abs(above))
+            below = Decimal(divisor) if divisor else below
+            if not below:
                 return None
-            above **= abs(power)
-            above, below = (above, below) if power >= 0 else (Decimal(1), above)
-        if not below:
-            return None
-        if match["scale"]:
-            above *= math.prod(_SCALES[scale] for scale in _SCALE.findall(match["scale"].lower()))
-        if match["sign"] == "-":
-            above = -above
-        if below != 1 and not above % below:
-            above, below = above // below, Decimal(1)
-    return Number(above, below, match["percent"] is not None)
+            above += (Decimal(whole or 0) * below).copy_sign(above)
+            above *= math.prod(_SCALES[name] for name in _SCALE.findall((scale or "").lower()))
+            if below != 1 and not above % below:
+                above, below = above // below, Decimal(1)
+    return Number(above, below, percent is not None)
 
 
 def is_one_number(text: str, match: re.Match[str]) -> bool:
     """Return whether a match of `NUMBER` is no operand, element, bound, or ruled out."""
     start, end = match.span()
-    return not _BEFORE.search(text[max(start - 24, 0) : start]) and not _AFTER.match(text[end : end + 24])
+    is_free_before = start == 0 or not _BEFORE.search(text[max(start - 24, 0) : start])
+    return is_free_before and (end == len(text) or not _AFTER.match(text[end : end + 24]))
 
 
 def same_number(
