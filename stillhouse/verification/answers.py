@@ -58,13 +58,14 @@ _MAX_NAMES: Final = 32
 _NAME_CHARS: Final = 80
 """Most characters before a name, and half of those behind it."""
 _LABEL: Final = re.compile(
-    rf"(?:(?P<line>^[ \t>*_#\-]*)|(?<=[.!?;:,)。！？；，、])[ \t*_]{{0,4}}|\bfinal[ \t]){_NAME}"
-    r"[ \t]?[*_]{0,3}[ \t]?(?(line)(?:[:：=]|\n)|[:：=])(?:[*_]{1,3}(?=\s))?[\s*]*(?=[^\s*])",
+    rf"(?:(?P<line>^[ \t>*_#\-]*)|(?<=[.!?;:,)\uff01\uff1f\uff1b\uff0c\u3001\u3002])[ \t*_]{{0,4}}|\bfinal[ \t]){_NAME}"
+    r"[ \t]?[*_]{0,3}[ \t]?(?(line)(?:[:\uff1a=]|\n)|[:\uff1a=])(?:[*_]{1,3}(?=\s))?[\s*]*(?=[^\s*])",
     re.MULTILINE | re.IGNORECASE,
 )
 _SAID: Final = re.compile(
     rf"{_NAME}(?:[ \t]+(?:to|for)[ \t][^\n.]{{0,80}}?)?"
-    r"(?:[ \t]+(?:is|ist|lautet|est|es|é|è|هي|هو)\b|[ \t]?(?:是|为|為|は|은|는))[ \t]?[:：]?\s{0,9}(?=\S)",
+    r"(?:[ \t]+(?:is|(?:must|should|has[ \t]to)[ \t]be|ist|lautet|est|es|é|è|هي|هو)\b"
+    r"|[ \t]?(?:是|为|為|は|은|는))[ \t]?[:\uff1a]?\s{0,9}(?=\S)",
     re.IGNORECASE,
 )
 

@@ -21,8 +21,9 @@ _SET_APART: Final = re.compile(
 )
 _NAMED_LETTER: Final = re.compile(rf"(?i:\b{_NAMED})(?P<letter>[A-Z])\b(?!['\u2019])")
 _CHOSEN: Final = re.compile(
-    rf"(?i:\b(?:choose|pick|select|(?:correct|right|best)\s+(?:option|choice|one)\s+is)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
-    r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    rf"(?i:\b(?:choose|pick|select|go(?:ing)? with|(?:correct|right|best) (?:option|choice|one) is)\s+(?:{_NAMED})?)"
+    r"\W*(?P<after>[A-Z])\b(?!['\u2019])"
+    r"|(?i:\bit(?:['\u2019]| i)s) (?P<it>[A-Z])(?=[.,;!*)]|\Z)|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
 _LEADING: Final = re.compile(
     rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL
@@ -30,9 +31,11 @@ _LEADING: Final = re.compile(
 _SEVERAL: Final = re.compile(
     r"\W*(?:(?i:options?|choices?)\s+)?[A-Z]\W*(?:[,/&+]|\b(?:and|or|und|oder|et|ou|y|o|e)\b)\W*[A-Z](?:\W*\Z|\W+[A-Z]\b)"
 )
+_SENTENCE: Final = re.compile(r"\n|(?<=[.?!;])\s")
 _ALONE: Final = re.compile(rf"\W*(?:(?i:{_NAMED}))?(?P<letter>[A-Za-z])\W*")
 _RULED_OUT: Final = re.compile(
-    rf"(?i:\b(?:not|neither|nor|eliminat\w+|rul\w+ out|reject\w*|exclud\w+)|n't)\W+(?:(?i:be|{_NAMED})\s*)?\W*(?P<after>[A-Z])\b"
+    rf"(?i:\b(?:not|neither|nor|eliminat\w+|rul\w+ out|reject\w*|exclud\w+)|n't)\W+(?:(?i:be|{_NAMED})\s*)?\W*"
+    r"(?P<after>[A-Z])\b"
     r"|\b(?P<before>[A-Z])[)*\]]*\s+(?:is|was)\s+(?:wrong|incorrect|false|out|not|tempting)\b"
 )
 _NEGATED: Final = re.compile(r"\b(?:not|neither|none|never|nicht|weder|pas|no|non)\b|n't|不", re.IGNORECASE)
@@ -71,12 +74,12 @@ def _chosen(answer: Answer, options: Mapping[str, str]) -> str | None:
     if answer.kind == "whole":
         # What is ruled out is no choice: without its letter.
         text = _RULED_OUT.sub(" ", text)
-        lines = text.strip().splitlines() or [""]
+        sentences = _SENTENCE.split(text.strip())
         letter = (
             exactly
             or _last_letter(text, (_CHOSEN,), options)
-            or _alone(lines[-1], options)
-            or _alone(lines[0], options)
+            or _alone(sentences[-1], options)
+            or _alone(sentences[0], options)
             or _last_letter(text, (_SET_APART, _NAMED_LETTER), options)
             or _leading_letter(text, options)
         )

@@ -104,7 +104,7 @@ def _same_values(answer: Any, expected: Any) -> bool:
         point = {symbol: sign * sympy.Rational(7 + 4 * index, 5 + 2 * index) for index, symbol in enumerate(symbols)}
         a, b = (sympy.N(side.subs(point), _DIGITS) for side in (left, right))
         # Roots of negative numbers are no evidence against an equation.
-        if not (a.is_real and b.is_real or sign > 0 and a.is_finite and b.is_finite):
+        if not (a.is_real and b.is_real) and not (sign > 0 and a.is_finite and b.is_finite):
             continue
         written = next((number for number in numbers if number and has_decimals(number)), None)
         if written and not symbols and a.is_real and b.is_real:

@@ -22,24 +22,30 @@ _PROSE: Final = re.compile(
     r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b",
     re.IGNORECASE,
 )
+_LETTER: Final = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 _WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
 _JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
 _UNIT: Final = re.compile(
-    r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
+    r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?"
+    r"|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
 )
 _BASED: Final = re.compile(r"\(?([0-9][0-9A-Za-z]*)\)?_\{?(\d{1,2})\}?")
 _MATHS_IN_WORDS: Final = re.compile(r"\b(?:plus|minus|times|over|squared|cubed|root|pi|infinity)\b", re.IGNORECASE)
 
 
 def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    r"""Return right if the answer is mathematically equal to the expected one, in LaTeX or plain: `\frac12`, `1/2`, `0.5`.
+    r"""Return right if the answer is mathematically equal to the expected one: `\frac12`, `1/2`, `0.5`.
 
     Of prose the last formula counts, else the last number. Units are ignored unless both answers have one. Whole
-    numbers, fractions, powers, roots and numbers of one base are compared exactly, decimals as by `same_number`. What is
-    not understood is unverified unless the texts are equal, as is an answer that takes more than `TIMEOUT_S`.
+    numbers, fractions, powers, roots and numbers of one base are compared exactly, decimals as by `same_number`. What
+    is not understood is unverified unless the texts are equal, as is an answer that takes more than `TIMEOUT_S`.
     """
     expected, text = (bare(part) for part in (expected_answer(expected_text(metadata)), read_answer(answer).text))
     compared = _formula(text)
+    sides = compared.rpartition("=")
+    if sides[1] and "=" not in expected and not _LETTER.search(sides[0]):
+        # A calculation.
+        compared = sides[2].strip()
     is_worded = _WORDS.fullmatch(expected) is not None
     if _plain(compared) == _plain(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
         return VerificationResult(True, compared=compared)

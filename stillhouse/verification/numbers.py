@@ -1,4 +1,4 @@
-r"""Numbers as people write them: `1,234.5`, `1 3/4`, `\frac{-2}{3}`, `1.2 \times 10^5`, `2^{10}`, `2.5 million`, `50%`."""
+r"""Numbers as people write them: `1,234.5`, `1 3/4`, `\frac{-2}{3}`, `1.2 \times 10^5`, `2.5 million`, `50%`."""
 
 import math
 import re
@@ -15,7 +15,8 @@ _WHOLE_TOLERANCE: Final = Decimal("1e-3")
 _EXACT: Final = Context(prec=50_000)
 _MAX_DIGITS: Final = 10_000
 
-_SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12} | {
+_SCALES: Final = {
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
     "\u5343": 10**3, "\u4e07": 10**4, "\u4ebf": 10**8,
 }  # fmt: skip
 # Separators stand before three digits, in India also before two; spaces only in larger numbers.
@@ -42,19 +43,29 @@ _LATEX: Final = (
     (re.compile(r"\\[dtc]?frac ?(?:(\d) ?(\d)|\{ ?([-+]?[\d.]+) ?\} ?\{ ?([\d.]+) ?\})"), r"\1\3/\2\4"),
     (re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm|mathbf|textbf) ?(?=\{)|\\(?=[%$])|[{}$]"), " "),
 )
-_OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) "
-_BEFORE: Final = re.compile(
-    rf"(?:(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]|\d(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?|\d[ .]"
-    r"|\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?|[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?"
-    r"|\\[lgn](?:eq?|t)|\+/?- ?|\\pm|(?:\A|[=(]) ?- |(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b"
-    r"|n't\b)[^.,;:]{0,12}) ?\Z",
-    re.IGNORECASE,
+_OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) (?:[A-Za-z] ?= ?)?"
+_UNIT: Final = r"(?: ?[^\W\d_]{1,12})?"
+# What shows that a number is only a part: before it,
+_BEFORE: Final = "|".join(
+    (
+        r"(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]",  # an operand and an operator, or an element,
+        rf"\d{_UNIT}{_OR}|\d[ .]",  # another number,
+        r"\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?",  # a function,
+        r"[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?|\\[lgn](?:eq?|t)",  # a relation,
+        r"\+/?- ?|\\pm|(?:\A|[=(]) ?- ",  # a sign apart from it,
+        r"(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b|n't\b)[^.,;:]{0,12}",  # a word;
+    )
 )
-_AFTER: Final = re.compile(
-    rf" ?[-+*/^_:\u00b1] ?(?:\d|[A-Za-z](?![A-Za-z])|\(|\\)|,? ?\d|\.\d|(?: ?[^\W\d_]{{1,12}})?{_OR}(?:[A-Za-z] ?= ?)?-?\d"
-    r"| ?(?:[\u03c0\u221a]|pi\b|sqrt|\\(?:pi|sqrt|log|ln|frac))",
-    re.IGNORECASE,
+# behind it an operator and an operand, another number, a function.
+_AFTER: Final = "|".join(
+    (
+        r" ?[-+*/^_:\u00b1] ?(?:\d|[A-Za-z](?![A-Za-z])|\(|\\)",
+        rf",? ?\d|\.\d|{_UNIT}{_OR}-?\d",
+        r" ?(?:[\u03c0\u221a]|pi\b|sqrt|\\(?:pi|sqrt|log|ln|frac))",
+    )
 )
+_PART_BEFORE: Final = re.compile(rf"(?:{_BEFORE}) ?\Z", re.IGNORECASE)
+_PART_AFTER: Final = re.compile(_AFTER, re.IGNORECASE)
 
 
 class Number(NamedTuple):
@@ -66,7 +77,7 @@ class Number(NamedTuple):
 
 
 def plain_numbers(text: str) -> str:
-    r"""Return `text` with its numbers in ASCII and without LaTeX: `*10^5` for `\times 10^{5}`, `1 3/4` for `1\frac34`."""
+    r"""Return `text` with its numbers in ASCII, without LaTeX: `*10^5` for `\times 10^{5}`, `1 3/4` for `1\frac34`."""
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda power: "^" + unicodedata.normalize("NFKC", power[0]), text)
         text = _VULGAR.sub(lambda half: f"{half[1]} {unicodedata.normalize('NFKC', half[2])}", text).replace(
@@ -107,8 +118,8 @@ def number_of(match: re.Match[str]) -> Number | None:
 def is_one_number(text: str, match: re.Match[str]) -> bool:
     """Return whether a match of `NUMBER` is no operand, element, bound, or ruled out."""
     start, end = match.span()
-    is_free_before = start == 0 or not _BEFORE.search(text[max(start - 24, 0) : start])
-    return is_free_before and (end == len(text) or not _AFTER.match(text[end : end + 24]))
+    is_free_before = start == 0 or not _PART_BEFORE.search(text[max(start - 24, 0) : start])
+    return is_free_before and (end == len(text) or not _PART_AFTER.match(text[end : end + 24]))
 
 
 def same_number(
@@ -121,14 +132,14 @@ def same_number(
     """
     if actual == expected:
         return True
-    if actual.below == expected.below and tolerance is None and relative_tolerance is None:
-        if not (has_decimals(actual) or has_decimals(expected)):
-            return actual.above == expected.above
+    is_default = tolerance is None and relative_tolerance is None
+    if is_default and actual.below == expected.below and not (has_decimals(actual) or has_decimals(expected)):
+        return actual.above == expected.above
     with localcontext(_EXACT):
         unit = actual.below * expected.below
         left, right = actual.above * expected.below, expected.above * actual.below
         difference, larger = abs(left - right), max(abs(left), abs(right))
-        if tolerance is not None or relative_tolerance is not None:
+        if not is_default:
             return difference <= max((relative_tolerance or 0) * larger, (tolerance or 0) * unit)
         if difference == 0 or not (has_decimals(actual) or has_decimals(expected)):
             return difference == 0
@@ -146,7 +157,7 @@ def has_decimals(number: Number) -> bool:
 def same_share(
     actual: Number, expected: Number, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
-    """As `same_number`; if one of the two is in percent, `25%` is `0.25` and, since the sign is often left out, `25`."""
+    """As `same_number`; `25%` is `0.25` and, since the sign is often left out, `25`."""
     if actual.percent != expected.percent:
         as_share = actual._replace(above=actual.above.scaleb(-2 if actual.percent else 2, _EXACT))
         if same_number(as_share, expected, tolerance, relative_tolerance):

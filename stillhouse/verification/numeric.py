@@ -27,6 +27,7 @@ _ASIDE: Final = re.compile(
     r"[.;!?](?=\s|\Z)|\n|\s[(\[]|,?\s(?:because|since|as|so|which|where|given|for|with|from|weil|da|in\s\w)\b",
     re.IGNORECASE,
 )
+_NOTE: Final = re.compile(r"[ \t]\([^()]{1,80}\)\W{0,3}\Z")
 _LETTERED: Final = re.compile(r"[kKMBT](?![A-Za-z])")
 """Scales that are also units: `2.5M`."""
 _COMPOUND: Final = re.compile(r"\d ?[^\W\d_]{1,12}(?:,| and)? \d")
@@ -112,11 +113,12 @@ def _answered(answer: Answer, expected_unit: str | None) -> _Quantity | None:
 
 
 def _numbers(answer: Answer, *, whole_text: bool) -> tuple[str, list[re.Match[str]]]:
-    """Return the text with the numbers that may count, the likeliest first: of a final answer, or the last of a text."""
+    """Return the text with the numbers that may count, the likeliest first; of a whole text, the last."""
     if answer.kind == "whole":
         for part in [answer.text] if whole_text else reversed(answer.text.splitlines()):
             if _DIGIT.search(part):
-                text = _plain_quantities(part)
+                before_note = _NOTE.sub("", part)
+                text = _plain_quantities(before_note if _DIGIT.search(before_note) else part)
                 return text, list(NUMBER.finditer(text))[: -_MAX_QUANTITIES - 1 : -1]
         return "", []
     text = _plain_quantities(answer.text)

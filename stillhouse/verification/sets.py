@@ -77,7 +77,7 @@ def _readings(text: str, expected: list[_Element]) -> Iterator[list[_Element]]:
     if bullets:
         yield _elements(bullets)
     last_line = text.rstrip().rpartition("\n")[2]
-    for part in (text, last_line.rpartition(":")[2]):
+    for part in (text, last_line.rpartition(":")[2], last_line.rpartition(" are ")[2]):
         yield _elements(_split(part))
         yield _elements(_split(_AND.sub(", ", part)))
     if all(isinstance(element, Number) for element in expected):

@@ -52,7 +52,8 @@ def contains(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 def normalised_text(text: str) -> str:
     """Return `text` without compatibility forms, typographic quotes and dashes, case, runs of white space, and outer
-    quotes, Markdown emphasis and full stop."""
+    quotes, Markdown emphasis and full stop.
+    """
     if not text.isascii():
         text = plain(unicodedata.normalize("NFKC", text))
     folded = " ".join(text.casefold().split())
@@ -79,8 +80,8 @@ def whole_words(text: str) -> re.Pattern[str]:
 def pattern(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Return right if the expected answer, a pattern of the package `regex`, is found in the answer.
 
-    `^` and `$` match the ends of the answer; flags are part of the pattern, as in `(?i)paris`. As in `contains`, what is
-    found only before the final answer is unverified.
+    `^` and `$` match the ends of the answer; flags are part of the pattern, as in `(?i)paris`. As in `contains`, what
+    is found only before the final answer is unverified.
     """
     import regex  # type: ignore[import-untyped]
 
