@@ -152,7 +152,7 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _last_named(pattern: re.Pattern[str], text: str, names: list[int]) -> re.Match[str] | None:
-    """The last match around one of the names, given by their positions: far quicker than a search of the whole text."""
+    """Return the last match around one of the names, by their positions: quicker than to search all of a text."""
     for name in reversed(names):
         for match in pattern.finditer(text, max(name - _NAME_CHARS, 0), name + 2 * _NAME_CHARS):
             if match.start() <= name < match.end():
@@ -165,13 +165,13 @@ def _line(text: str, start: int) -> str:
 
 
 def _after(text: str, start: int) -> str:
-    """The line that begins at `start`, or the whole of the list, fence or formula that begins there."""
+    """Return the line that begins at `start`, or the whole of the list, fence or formula that begins there."""
     block = _BLOCK.match(text, start)
     return block[block.lastgroup or 0] if block else _line(text, start)
 
 
 def _value(text: str, start: int) -> str:
-    """The JSON value at `start` as text, or the line there if it is none."""
+    """Return the JSON value at `start` as text, or the line there if it is none."""
     try:
         value, end = json.JSONDecoder().raw_decode(text, start)
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def _value(text: str, start: int) -> str:
 
 
 def _boxed(text: str, label: int | None) -> Iterator[Answer]:
-    """The box that closes last, with those that it is joined to; none if it is a step. Unclosed boxes are ignored."""
+    """Yield the box that closes last, with those that it is joined to, unless it is a step."""
     boxes: deque[tuple[int, int, int]] = deque(maxlen=9)
     opened: list[re.Match[str] | None] = []
     for brace in _BRACES.finditer(text):
@@ -206,7 +206,7 @@ def _boxed(text: str, label: int | None) -> Iterator[Answer]:
 
 
 def _tagged(text: str) -> Iterator[Answer]:
-    """The last closed `<answer>`."""
+    """Yield the last closed `<answer>`."""
     last, opened = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:

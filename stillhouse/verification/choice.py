@@ -23,7 +23,8 @@ _NAMED_LETTER: Final = re.compile(rf"(?i:\b{_NAMED})(?P<letter>[A-Z])\b(?!['\u20
 _CHOSEN: Final = re.compile(
     rf"(?i:\b(?:choose|pick|select|go(?:ing)? with|(?:correct|right|best) (?:option|choice|one) is)\s+(?:{_NAMED})?)"
     r"\W*(?P<after>[A-Z])\b(?!['\u2019])"
-    r"|(?i:\bit(?:['\u2019]| i)s) (?P<it>[A-Z])(?=[.,;!*)]|\Z)|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    r"|(?i:\bit(?:['\u2019]| i)s) (?P<it>[A-Z])(?=[.,;!*)]|\Z)"
+    r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
 _LEADING: Final = re.compile(
     rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL

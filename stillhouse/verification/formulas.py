@@ -99,7 +99,7 @@ def read_formula(text: str) -> Any:
 
 
 def _depths(text: str) -> list[int]:
-    """How many brackets are open behind each character."""
+    """Return how many brackets are open behind each character."""
     depth, depths = 0, []
     for character in text:
         depth += (character in "([{\u2983") - (character in ")]}\u2984")
@@ -108,7 +108,7 @@ def _depths(text: str) -> list[int]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts between the separators outside of brackets; a comma between thousands is none."""
+    """Return the parts between the separators outside of brackets; a comma between thousands is none."""
     parts, start = [], 0
     depths = _depths(text) if separator in text else []
     for found in re.finditer(re.escape(separator), text):

@@ -26,7 +26,7 @@ def compare(request: JsonObject) -> JsonObject:
 
 
 def _without_name(*texts: str) -> list[str]:
-    """Two formulas without the name of what was asked for, as in `x = 5`, which is often left out.
+    """Return two formulas without the name of what was asked for, as in `x = 5`, which is often left out.
 
     It stays where it may be a part of an equation, or where the two name different things.
     """
@@ -76,7 +76,7 @@ def _within(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def _same_sequences(given: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
-    """Sequences differ if they do before the dots; they are equal if they are written alike."""
+    """Return whether sequences are equal: not if they differ before the dots; so if they are written alike."""
     for value, other in zip(given, wanted, strict=False):
         if value is ELLIPSIS or other is ELLIPSIS:
             break
@@ -120,7 +120,7 @@ def _same_values(answer: Any, expected: Any) -> bool:
 
 
 def _number(value: Any) -> Number | None:
-    """A number, also one that was computed, without its percent sign."""
+    """Return a number, also one that was computed, without its percent sign; None if it is not rational."""
     if isinstance(value, Number):
         return Number(value.above, value.below * 100) if value.percent else value
     return Number(Decimal(value.p), Decimal(value.q)) if value.is_Rational else None

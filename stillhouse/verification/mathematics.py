@@ -79,7 +79,7 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
 
 
 def _same_in_base(expected: re.Match[str] | None, answer: re.Match[str] | None) -> tuple[bool | None, str | None]:
-    """Numbers of two bases are different answers, perhaps of one value."""
+    """Compare two numbers with bases; of one value in two bases it is not known which was asked for."""
     try:
         values = [int(number[1], int(number[2])) for number in (expected, answer) if number]
     except ValueError:
@@ -118,5 +118,5 @@ def _without_unit(text: str) -> tuple[str, str | None]:
 
 
 def _plain(text: str) -> str:
-    """A formula without commands that only change its looks."""
+    """Return a formula without commands that only change its looks."""
     return re.sub(r"\\[dtc]frac", r"\\frac", _NOISE.sub("", text.strip()))

@@ -168,7 +168,7 @@ def same_share(
 
 
 def _last_place(number: Number) -> Decimal:
-    """A unit in the last place; fractions are exact, and whole numbers nearly so."""
+    """Return a unit in the last place; fractions are exact, and whole numbers nearly so."""
     if has_decimals(number):
         return Decimal((0, (1,), int(number.above.as_tuple().exponent)))
     return _WHOLE_TOLERANCE if number.below == 1 else Decimal(0)
