@@ -26,6 +26,10 @@ _SPELLINGS: Final = tuple(
         (r"\\frac\s*(\w)\s*\{", r"\\frac{\1}{"),
         (r"(\\frac\s*\{[^{}]*\})\s*(\w)", r"\1{\2}"),
         (r"(?<![\w)\]}])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"(\1+\\frac{\2}{\3})"),
+        (r"(?<![\w)\]}.])(\d+)\s*(\\frac\s*\{\d+\}\s*\{\d+\})", r"(\1+\2)"),
+        # The parser adds whole numbers that stand side by side, as in mixed numbers: `3(5)`, `10\\binom{4}{2}`.
+        (r"(?<![_^])([\d)])\s*(?=\(|\\(?:frac|binom))|(\))\s*(?=\d)", r"\1\2\\cdot "),
+        (r"(\\(?:frac|binom)\s*\{[^{}]*\}\s*\{[^{}]*\})\s*(?=[\d(]|\\(?:frac|binom|sqrt))", r"\1\\cdot "),
         (r"(\d)\{,\}(?=\d{3})", r"\1"),
         (r"\\lbrace", "\\\\{"),
         (r"\\rbrace", "\\\\}"),
@@ -34,9 +38,9 @@ _SPELLINGS: Final = tuple(
 _REPEATING: Final = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")
 _DOTS: Final = re.compile(r"\\[lc]?dots|\.\.\.|\u2026")
 _THOUSANDS: Final = re.compile(r"\d,\d{3}(?!\d)")
-# What the parser misreads without a word: bases, digits side by side, a word as a product of its letters.
+# What the parser misreads without a word: bases, numbers side by side, a word as a product of its letters.
 _MISREAD: Final = re.compile(
-    r"\d\s*_|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|[?'\u00b0]"
+    r"\A\{|\d\s*[_{]|\d\s+\d|(?<![\\A-Za-z])[A-Za-z]{4,}|\d[eE][-+]?\d|[?'\u00b0]"
     r"|\\(?:circ|text|mathrm|p?mod|equiv|[lc]?dots|approx)(?![a-z])"
 )
 
@@ -128,8 +132,8 @@ def _parsed(text: str) -> Any:
     for latex, brace in _BRACES.items():
         text = text.replace(brace, latex)
     try:
-        case = ConversionConfig(lowercase_symbols=False)
-        read = latex2sympy(text, normalization_config=None, conversion_config=case)
+        config = ConversionConfig(lowercase_symbols=False)
+        read = latex2sympy(text, normalization_config=None, conversion_config=config)
         names = {symbol: re.sub(r"_.*|\w+\{|\}", "", symbol.name) for symbol in read.free_symbols}
         exactly = {decimal: sympy.Rational(str(decimal)) for decimal in read.atoms(sympy.Float)}
         exactly |= {symbol: sympy.I for symbol, name in names.items() if name == "i"}

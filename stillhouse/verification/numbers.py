@@ -45,12 +45,16 @@ _LATEX: Final = (
 )
 _OR: Final = r",? (?:or|and|to|und|oder|bis|et|ou|y|o) (?:[A-Za-z] ?= ?)?"
 _UNIT: Final = r"(?: ?[^\W\d_]{1,12})?"
+_NO_FUNCTION: Final = (
+    r"(?:approx|sim|q?quad|implies|iff|(?:long)?rightarrow|to|therefore|boxed|fbox|left|displaystyle|text\w*|math\w\w|large|bf"
+    r"|pounds|euro|item)(?![a-z])"
+)
 # What shows that a number is only a part: before it,
 _BEFORE: Final = "|".join(
     (
         r"(?:(?:\A|[^A-Za-z])[A-Za-z]|[\d)\]%]) ?[-+*/^_:,\u00b1]",  # an operand and an operator, or an element,
         rf"\d{_UNIT}{_OR}|\d[ .]",  # another number,
-        r"\u221a|\b(?:sqrt|log|ln|exp|sin|cos|tan|pi|frac|binom) ?[({\[]?",  # a function,
+        rf"\u221a|(?:\b(?:sqrt|log|ln|exp|sin|cos|tan|pi)|\\(?!{_NO_FUNCTION})[A-Za-z]+) ?[({{\[]?",  # a function,
         r"[\u2264\u2265\u2260]|(?:\A|[\w)]) ?[<>]=?|\\[lgn](?:eq?|t)",  # a relation,
         r"\+/?- ?|\\pm|(?:\A|[=(]) ?- ",  # a sign apart from it,
         r"(?:\b(?:not|never|neither|nicht|least|most|than|between|minus|negative)\b|n't\b)[^.,;:]{0,12}",  # a word;

@@ -22,6 +22,37 @@ def is_half(answer: str) -> bool | None:
     [
         ("The answer is $\\frac{1}{2}$", "0.5", True),
         ("\\boxed{x^2+2x+1}", "(x+1)^2", True),
+        *(
+            (product, "18", True)
+            for product in ("3(6)", "(3)(6)", "(3)6", "3\\binom{4}{2}", "\\binom{4}{2}\\binom{3}{1}", "\\frac{9}{1}(2)")
+        ),
+        *(
+            (product, "9", False)
+            for product in ("3(6)", "(3)(6)", "(3)6", "3\\binom{4}{2}", "\\binom{4}{2}\\binom{3}{1}")
+        ),
+        ("3{6}", "9", None),
+        ("R-r", "r-R", False),
+        ("y=5", "x=5", False),
+        ("x+y=5", "5", False),
+        ("x = 3, y = 2", "x=2, y=3", False),
+        ("3^3 = 27", "27", True),
+        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}", False),
+        ("\\frac{1}{2006!}", "\\frac{1}{2004!}", False),
+        ("9.1 \\times 10^{-31}", "6.63 \\times 10^{-34}", False),
+        ("101_8", "101_2", False),
+        ("101_{2}", "101_2", True),
+        ("5", "101_2", None),
+        ("1, 3, 5, \\ldots, 2n-1", "1, 2, \\ldots, n", False),
+        ("1, 2, \\dots, n", "1, 2, \\ldots, n", True),
+        ("1, 2, 3, \\ldots, n", "1, 2, \\ldots, n", None),
+        ("1 1/4", "5/4", True),
+        ("1 1/4", "1/4", False),
+        ("(3,1)", "(2,1)", False),
+        ("1, 234", "1,234", False),
+        ("0.\\overline{3}", "1/3", True),
+        ("12 \\text{ m}", "12 \\text{ cm}", None),
+        ("14 \\heartsuit 2", "28", None),
+        ("12:00", "1:00", None),
         ("\\boxed{3x+2}", "2x+3", False),
         ("(x+1)^2", "x^2+2x+1", True),
         ("2x+3", "2x + 3", True),
