@@ -27,6 +27,29 @@ from stillhouse.verification.numeric import known_unit, unit_after
         ("5 kilograms", "5", True),
         ("5 clips", "72 clips", False),
         ("5", "no number here", None),
+        ("\\boxed{5 \\times 10^{-34}}", "6.63 \\times 10^{-34}", False),
+        ("7 * 10^3", "5 * 10^3", False),
+        ("\\boxed{1.2 \\times 10^{5}}", "120000", True),
+        ("That is $1.2\\times10^5$.", "1.2e5", True),
+        ("about 3\u00d710\u2078", "3e8", True),
+        ("Answer: 1 1/4", "5/4", True),
+        ("They ran 3 1/2 miles", "3.5", True),
+        ("Answer: 1/2", "2 1/2", False),
+        ("Answer: 3 / 4", "3/4", True),
+        ("\\boxed{\\frac{0.5}{2}}", "0.25", True),
+        ("Answer: 2.5 million", "2500000", True),
+        ("Answer: 2.5 billion", "2.5 million", False),
+        ("It costs $29.00.", "29", True),
+        ("98765432109876543211", "98765432109876543210", False),
+        ("Answer: 72. There are 3 more.", "72", True),
+        ("Answer: 72 (of 80)", "72", True),
+        ("Answer: 2 or 3", "3", None),
+        ("Answer: at least 5", "5", None),
+        ("x + 5", "5", None),
+        ("0.\\overline{3}", "3", None),
+        ("seventy-two", "72", None),
+        ("50%", "0.5", True),
+        ("0.5%", "0.5", False),
     ],
 )
 def test_numbers_are_compared(find, answer: str, expected: str, verdict: bool | None) -> None:
@@ -58,9 +81,11 @@ def test_numbers_are_compared(find, answer: str, expected: str, verdict: bool | 
         ("5 degC/m", "5 km", False),
         ("180 degrees", "3.14159265 radians", True),
         ("5 KM", "5 km", True),
+        ("\\boxed{3 \\times 10^{8} \\text{ m/s}}", "3e8 m/s", True),
+        ("3 hours 30 minutes", "30 minutes", None),
     ],
 )
-def test_units_are_converted(find, answer: str, expected: str, verdict: bool) -> None:
+def test_units_are_converted(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("numeric", answer, expected).verified is verdict
 
 

@@ -101,3 +101,23 @@ STRANGE = ["", "\0", "{" * 3000, "[" * 100_000, "\\boxed{" * 3000, "1e999/0", "\
 def test_no_text_makes_a_verifier_raise(verifier: str, answer: str) -> None:
     expected = {"json": "{}", "regex": "zzz", "python": "assert f()"}.get(verifier, "B")
     assert verify(answer, prompt(expected, verifier)) in (False, None)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "expected", "answer", "compared"),
+    [
+        ("exact", "Paris", "Lyon? No.\nAnswer: Paris", "Paris"),
+        ("normalised", "paris", "The answer is **Paris**", "Paris"),
+        ("contains", "Paris", "Answer: in Paris", "in Paris"),
+        ("numeric", "5 km", "We add up.\n\\boxed{5000 \\text{ m}}", "5000 meter"),
+        ("numeric", "5", "Answer: 2 or 3", "2 or 3"),
+        ("math", "x^2", "so it is $x^2$.", "x^2"),
+        ("choice", "B", "I choose (B)", "B"),
+        ("set", "a, b", "Answer: b, a", "b, a"),
+        ("list", "1, 2", "\\boxed{1, 2}", "1, 2"),
+        ("regex", "B+", "ABBA", "BB"),
+        ("json", "[1]", "Here: [1]", "[1]"),
+    ],
+)
+def test_each_verdict_says_which_text_was_compared(verifier: str, expected: str, answer: str, compared: str) -> None:
+    assert examine(reply(answer), StopReason.ANSWERED, prompt(expected, verifier)).compared == compared
