@@ -143,8 +143,10 @@ def _parsed(text: str) -> Any:
     except Exception as error:
         raise NotUnderstood(text[:80]) from error
     # It takes an unknown command for a symbol.
-    if read.has(sympy.zoo, sympy.nan) or any(
-        len(name) > 1 for name in {*names.values()} - {*GREEK_LETTER_MAP.values()}
+    if (
+        read in (sympy.true, sympy.false)
+        or read.has(sympy.zoo, sympy.nan)
+        or any(len(name) > 1 for name in {*names.values()} - {*GREEK_LETTER_MAP.values()})
     ):
         raise NotUnderstood(text[:80])
     if isinstance(read, sympy.FiniteSet) or read is sympy.S.EmptySet:

@@ -54,8 +54,21 @@ def _same(answer: Any, expected: Any) -> bool:
         return _same_values(*values)
     if all(isinstance(value, sympy.MatrixBase) for value in values):
         return values[0].shape == values[1].shape and all(map(_same, values[0].flat(), values[1].flat()))
-    # Equations, inequalities and the sets of numbers.
+    if all(isinstance(value, sympy.core.relational.Relational) for value in values):
+        return _same_relations(*values)
+    # Chains of inequalities and the sets of numbers.
     return values[0] == values[1] or bool(verify([values[1]], [values[0]], timeout_seconds=None))
+
+
+def _same_relations(answer: Any, expected: Any) -> bool:
+    """Return whether two relations differ by a factor only."""
+    import sympy
+
+    turned = [relation.reversed if relation.rel_op in ("<", "<=") else relation for relation in (answer, expected)]
+    if turned[0].rel_op != turned[1].rel_op:
+        return False
+    factor = sympy.simplify((turned[0].lhs - turned[0].rhs) / (turned[1].lhs - turned[1].rhs))
+    return bool(factor.is_number and (factor > 0 if turned[0].rel_op in (">", ">=") else factor != 0))
 
 
 def _same_elements(answer: Collection, expected: Collection) -> bool:
