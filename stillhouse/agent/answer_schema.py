@@ -14,10 +14,12 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from stillhouse.agent.json_values import value_alone, values_in
 from stillhouse.chat.content import text_of
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message
 
+_REASONING_KEYS: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
 _MAX_PROBLEMS: Final = 5
 _MAX_SHOWN: Final = 200
 
@@ -55,6 +57,8 @@ class AnswerSchema:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             return f"the answer is not JSON alone: {error}; it begins with {_shown(text[:60])}, expected a JSON value"
+        if not values_in(text):
+            return f"the answer has two values under one key; it begins with {_shown(text[:60])}, expected one"
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
         except RecursionError:
@@ -63,6 +67,21 @@ class AnswerSchema:
             return None
         more = [f"and {len(errors) - _MAX_PROBLEMS} more"] if len(errors) > _MAX_PROBLEMS else []
         return "; ".join([*map(_described, errors[:_MAX_PROBLEMS]), *more])
+
+    def bare(self, answer: Message) -> Message:
+        """The message as its row should hold it: with the JSON value alone, if a fence is all that is wrong with it.
+
+        An answer that the endpoint took for reasoning, as vLLM may with a schema, becomes the content. A message that
+        would still miss the schema, or calls tools, comes back as it is.
+        """
+        text = text_of(answer)
+        source = text if text.strip() else answer.get("reasoning_content") or answer.get("reasoning")
+        written = value_alone(source) if isinstance(source, str) and not answer.get("tool_calls") else None
+        if written is None or written.text == text.strip():
+            return answer
+        bare: Any = {key: value for key, value in answer.items() if source is text or key not in _REASONING_KEYS}
+        bare["content"] = written.text
+        return answer if self.problem(bare) else bare
 
     def correction(self, problem: str) -> Message:
         """The user's message that asks for a corrected answer."""

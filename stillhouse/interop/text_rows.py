@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from stillhouse.chat.content import arguments_text
 from stillhouse.interop.chat_rows import read_conversation
 from stillhouse.interop.source_record import SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem
@@ -127,7 +128,7 @@ def _calls(value: str, index: int, first: int) -> list[JsonObject]:
             {
                 "id": f"call_{number}",
                 "type": "function",
-                "function": {"name": call["name"], "arguments": _arguments(call.get("arguments"))},
+                "function": {"name": call["name"], "arguments": arguments_text(call.get("arguments"))},
             }
             for number, call in enumerate(calls, start=first)
         ]
@@ -136,7 +137,3 @@ def _calls(value: str, index: int, first: int) -> list[JsonObject]:
             f"expected conversations[{index}], a function_call, to be JSON with name and arguments: {error}; saw "
             f"{value[:60]!r}"
         ) from error
-
-
-def _arguments(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value or {}).decode()

@@ -6,8 +6,9 @@ Failures of the infrastructure, of the rollout or of a verifier, are never wrong
 from collections.abc import Sequence
 from typing import Final
 
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification.answers import final_answer, without_thinking
+from stillhouse.verification.answers import final_answer
 from stillhouse.verification.choice import choice
 from stillhouse.verification.code.check import python
 from stillhouse.verification.json_value import json_value
@@ -17,7 +18,9 @@ from stillhouse.verification.result import Verdict, VerificationResult, VerifyFu
 from stillhouse.verification.sets import list_, set_
 from stillhouse.verification.text import contains, exact, normalised, pattern
 
-INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
+INFRASTRUCTURE_STOPS: Final = frozenset(
+    {StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER, StopReason.UNFINISHED}
+)
 """Stop reasons that say nothing about the sampled model."""
 JUDGE: Final = "judge"
 """The verifier that is not a function: a language model decides, elsewhere."""
@@ -76,7 +79,9 @@ def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -
 
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](without_thinking(answer), metadata).verified
+    return (
+        None if _obstacle(metadata) else VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
+    )
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:
