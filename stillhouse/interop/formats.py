@@ -1,6 +1,7 @@
 """The table of formats: how each is detected and read."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
-from stillhouse.interop.sources import READERS, files_of, first_row
+from stillhouse.interop.sources import READERS, files_of, read_rows
 from stillhouse.interop.text_rows import (
     is_alpaca_row,
     is_completion_row,
@@ -166,10 +167,8 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
         raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
     for suffix in READERS:
-        row = first_row(path for path in readable if path.suffix.lower() == suffix)
-        if row is not None and row.problem is not None:
-            raise InputError(f"{source}: no row can be read; {row.place}: {row.problem}")
-        if row is not None and (kind := _format_of(row.value, suffix, source, formats, wanted)) is not None:
+        kind = _format_of([path for path in readable if path.suffix.lower() == suffix], suffix, source, formats)
+        if kind is not None:
             kinds.setdefault(kind.name, kind)
     if not kinds:
         raise InputError(
@@ -181,15 +180,25 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     return kind, [path for path in readable if path.suffix.lower() in kind.suffixes]
 
 
-def _format_of(row: JsonObject, suffix: str, source: Path, formats: Sequence[Format], wanted: str) -> Format | None:
-    if wanted == "auto":
-        return next((one for one in formats if suffix in one.suffixes and one.detects(row)), None)
+def _format_of(paths: Sequence[Path], suffix: str, source: Path, formats: Sequence[Format]) -> Format | None:
+    """The format of the first row that is of one; rows before it are left to whoever reads them."""
+    problem = first = None
+    for row in chain.from_iterable(map(read_rows, paths)):
+        if row.problem is not None:
+            problem = problem or row
+            continue
+        first = first or row.value
+        for one in formats:
+            if suffix in one.suffixes and (one.detects(row.value) or (len(formats) == 1 and one.accepts(row.value))):
+                return one
+    if first is None and problem is not None:
+        raise InputError(f"{source}: no row can be read; {problem.place}: {problem.problem}")
+    if first is None or len(formats) > 1:
+        return None
     (one,) = formats
-    if one.accepts(row):
-        return one
-    alike = [other.name for other in ROW_FORMATS if other.detects(row)][:1]
+    alike = [other.name for other in ROW_FORMATS if other.detects(first)][:1]
     raise ConfigError(
-        f"--from {wanted}: expected rows with {one.keys}; the first of {source} {_seen(row)}{_looks_like(alike)}"
+        f"--from {one.name}: expected rows with {one.keys}; the first of {source} {_seen(first)}{_looks_like(alike)}"
     )
 
 

@@ -44,6 +44,8 @@ class SourceConversation:
     """Whether a token limit cut it off."""
     failure: ErrorRecord | None = None
     """How the rollout failed, if it did."""
+    excluded: frozenset[int] = frozenset()
+    """Indices of answers that are not to be learnt."""
 
     @property
     def stop_reason(self) -> StopReason:

@@ -1,7 +1,7 @@
 """Rows of foreign files and folders, one by one, each with its place."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,14 +112,3 @@ READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }
-
-
-def first_row(paths: Iterable[Path]) -> SourceRow | None:
-    """The first readable row of several files, else the first row with a problem; None without rows."""
-    first = None
-    for path in paths:
-        for row in read_rows(path):
-            if row.problem is None:
-                return row
-            first = first or row
-    return first

@@ -13,6 +13,14 @@ VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 _ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
+_OTHER_ROLES: Final = {
+    "developer": "system",
+    "human": "user",
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "ai", "model"), "assistant"),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+}
+"""OpenAI's `developer` (system messages of newer models) and `function` (formerly tool results), and what ShareGPT's
+files, LLaMA-Factory, Gemma's and Llama's templates call the four."""
 
 
 class RowProblem(ValueError):
@@ -41,7 +49,7 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     messages = _messages(row)
     tools = _tools(row.get("tools"))
     prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
-    metadata = _decoded(row.get("metadata"), "metadata")
+    metadata = decoded(row.get("metadata"), "metadata")
     if not isinstance(metadata, dict | None):
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
@@ -59,16 +67,21 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
 
 
+def role_of(name: Any) -> str | None:
+    """Return the role that `name` stands for, None for an unknown one."""
+    return name if name in _ROLES else _OTHER_ROLES.get(name) if isinstance(name, str) else None
+
+
 def _messages(row: Mapping[str, Any]) -> list[Message]:
     value, prompt = row.get("messages"), row.get("prompt")
     if value is None and prompt is None:
         raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
     if value is None:
         value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    value = _decoded(value, "messages")
+    value = decoded(value, "messages")
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
-    messages = [_message(index, _decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
     return messages
@@ -78,9 +91,10 @@ def _message(index: int, value: Any) -> Message:
     where = f"messages[{index}]"
     if not isinstance(value, dict):
         raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
-    role, content = value.get("role"), value.get("content")
-    if role not in _ROLES:
-        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(role)}")
+    role, content = role_of(value.get("role")), value.get("content")
+    if role is None:
+        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(value.get('role'))}")
+    value = {**value, "role": role}
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise RowProblem(f"expected each part of {where}.content to be an object with a type, saw {brief(content)}")
@@ -101,7 +115,7 @@ def _message(index: int, value: Any) -> Message:
 
 
 def _tools(value: Any) -> list[str] | None:
-    value = _decoded(value, "tools")
+    value = decoded(value, "tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise RowProblem(f"expected tools to be a list of tool names, saw {brief(value)}")
     return value
@@ -142,8 +156,8 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _decoded(value: Any, key: str) -> Any:
-    """`value`, parsed if it is text: columns often hold JSON as text."""
+def decoded(value: Any, key: str) -> Any:
+    """Return `value`, parsed if it is text: columns often hold JSON as text; raise RowProblem where it is none."""
     if not isinstance(value, str):
         return value
     try:

@@ -115,7 +115,7 @@ def test_rows_of_roll_keep_answers_and_say_how_they_are_verified(tmp_path: Path,
     assert result.report.rows_left_out == 1
     (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
     assert told["place"].endswith("roll.jsonl, line 4")
-    assert "expected messages to be a list" in told["value"]
+    assert "expected messages to be JSON" in told["value"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Writ
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"conversations": [{"from": "bard", "value": "x"}]}, r"conversations\[0\] to have `from`"),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, r"conversations\[0\] to have `from`"),
         (
             {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "{"}]},
             "function_call",
