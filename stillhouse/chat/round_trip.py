@@ -7,14 +7,18 @@ template drops or escapes, not what it mixes up.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from stillhouse.chat.content import text_of
+from stillhouse.chat.content import calls_of, text_of
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
+from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
+from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
 from stillhouse.types import Message, ToolCall, ToolSchema
 
@@ -34,6 +38,11 @@ _PROBE: Final[list[Message]] = [
     {"role": "user", "content": "question"},
     {"role": "assistant", "content": "text", "tool_calls": [_CALL]},
 ]
+_FRAMED: Final[list[Message]] = [
+    {"role": "user", "content": "question"},
+    {"role": "assistant", "content": "text"},
+    {"role": "user", "content": "question"},
+]
 
 
 class RoundTrip:
@@ -41,6 +50,7 @@ class RoundTrip:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._end_tokens: list[str] = []
+        self._turn_tokens = turn_tokens(tokenizer)
         self._is_parsed = False
         try:
             self._end_tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
@@ -65,9 +75,13 @@ class RoundTrip:
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
-            held = next((end for end in self._end_tokens if end in said_in(message) and text.count(end) > 1), None)
+            problem = problem or call_problem(message)
+            held = next(
+                (one for one in self._turn_tokens if one in said_in(message) and text.count(one) > _is_end(one, text)),
+                None,
+            )
             if problem is None and held is not None:
-                problem = f"it holds {held}, which ends a turn"
+                problem = f"it holds {held}, which begins or ends a turn"
             if problem is not None:
                 return f"message {index} is rendered as something else: {problem}"
         return None
@@ -87,6 +101,34 @@ class RoundTrip:
         return None
 
 
+def turn_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
+    """Return the special tokens with which the template frames turns, and those that the tokenizer has a name for.
+
+    What a model says with such a text in it is tokenised as if a turn began or ended there. Other special tokens may
+    be markup of reasoning or calls that rows write into their text.
+    """
+    return _turn_tokens(tokenizer, str(tokenizer.get_chat_template()))
+
+
+@lru_cache(maxsize=64)
+def _turn_tokens(tokenizer: "PreTrainedTokenizerBase", template: str) -> tuple[str, ...]:
+    named = {token for token in tokenizer.special_tokens_map.values() if isinstance(token, str)}
+    framed = ""
+    with suppress(TemplateError):
+        framed = render_text(tokenizer, _FRAMED, None, add_generation_prompt=True)
+    return tuple(token for token in special_tokens(tokenizer) if token in framed or token in named)
+
+
+def call_problem(message: Message) -> str | None:
+    """Return which call of a message has arguments that are no JSON object; a call without any has empty ones."""
+    for call in calls_of(message):
+        if call.name == MALFORMED_CALL or not call.arguments.strip():
+            continue
+        if not _canonical(call.arguments).startswith("{"):
+            return f"the call {_shown((call.name, call.arguments))} has no JSON object as its arguments"
+    return None
+
+
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """Whether `parse_completion` reads calls in the form in which the template writes them."""
     try:
@@ -94,6 +136,10 @@ def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
     except TemplateError:
         return False
     return _calls(parse_completion(text, tools=[_TOOL])) == _calls(_PROBE[-1])
+
+
+def _is_end(token: str, text: str) -> bool:
+    return text.rstrip().endswith(token)
 
 
 def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,7 @@ from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
-from stillhouse.interop.sources import READERS, files_of, read_rows
+from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
 from stillhouse.interop.text_rows import (
     is_alpaca_row,
     is_completion_row,
@@ -47,8 +47,8 @@ _ROLL_CONFIG: Final = frozenset(
         "train_env_manager",
     }
 )
-_TABLES: Final = (".jsonl", ".parquet", ".arrow")
-_DATA: Final = (*_TABLES, ".json")
+_TABLES: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
+_DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
 
 
 class Format(NamedTuple):
@@ -96,7 +96,7 @@ ROW_FORMATS: Final = (
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
     Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
-    Format("openai", _TABLES, "messages", has_messages, has_messages, read_openai_row),
+    Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
 
 
@@ -160,14 +160,14 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     files = files_of(source)
     formats = [one for one in ROW_FORMATS if wanted in ("auto", one.name)]
     suffixes = {suffix for one in formats for suffix in one.suffixes}
-    readable = [path for path in files if path.suffix.lower() in suffixes]
+    readable = [path for path in files if suffix_of(path) in suffixes]
     if not readable:
         endings = ", ".join(sorted({path.suffix or path.name for path in files}))
         whose = "" if wanted == "auto" else f" as {wanted} has them"
         raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
     for suffix in READERS:
-        kind = _format_of([path for path in readable if path.suffix.lower() == suffix], suffix, source, formats)
+        kind = _format_of([path for path in readable if suffix_of(path) == suffix], suffix, source, formats)
         if kind is not None:
             kinds.setdefault(kind.name, kind)
     if not kinds:
@@ -177,7 +177,7 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     if len(kinds) > 1:
         raise ConfigError(f"{source} holds files of several formats: {', '.join(kinds)}. Say which one by --from")
     (kind,) = kinds.values()
-    return kind, [path for path in readable if path.suffix.lower() in kind.suffixes]
+    return kind, [path for path in readable if suffix_of(path) in kind.suffixes]
 
 
 def _format_of(paths: Sequence[Path], suffix: str, source: Path, formats: Sequence[Format]) -> Format | None:

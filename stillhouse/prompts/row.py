@@ -11,6 +11,9 @@ from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 _ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
+QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
+"""Columns that hold the prompt of a row without `prompt` and `messages`."""
+_TURNS: Final = frozenset({"conversations", "conversation"})
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _OTHER_ROLES: Final = {
@@ -36,7 +39,8 @@ def first_problems(problems: Sequence[str]) -> str:
 def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
     """The prompt in a row and its metadata.
 
-    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). All other keys of the row and
+    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
+    QUESTION_COLUMNS, to which Alpaca's `input` and `system` belong. All other keys of the row and
     of its `metadata` end up in the metadata; `metadata` wins over the row. An expected answer that is a list or an
     object is kept as JSON text.
 
@@ -46,9 +50,9 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     Raises:
         RowProblem: the row has no prompt, or a value of the wrong type.
     """
-    messages = _messages(row)
+    messages, prompt_keys = _messages(row)
     tools = _tools(row.get("tools"))
-    prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
+    prompt_keys |= {"tools", "metadata"}
     metadata = decoded(row.get("metadata"), "metadata")
     if not isinstance(metadata, dict | None):
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
@@ -72,13 +76,44 @@ def role_of(name: Any) -> str | None:
     return name if name in _ROLES else _OTHER_ROLES.get(name) if isinstance(name, str) else None
 
 
-def _messages(row: Mapping[str, Any]) -> list[Message]:
-    value, prompt = row.get("messages"), row.get("prompt")
-    if value is None and prompt is None:
-        raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
-    if value is None:
-        value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    value = decoded(value, "messages")
+def question_column(row: Mapping[str, Any]) -> str | None:
+    """Return the column that holds the prompt of a row without `prompt` and `messages`; None where it has one.
+
+    Raises:
+        RowProblem: there is no such column, or several.
+    """
+    if row.get("messages") is not None or row.get("prompt") is not None:
+        return None
+    found = [name for name in QUESTION_COLUMNS if row.get(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RowProblem(f"expected one column with the prompt, saw {' and '.join(found)}; call one of them `prompt`")
+    hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
+    raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}{hint}")
+
+
+def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str]]:
+    """The messages of a row, and the keys that hold them."""
+    if (column := question_column(row)) is None:
+        key = "messages" if row.get("messages") is not None else "prompt"
+        value = row[key]
+        if key == "prompt" and isinstance(value, str):
+            value = [{"role": "user", "content": value}]
+        return checked_messages(decoded(value, "messages")), {key}
+    keys = [column, *(key for key in ("input", "system") if column == "instruction" and row.get(key))]
+    texts = {key: row[key] for key in keys}
+    if problem := next((key for key, text in texts.items() if not isinstance(text, str)), None):
+        raise RowProblem(f"expected {problem} to be a text, saw {brief(texts[problem])}")
+    if column == "instruction" and row.get("history"):
+        raise RowProblem(f"history is {brief(row['history'])}; `stillhouse convert FILE -o FOLDER` reads Alpaca's rows")
+    system = texts.pop("system", None)
+    messages = [{"role": "system", "content": system}] if system else []
+    return checked_messages([*messages, {"role": "user", "content": "\n".join(texts.values())}]), set(keys)
+
+
+def checked_messages(value: Any) -> list[Message]:
+    """Return messages in OpenAI's form, without null keys; raise RowProblem where they are of another."""
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
     messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
