@@ -158,7 +158,7 @@ def _objects(place: str, text: bytes, hint: str) -> Iterator[SourceRow]:
         return
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
     for index, row in enumerate(rows):
-        where = place if rows is values and len(values) == 1 else f"{place}, item {index}"
+        where = place if values == [row] else f"{place}, item {index}"
         is_row = isinstance(row, dict)
         yield SourceRow(where, row if is_row else {}, None if is_row else f"expected a JSON object, saw {brief(row)}")
 

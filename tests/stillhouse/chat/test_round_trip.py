@@ -135,7 +135,7 @@ def test_calls_between_tags_are_read(speaking: Any) -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"role": "assistant", "content": f"a{END}b"}, "it holds <|im_end|>, which ends a turn"),
+        ({"role": "assistant", "content": f"a{END}b"}, "it holds <|im_end|>, which begins or ends a turn"),
         ({"role": "assistant", "content": "b", "reasoning_content": "a</think>"}, "reads as"),
     ],
 )

@@ -217,7 +217,7 @@ def test_the_default_leaves_no_trace_in_cache_keys() -> None:
 
 
 BAD_LINES = [
-    ('{"question": "x"}', "expected a key `prompt` or `messages`, saw keys: question"),
+    ('{"topic": "x"}', "expected a key `prompt` or `messages`, saw keys: topic"),
     ('"just text"', "expected a JSON object"),
     ("just text", "expected a JSON object, saw 'just text'"),
     ('{"messages": []}', "not empty"),
@@ -293,18 +293,21 @@ def test_unusable_sources_are_named(tmp_path: Path) -> None:
         load(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path, format="jsonl")
-    (tmp_path / "p.json").write_text("[]")
+    with pytest.raises(InputError, match="is a folder; .*prompts.sources, or all at once as hf:"):
+        load(tmp_path)
+    (tmp_path / "p.doc").write_text("[]")
     with pytest.raises(ConfigError, match=r"prompts\.format"):
-        load(tmp_path / "p.json")
-    (tmp_path / "p.csv").write_text("question\nwhy\n")
-    with pytest.raises(InputError, match="saw columns: question"):
+        load(tmp_path / "p.doc")
+    (tmp_path / "p.csv").write_text("topic\nwhy\n")
+    with pytest.raises(InputError, match="saw columns: topic"):
         load(tmp_path / "p.csv")
     (tmp_path / "p.parquet").write_text("no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         load(tmp_path / "p.parquet")
-    (tmp_path / "p.txt").write_bytes("hello\n".encode("utf-16"))
-    with pytest.raises(InputError, match="UTF-16"):
-        load(tmp_path / "p.txt")
+    for name, content in (("p.txt", b"\xff\xfeh"), ("p.jsonl.gz", b"{}"), ("p.jsonl.zst", b"{}")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name} cannot be read: .*"):
+            load(tmp_path / name)
 
 
 def test_max_prompts_counts_distinct_prompts(read: Read) -> None:

@@ -57,20 +57,20 @@ def test_text_that_looks_like_json_stays_text():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"instruction": "a", "output": "b"}, "saw the keys instruction, output.*stillhouse convert"),
-        ({"messages": "hi"}, "expected messages to be a list.*saw str 'hi'"),
+        ({"question": "a", "reply": "b"}, "saw the keys question, reply.*stillhouse convert"),
+        ({"messages": "hi"}, "expected messages to be JSON, saw str 'hi'"),
         ({"messages": []}, r"saw list \[\]"),
-        ({"messages": ["hi"]}, r"expected messages\[0\] to be an object.*saw str 'hi'"),
+        ({"messages": ["hi"]}, r"expected messages\[0\] to be JSON, saw str 'hi'"),
         ({"messages": [{"role": "bot", "content": "a"}]}, r"messages\[0\].role to be one of system, .*saw str 'bot'"),
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content to be text.*saw int 5"),
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
             r"messages\[0\].content\[0\] .*text.*saw dict .'type': 'im",
         ),
-        ({"messages": [{"role": "user", "content": ["hi"]}]}, r"messages\[0\].content\[0\] .*saw str 'hi'"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, r"each part of messages\[0\].content .*saw list \['hi'\]"),
         ({"messages": MESSAGES[1:]}, "begins with the assistant.*expected a system or user message first"),
-        ({"conversations": [{"from": "function_call", "value": "{}"}]}, r"conversations\[0\].*as `messages`"),
-        ({"messages": MESSAGES, "tools": ["browse"]}, "saw str 'browse'.*write their schemas"),
+        ({"conversations": [{"from": "function_call", "value": "{}"}]}, r"conversations\[0\].*name and arguments"),
+        ({"messages": MESSAGES, "tools": ["browse"]}, r"saw list \['browse'\].*write their schemas"),
     ],
 )
 def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], message: str):
