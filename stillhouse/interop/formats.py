@@ -67,6 +67,7 @@ class Format(NamedTuple):
 
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
+    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format(
         "distilabel",
         _TABLES,
@@ -93,7 +94,6 @@ ROW_FORMATS: Final = (
     ),
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
-    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
     Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),

@@ -20,10 +20,11 @@ _TURNS: Final = ("conversations", "conversation")
 
 def is_sharegpt_row(row: JsonObject) -> bool:
     """Whether a row has ShareGPT's turns of `from` and `value`, or messages under that key; also as JSON text."""
-    turns = next((row[key] for key in _TURNS if row.get(key)), None)
-    if isinstance(turns, list):
+    turns = row.get("conversations")
+    if isinstance(turns, list) and turns:
         return isinstance(turns[0], str) or (isinstance(turns[0], dict) and bool(turns[0].keys() & {"from", "role"}))
-    return isinstance(turns, str)
+    one = row.get("conversation")
+    return isinstance(turns, str) or (isinstance(one, list) and any(isinstance(t, dict) and "from" in t for t in one))
 
 
 def is_alpaca_row(row: JsonObject) -> bool:

@@ -293,7 +293,7 @@ def test_unusable_sources_are_named(tmp_path: Path) -> None:
         load(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path, format="jsonl")
-    with pytest.raises(InputError, match="is a folder; .*prompts.sources, or all at once as hf:"):
+    with pytest.raises(InputError, match=r"is a folder; .*prompts.sources, or all at once as hf:"):
         load(tmp_path)
     (tmp_path / "p.doc").write_text("[]")
     with pytest.raises(ConfigError, match=r"prompts\.format"):

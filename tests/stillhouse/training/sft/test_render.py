@@ -61,7 +61,11 @@ def test_a_row_gives_several_samples_where_the_template_renders_history_another_
     tokenizer.chat_template = FORGETTING
     chunk = rendered(tokenizer, talk("q", "a", "r", "b"), talk("q", "c"))
     assert learnt(tokenizer, chunk) == ["a" + END, "b" + END, "c" + END]
-    assert chunk.counts == {"rows": 2, "rejected": 0, "repeated_tokens": len(tokenizer(f"q{END}{END}r{END}")["input_ids"])}
+    assert chunk.counts == {
+        "rows": 2,
+        "rejected": 0,
+        "repeated_tokens": len(tokenizer(f"q{END}{END}r{END}")["input_ids"]),
+    }
 
 
 def test_long_rows_are_cut_and_counted_and_may_have_nothing_left(tokenizer: Tokenizer):
