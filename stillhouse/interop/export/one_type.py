@@ -1,9 +1,9 @@
 """One type for each column of JSON lines: Arrow, and so pandas and `datasets`, refuse a file of mixed ones."""
 
+import json
 from collections.abc import Iterable, Set
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from stillhouse.types import JsonObject
@@ -18,7 +18,7 @@ def mixed_columns(lines: Iterable[JsonObject]) -> frozenset[str]:
     for line in lines:
         for key, value in {**line["metadata"], _TOOLS: line.get(_TOOLS)}.items():
             try:
-                schema = pa.schema([(key, pa.infer_type([value]))])
+                schema = pa.schema([(key, pa.array([value]).type)])
                 if types.setdefault(key, schema) != schema:
                     types[key] = pa.unify_schemas([types[key], schema], promote_options="permissive")
             except (pa.ArrowException, OverflowError):
@@ -34,4 +34,4 @@ def with_text(line: JsonObject, columns: Set[str]) -> JsonObject:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str | None) else orjson.dumps(value).decode()
+    return value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)

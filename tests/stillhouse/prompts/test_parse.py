@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,12 @@ from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.types import Prompt
 
 Read = Callable[..., ParsedPrompts]
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -50,6 +57,73 @@ def test_txt_holds_a_prompt_a_line_whatever_its_line_ends(read: Read) -> None:
 
 def test_jsonl_survives_byte_order_mark_crlf_and_blank_lines(read: Read) -> None:
     assert texts(read(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}')) == ["one", "two"]
+
+
+ROWS = [{"prompt": "one", "tag": "a"}, {"prompt": "zwei ü", "tag": None}]
+LINES = '{"prompt": "one", "tag": "a"}\n\n{"prompt": "zwei ü", "tag": NaN}\n'
+FILES = {
+    "bom.jsonl": b"\xef\xbb\xbf" + LINES.encode(),
+    "crlf.jsonl": LINES.replace("\n", "\r\n").encode(),
+    "utf16.jsonl": LINES.encode("utf-16"),
+    "p.jsonl.gz": gzip.compress(LINES.encode()),
+    "p.JSONL.ZST": zstd(LINES.encode()),
+    "joined.jsonl": LINES.replace("\n", "").encode(),
+    "list.jsonl": json.dumps(ROWS).encode(),
+    "list.json": json.dumps(ROWS, indent=2).encode(),
+    "lines.json": LINES.encode(),
+    "joined.json": LINES.replace("\n", "").replace(",", ",\n").encode(),
+    "p.csv": "prompt,tag\none,a\nzwei ü,\n".encode("utf-8-sig"),
+    "utf16.csv": "prompt,tag\r\none,a\r\nzwei ü,\r\n".encode("utf-16"),
+    "p.csv.gz": gzip.compress("prompt,tag\none,a\nzwei ü,\n".encode()),
+    "p.tsv": "prompt\ttag\none\ta\nzwei ü\t\n".encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_prompts_are_read_from_every_kind_of_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    loaded = load(tmp_path / name)
+    assert texts(loaded) == ["one", "zwei ü"]
+    assert [entry.tag for entry in loaded.metadata.values()] == ["a", None]
+    assert (loaded.report.malformed, loaded.report.notes) == ([], {})
+
+
+def test_one_object_in_a_json_file_is_one_prompt(read: Read) -> None:
+    assert texts(read('{\n  "prompt": "one"\n}\n', ".json")) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "q", "answer": "4"}, ["q"]),
+        ({"instruction": "q", "output": "a"}, ["q"]),
+        ({"instruction": "q", "input": "more", "output": "a"}, ["q\nmore"]),
+        ({"instruction": "q", "input": "", "system": "Brief."}, ["Brief.", "q"]),
+        ({"problem": "q", "solution": "a", "prompt": None}, ["q"]),
+        ({"query": "q", "question": ""}, ["q"]),
+    ],
+)
+def test_a_row_without_a_prompt_is_asked_its_only_question_and_that_is_told(
+    read: Read, row: dict[str, object], said: list[str]
+) -> None:
+    loaded = read(json.dumps(row))
+    (prompt,) = loaded.prompts
+    assert [message["content"] for message in prompt.messages] == said
+    assert list(loaded.report.notes.values()) == [1]
+    assert prompt.id == read(json.dumps({"messages": prompt.messages})).prompts[0].id
+
+
+def test_a_system_message_beside_the_prompt_is_told_of_since_it_is_not_sent(read: Read) -> None:
+    loaded = read('{"prompt": "q", "system": "Brief."}\n' * 2 + '{"prompt": "r", "system": ""}\n')
+    assert loaded.prompts[0].id == read('{"prompt": "q"}').prompts[0].id
+    ((note, number),) = loaded.report.notes.items()
+    assert ("`system`" in note, number) == (True, 2)
+
+
+def test_a_developer_is_a_system_message_and_a_human_a_user(read: Read) -> None:
+    row = {"messages": [{"role": "developer", "content": "Brief."}, {"role": "human", "content": "q"}]}
+    loaded = read(json.dumps(row))
+    assert [message["role"] for message in loaded.prompts[0].messages] == ["system", "user"]
 
 
 def test_every_row_form_of_one_prompt_is_the_same_prompt(read: Read) -> None:
@@ -217,6 +291,13 @@ def test_the_default_leaves_no_trace_in_cache_keys() -> None:
 
 
 BAD_LINES = [
+    ('{"question": "x", "instruction": "y"}', "saw question and instruction; call one of them `prompt`"),
+    ('{"question": ["x"]}', "expected question to be a text, saw list ['x']"),
+    ('{"instruction": "x", "history": [["a", "b"]]}', "`stillhouse convert FILE -o FOLDER` reads Alpaca's"),
+    ('{"conversations": [{"from": "human", "value": "x"}]}', "`stillhouse convert FILE -o FOLDER` reads ShareGPT's"),
+    ('[', "JSON over several lines is read from a file that ends in .json"),
+    ('[{"prompt": "x", 5]', "expected a JSON object"),
+    ('{"prompt": "x"} rest', "expected a JSON object"),
     ('{"topic": "x"}', "expected a key `prompt` or `messages`, saw keys: topic"),
     ('"just text"', "expected a JSON object"),
     ("just text", "expected a JSON object, saw 'just text'"),

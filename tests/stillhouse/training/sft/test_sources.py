@@ -1,3 +1,4 @@
+import gzip
 import json
 import subprocess
 import sys
@@ -37,6 +38,21 @@ def test_a_table_gives_messages_without_the_keys_of_others(tmp_path: Path):
     rows = [one.row for one in read_source_rows(SftSource(path=str(tmp_path / "a.parquet")))]
     assert [row.value["messages"] for row in rows] == [row["messages"] for row in ROWS]
     assert rows[1].place == f"{tmp_path}/a.parquet, row 1"
+
+
+def test_files_that_convert_reads_are_read(tmp_path: Path):
+    rows = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.csv").write_text("instruction,output\na,b\nc,d\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    for name in ("a.json", "a.csv", "a.jsonl.gz"):
+        assert [one.row.value for one in read_source_rows(SftSource(path=str(tmp_path / name)))] == rows
+
+
+def test_a_file_that_cannot_be_read_is_a_row_with_a_problem(tmp_path: Path):
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    ((_, row, _),) = read_source_rows(SftSource(path=str(tmp_path / "torn.parquet")))
+    assert "cannot be read as Parquet" in str(row.problem)
 
 
 def test_a_dataset_gives_its_own_split(dataset_folder: Path):
