@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from stillhouse.chat.turn import said_in
 from stillhouse.interop.messages import first_answer
 from stillhouse.interop.source_record import SourceConversation, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem, brief
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Message
 
 LOSS_KEYS: Final = ("weight", "train", "trainable", "training", "loss", "loss_mask")
 """Of a message: whether it is learnt. OpenAI; axolotl; verl; axolotl; ms-swift; verl."""
@@ -16,13 +17,12 @@ _UNREAD: Final = {
         ("chosen", "rejected", "rejected_completion", "rejected_messages", "rejected_response"),
         "preferences are not learnt here; the row's own answer is kept",
     ),
-    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "students read text alone"),
     "chat_template_kwargs": "variables of the template are those of student.chat_template_kwargs, for all rows",
 }
+_MEDIA: Final = ("image", "images", "video", "videos", "audio", "audios")
 _WEIGHTS: Final = ("weight", "sample_weight", "loss_mask")
 _WHOLE_ROW: Final = "a row is learnt as often as others: rows of one weight can be an entry of sft.sources"
-_UNDESIRED: Final = "marks the answer as undesired, and answers are only learnt"
-LEARNT_OTHERWISE: Final = frozenset({*_UNREAD, *_WEIGHTS, "label"})
+LEARNT_OTHERWISE: Final = frozenset({*_UNREAD, *_WEIGHTS})
 """Keys of a row that change what there is to learn, and that nothing here acts on."""
 
 
@@ -52,20 +52,37 @@ def pop_excluded(messages: Sequence[JsonObject]) -> frozenset[int]:
     return frozenset(excluded)
 
 
+def is_empty_answer(message: Message) -> bool:
+    """Return whether a message of the assistant says nothing, and calls nothing."""
+    is_answer = message["role"] == "assistant" and not message.get("tool_calls")
+    return is_answer and not said_in(message).strip()
+
+
 def pop_unread(row: JsonObject) -> list[Unmapped]:
-    """Pop the keys of a row that nothing here acts on; return those that have a value, and what else is of the kind."""
-    unmapped = pop_unmapped(row, _UNREAD)
+    """Pop the keys of a row that nothing here acts on; return those that have a value, and what else is of the kind.
+
+    Raises:
+        RowProblem: the row has an answer that is not to be learnt, or parts that are no text.
+    """
     if row.get("label") is False:
-        unmapped.append(Unmapped(_UNDESIRED, "label", False))
-    return unmapped + [Unmapped(_WHOLE_ROW, key, row[key]) for key in _WEIGHTS if row.get(key, 1) not in (None, 1)]
+        raise RowProblem("label is false, which marks the answer as undesired; drop the row")
+    if media := next((key for key in _MEDIA if row.get(key)), None):
+        raise RowProblem(f"{media} is {brief(row[media])}, and students read text alone; drop the row")
+    return pop_unmapped(row, _UNREAD) + [
+        Unmapped(_WHOLE_ROW, key, row[key]) for key in _WEIGHTS if row.get(key, 1) not in (None, 1)
+    ]
 
 
 def without_gaps(conversation: SourceConversation) -> list[Unmapped]:
     """Move the end of the prompt behind the last answer that is not learnt; return what becomes context by that.
 
-    A trajectory is learnt wholly. One without any answer to learn is left with no message.
+    A trajectory is learnt wholly. One without any answer to learn is left with no message. An empty last answer is
+    left out, so that its prompt is one to ask.
     """
     messages, start = conversation.messages, conversation.num_prompt
+    if len(messages) == start + 1 and is_empty_answer(messages[-1]):
+        messages.pop()
+        return [Unmapped("an empty answer: left out, its prompt is kept", "messages")]
     last = max(conversation.excluded, default=-1)
     if last < start:
         return []

@@ -11,6 +11,8 @@ from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
 _THINK: Final = "<think>"
+CALLS: Final = ("function_call", "tool_call")
+"""Roles of messages whose text is a call or a list of calls (LLaMA-Factory, ms-swift)."""
 
 
 def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True) -> list[Message]:
@@ -39,6 +41,9 @@ def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True)
         if not isinstance(item, dict):
             raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {item!r:.60}")
         message = {name: part for name, part in item.items() if part is not None or name == "content"}
+        if message.get("role") in CALLS:
+            calls = _spoken_calls(message.get("content"), f"{key}[{index}]", num_calls)
+            message |= {"role": "assistant", "content": None, "tool_calls": calls}
         message["role"] = _role(message.get("role"))
         if message["role"] == "assistant":
             follows_tool = index + 1 < len(value) and _role(_get(value[index + 1], "role")) == "tool"
@@ -54,6 +59,17 @@ def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True)
 def _role(role: Any) -> Any:
     """The role as OpenAI's form has it; an unknown one unchanged, to be refused with the row."""
     return role_of(role) or role
+
+
+def _spoken_calls(text: Any, where: str, first: int) -> list[JsonObject]:
+    calls = decoded(text, where)
+    calls = calls if isinstance(calls, list) else [calls]
+    if not calls or not all(isinstance(_get(call, "name"), str) for call in calls):
+        raise RowProblem(f"expected {where} to be a function_call with name and arguments, saw {text!r:.60}")
+    return [
+        {"id": f"call_{number}", "function": {"name": call["name"], "arguments": call.get("arguments") or {}}}
+        for number, call in enumerate(calls, start=first)
+    ]
 
 
 def _get(value: Any, key: str) -> Any:

@@ -1,7 +1,7 @@
 """Rows of foreign files and folders, one by one, each with its place."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -50,13 +50,28 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
         yield SourceRow(str(path), {}, str(error))
 
 
+def present(rows: Iterable[SourceRow]) -> Iterator[SourceRow]:
+    """Rows of a table without null keys at any depth: there, every object has the keys of all others."""
+    return (row._replace(value=_present(row.value)) for row in rows)
+
+
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
+    return [_present(item) for item in value] if isinstance(value, list) else value
+
+
+def _read_parquet(path: Path) -> Iterator[SourceRow]:
+    return present(read_parquet(path, required=()))
+
+
 def _read_arrow(path: Path) -> Iterator[SourceRow]:
     """Rows of a table that `datasets.save_to_disk` wrote."""
     import pyarrow as pa
 
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
-            yield from json_rows(str(path), (row for batch in batches for row in batch.to_pylist()))
+            yield from present(json_rows(str(path), (row for batch in batches for row in batch.to_pylist())))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the file cannot be read as an Arrow stream: {error}") from error
 
@@ -67,6 +82,6 @@ READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
     ".json": read_json,
     ".csv": partial(read_csv, required=()),
     ".tsv": partial(read_csv, required=(), delimiter="\t"),
-    ".parquet": partial(read_parquet, required=()),
+    ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }

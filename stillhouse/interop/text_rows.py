@@ -3,16 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-import orjson
-
 from stillhouse.interop.chat_rows import read_conversation
 from stillhouse.interop.loss_keys import LOSS_KEYS, pop_unread
+from stillhouse.interop.messages import CALLS
 from stillhouse.interop.source_record import SourceRecord
 from stillhouse.prompts.row import RowProblem, brief, decoded, role_of
 from stillhouse.types import JsonObject
 
-_CALLS: Final = ("function_call", "tool_call")
-"""Speakers whose text is a call, or a list of calls."""
 NEXT_RESULT: Final = "\n</tool_response>\n<tool_response>\n"
 """Between the results of one turn's calls, as LLaMA-Factory joins them in one observation."""
 _TURNS: Final = ("conversations", "conversation")
@@ -47,10 +44,7 @@ def read_sharegpt_row(row: JsonObject, *, reads_text: bool = True) -> SourceReco
 
 
 def read_alpaca_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read a row of Alpaca's form, with `system` and the earlier turns in `history`; see `ReadRow`.
-
-    A row without an output is a prompt.
-    """
+    """Read a row of Alpaca's form, with `system` and the earlier turns in `history`; see `ReadRow`."""
     row = dict(row)
     unmapped = pop_unread(row)
     instruction, more, answer = (row.pop(key, None) or "" for key in ("instruction", "input", "output"))
@@ -65,7 +59,7 @@ def read_alpaca_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord
         # Earlier answers are context: they are not the answer to this row's question.
         messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered, "weight": 0}]
     messages.append({"role": "user", "content": "\n".join(part for part in (instruction, more) if part)})
-    row["messages"] = [*messages, *([{"role": "assistant", "content": answer}] if answer else [])]
+    row["messages"] = [*messages, {"role": "assistant", "content": answer}]
     return read_conversation(row, unmapped, reads_text=reads_text)
 
 
@@ -98,51 +92,23 @@ def _messages(value: Any, role: str, key: str) -> list[Any]:
 
 
 def _turns(turns: Any, key: str) -> Iterator[JsonObject]:
+    """The turns with the keys of messages, and the joined results of several calls apart."""
     if not isinstance(turns, list) or not turns:
         raise RowProblem(f"expected {key} to be a list that is not empty, saw {brief(turns)}")
-    num_waiting = num_calls = 0
+    are_joined = False
     for index, item in enumerate(turns):
-        where = f"{key}[{index}]"
-        turn = decoded(item, where)
-        speaker = turn.get("from") if isinstance(turn, dict) else None
-        if speaker is None and isinstance(turn, dict) and "role" in turn:
+        turn = decoded(item, f"{key}[{index}]")
+        if isinstance(turn, dict) and turn.get("from") is None and "role" in turn:
             yield turn
             continue
-        role, value = role_of(speaker), turn.get("value") if isinstance(turn, dict) else None
-        if (role is None and speaker not in _CALLS) or not isinstance(value, str):
+        role, value = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
+        if (role_of(role) is None and role not in CALLS) or not isinstance(value, str):
             raise RowProblem(
-                f"expected {where} to have `from`, such as human, gpt, system, function_call or observation, and "
-                f"`value`, a text; saw {turn!r:.60}"
+                f"expected {key}[{index}] to have `from`, such as human, gpt, system, function_call or observation, "
+                f"and `value`, a text; saw {turn!r:.60}"
             )
         said = {name: turn[name] for name in LOSS_KEYS if name in turn}
-        if speaker in _CALLS:
-            calls = _calls(value, where, num_calls)
-            num_waiting, num_calls = len(calls), num_calls + len(calls)
-            yield {**said, "role": "assistant", "content": None, "tool_calls": calls}
-        elif role == "tool":
-            results = value.split(NEXT_RESULT) if num_waiting > 1 else [value]
-            yield from ({**said, "role": role, "content": result} for result in results)
-        else:
-            yield {**said, "role": role, "content": value}
-
-
-def _calls(value: str, where: str, first: int) -> list[JsonObject]:
-    try:
-        calls = orjson.loads(value)
-        calls = calls if isinstance(calls, list) else [calls]
-        return [
-            {
-                "id": f"call_{number}",
-                "type": "function",
-                "function": {"name": call["name"], "arguments": _arguments(call.get("arguments"))},
-            }
-            for number, call in enumerate(calls, start=first)
-        ]
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise RowProblem(
-            f"expected {where}, a function_call, to be JSON with name and arguments: {error}; saw {value[:60]!r}"
-        ) from error
-
-
-def _arguments(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value or {}).decode()
+        values = value.split(NEXT_RESULT) if are_joined and role_of(role) == "tool" else [value]
+        yield from ({**said, "role": role, "content": value} for value in values)
+        if role in CALLS:
+            are_joined = value.lstrip().startswith("[")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from stillhouse.chat.round_trip import call_problem
 from stillhouse.chat.turn import said_in
 from stillhouse.interop.chat_rows import has_messages, read_openai_row
-from stillhouse.interop.loss_keys import LEARNT_OTHERWISE
+from stillhouse.interop.loss_keys import LEARNT_OTHERWISE, is_empty_answer
 from stillhouse.interop.source_record import SourceRecord
 from stillhouse.interop.text_rows import (
     is_alpaca_row,
@@ -24,12 +24,12 @@ from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
 
 _FORMS: Final[tuple[tuple[Callable[[JsonObject], bool], Callable[..., SourceRecord]], ...]] = (
-    (has_messages, read_openai_row),
     (is_sharegpt_row, read_sharegpt_row),
-    (is_completion_row, read_completion_row),
     (is_alpaca_row, read_alpaca_row),
+    (is_completion_row, read_completion_row),
+    (has_messages, read_openai_row),
 )
-"""How rows of each form are told and read; the first that fits wins."""
+"""How rows of each form are told and read; the first that fits wins, as in `stillhouse convert`."""
 
 
 class TrainingConversation(NamedTuple):
@@ -55,7 +55,7 @@ def parse_conversation(row: JsonObject) -> TrainingConversation:
     if read is None:
         raise RowProblem(
             "expected `messages`, `conversations`, `prompt` and `completion`, or `instruction` and `output`; saw the "
-            f"keys {', '.join(row) or 'none'}. Write the row in one of these forms, or try `stillhouse convert`"
+            f"keys {', '.join(row) or 'none'}. Rename its columns; `stillhouse convert` reads some other forms"
         )
     record = read(row, reads_text=False)
     if problem := next((one for one in record.unmapped if one.key in LEARNT_OTHERWISE), None):
@@ -100,7 +100,7 @@ def answer_problem(conversation: TrainingConversation, turn_tokens: Sequence[str
     for index, message in enumerate(conversation.messages):
         if message["role"] != "assistant" or index in conversation.excluded:
             continue
-        if not (message.get("tool_calls") or said_in(message).strip()):
+        if is_empty_answer(message):
             return f"messages[{index}] is an empty answer, which would be learnt as an immediate end"
         held = next((token for token in turn_tokens if token in said_in(message)), None)
         if problem := call_problem(message) or (held and f"it holds {held}, which begins or ends a turn"):

@@ -5,17 +5,15 @@ Free of torch, so that a flow can fingerprint sources. `row_forms` parses the ro
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName, read_file
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop.sources import READERS, read_rows, suffix_of
+from stillhouse.interop.sources import READERS, present, read_rows, suffix_of
 from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, hugging_face_rows
 from stillhouse.store.fingerprint import file_sha256
-from stillhouse.types import JsonObject
 
-_TABLES: Final = (".parquet", ".arrow")
 _DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag")
 
 
@@ -52,16 +50,16 @@ def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
     """Every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
         name = source.path.removeprefix(HUGGING_FACE)
-        rows, is_table = hugging_face_rows(name, source.split, key="sft.sources", required=()), True
+        rows = present(hugging_face_rows(name, source.split, key="sft.sources", required=()))
     elif (path := _path_of(source)).is_dir():
         for split, file in _dataset_files(path).items():
             for number, row in enumerate(read_file(file, _DATASET_COLUMNS)):
                 yield SplitRow(split, SourceRow(f"{file}, row {number}", row), is_own=True)
         return
     else:
-        rows, is_table = read_rows(path), suffix_of(path) in _TABLES
+        rows = read_rows(path)
     for source_row in rows:
-        yield SplitRow("train", source_row._replace(value=_present(source_row.value)) if is_table else source_row)
+        yield SplitRow("train", source_row)
 
 
 def _path_of(source: SftSource) -> Path:
@@ -88,11 +86,3 @@ def _dataset_files(folder: Path) -> dict[SplitName, Path]:
             f"file itself, or {HUGGING_FACE}{folder} for a folder that the package `datasets` reads"
         )
     return files
-
-
-def _present(value: Any) -> Any:
-    """Without null keys: in tables every object has the keys of all others."""
-    if isinstance(value, dict):
-        kept: JsonObject = {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
-        return kept
-    return [_present(item) for item in value] if isinstance(value, list) else value

@@ -48,12 +48,16 @@ def test_what_is_neither_on_nor_off_is_refused_by_name(message: dict[str, Any], 
     [
         ({"chosen": "a", "rejected": "b"}, ["chosen", "rejected"]),
         ({"rejected": [], "images": None}, []),
-        ({"label": False}, ["label"]),
         ({"label": True}, []),
         ({"label": 0}, []),
-        ({"images": ["a.png"]}, ["images"]),
         ({"weight": 0.5, "sample_weight": 1}, ["weight"]),
     ],
 )
 def test_keys_of_a_row_that_change_what_is_learnt_are_listed(row: dict[str, Any], keys: list[str]) -> None:
     assert [unmapped.key for unmapped in pop_unread(row)] == keys
+
+
+@pytest.mark.parametrize("row", [{"label": False}, {"images": ["a.png"]}, {"image": "a.png"}])
+def test_a_row_of_which_nothing_can_be_learnt_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(RowProblem, match=f"{next(iter(row))} is .*; drop the row"):
+        pop_unread(row)

@@ -138,7 +138,7 @@ def test_text_that_looks_like_json_stays_text():
         ({"prompt": "q", "chosen": "a", "rejected": "b"}, "saw the keys prompt, chosen, rejected"),
         ({"text": "once upon a time"}, "saw the keys text"),
         ({"messages": MESSAGES, "rejected": "6"}, "rejected is str '6': preferences are not learnt here"),
-        ({"prompt": "q", "completion": "a", "label": False}, "label is bool False: marks the answer as undesired"),
+        ({"prompt": "q", "completion": "a", "label": False}, "label is false, which marks the answer as undesired"),
         ({"messages": MESSAGES, "images": ["a.png"]}, "images is list .*students read text alone"),
         ({"messages": MESSAGES, "weight": 0.5}, "weight is float 0.5: .*sft.sources"),
         ({"messages": [MESSAGES[0], {**MESSAGES[1], "weight": 0.5}]}, r"messages\[1\].weight: .*0, 1, true or false"),
