@@ -8,7 +8,6 @@ template drops or escapes, not what it mixes up.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.content import calls_of, text_of
@@ -37,11 +36,6 @@ _CALL: Final[ToolCall] = {
 _PROBE: Final[list[Message]] = [
     {"role": "user", "content": "question"},
     {"role": "assistant", "content": "text", "tool_calls": [_CALL]},
-]
-_FRAMED: Final[list[Message]] = [
-    {"role": "user", "content": "question"},
-    {"role": "assistant", "content": "text"},
-    {"role": "user", "content": "question"},
 ]
 
 
@@ -76,10 +70,8 @@ class RoundTrip:
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
             problem = problem or call_problem(message)
-            held = next(
-                (one for one in self._turn_tokens if one in said_in(message) and text.count(one) > _is_end(one, text)),
-                None,
-            )
+            said, before_end = said_in(message), text.rstrip()
+            held = next((one for one in self._turn_tokens if one in said and one in before_end.removesuffix(one)), None)
             if problem is None and held is not None:
                 problem = f"it holds {held}, which begins or ends a turn"
             if problem is not None:
@@ -107,26 +99,18 @@ def turn_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
     What a model says with such a text in it is tokenised as if a turn began or ended there. Other special tokens may
     be markup of reasoning or calls that rows write into their text.
     """
-    return _turn_tokens(tokenizer, str(tokenizer.get_chat_template()))
-
-
-@lru_cache(maxsize=64)
-def _turn_tokens(tokenizer: "PreTrainedTokenizerBase", template: str) -> tuple[str, ...]:
-    named = {token for token in tokenizer.special_tokens_map.values() if isinstance(token, str)}
-    framed = ""
+    framed = " ".join(token for token in tokenizer.special_tokens_map.values() if isinstance(token, str))
+    exchange: list[Message] = [_PROBE[0], {"role": "assistant", "content": "text"}, _PROBE[0]]
     with suppress(TemplateError):
-        framed = render_text(tokenizer, _FRAMED, None, add_generation_prompt=True)
-    return tuple(token for token in special_tokens(tokenizer) if token in framed or token in named)
+        framed += render_text(tokenizer, exchange, None, add_generation_prompt=True)
+    return tuple(token for token in special_tokens(tokenizer) if token in framed)
 
 
 def call_problem(message: Message) -> str | None:
     """Return which call of a message has arguments that are no JSON object; a call without any has empty ones."""
-    for call in calls_of(message):
-        if call.name == MALFORMED_CALL or not call.arguments.strip():
-            continue
-        if not _canonical(call.arguments).startswith("{"):
-            return f"the call {_shown((call.name, call.arguments))} has no JSON object as its arguments"
-    return None
+    calls = (call for call in calls_of(message) if call.name != MALFORMED_CALL and call.arguments.strip())
+    bad = next((call for call in calls if not _canonical(call.arguments).startswith("{")), None)
+    return bad and f"the call {_shown((bad.name, bad.arguments))} has no JSON object as its arguments"
 
 
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
@@ -136,10 +120,6 @@ def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
     except TemplateError:
         return False
     return _calls(parse_completion(text, tools=[_TOOL])) == _calls(_PROBE[-1])
-
-
-def _is_end(token: str, text: str) -> bool:
-    return text.rstrip().endswith(token)
 
 
 def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:

@@ -3,15 +3,14 @@
 A row that ends with an assistant's message is a trajectory as well as a prompt; others are prompts.
 """
 
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from stillhouse.interop.loss_keys import pop_excluded, pop_unread
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
-from stillhouse.prompts.row import RowProblem, brief
+from stillhouse.prompts.row import RowProblem, brief, decoded
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
@@ -151,36 +150,24 @@ def _pop_system(row: JsonObject, messages: list[Message]) -> str | None:
 
 def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
     """Pop the row's tools; return their names and, if the row has them, their schemas."""
-    functions, tools = row.pop("functions", None), _decoded(row.pop("tools", None))
-    tools = tools or [{"type": "function", "function": function} for function in _decoded(functions) or ()]
-    if not tools:
-        return None, None
-    if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
-        decoded = [_decoded(tool) for tool in tools]
-        if decoded == tools:
-            return tools, None
-        tools = decoded
-    try:
-        # ShareGPT's form has the functions alone.
-        functions = [tool.get("function", tool) for tool in (tools if isinstance(tools, list) else [tools])]
-        names = [function["name"] for function in functions]
-    except (AttributeError, TypeError, KeyError):
-        names = [None]
-    if not all(isinstance(name, str) for name in names):
+    functions, tools = (decoded(row.pop(key, None) or None, key) for key in ("functions", "tools"))
+    tools = tools or functions or []
+    tools = [
+        decoded(tool, "tools") if isinstance(tool, str) and tool.lstrip().startswith("{") else tool
+        for tool in (tools if isinstance(tools, list) else [tools])
+    ]
+    if all(isinstance(tool, str) for tool in tools):
+        return tools or None, None
+    # ShareGPT's form has the functions alone, as the deprecated `functions` have.
+    functions = [tool.get("function", tool) if isinstance(tool, dict) else tool for tool in tools]
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
         raise RowProblem(f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}")
+    names = [function["name"] for function in functions]
     return names, [{"type": "function", "function": function} for function in functions]
 
 
-def _decoded(value: Any) -> Any:
-    """`value`, parsed where it is JSON text."""
-    if isinstance(value, str):
-        with suppress(orjson.JSONDecodeError):
-            return orjson.loads(value)
-    return value
-
-
 def _object(row: JsonObject, key: str) -> JsonObject:
-    value = _decoded(row.get(key))
+    value = decoded(row.get(key), key)
     if value is not None and not isinstance(value, dict):
         raise RowProblem(f"expected {key} to be an object, saw {type(value).__name__} {value!r:.60}")
     return dict(value or {})

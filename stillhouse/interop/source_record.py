@@ -68,8 +68,9 @@ class SourceRecord:
     unmapped: list[Unmapped] = field(default_factory=list)
 
 
-ReadRow = Callable[[JsonObject], SourceRecord]
-"""Reads a row of one format; raises RowProblem for a row of another."""
+ReadRow = Callable[..., SourceRecord]
+"""Reads a row of one format; raises RowProblem for a row of another. Those that can be learnt from as they are take
+`reads_text`, as `read_messages` does."""
 
 
 def pop_unmapped(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:

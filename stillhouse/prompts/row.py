@@ -40,9 +40,8 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     """The prompt in a row and its metadata.
 
     `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
-    QUESTION_COLUMNS, to which Alpaca's `input` and `system` belong. All other keys of the row and
-    of its `metadata` end up in the metadata; `metadata` wins over the row. An expected answer that is a list or an
-    object is kept as JSON text.
+    QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
+    `metadata` wins over the row. An expected answer that is a list or an object is kept as JSON text.
 
     The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
     else the config's.
@@ -101,15 +100,12 @@ def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str]]:
         if key == "prompt" and isinstance(value, str):
             value = [{"role": "user", "content": value}]
         return checked_messages(decoded(value, "messages")), {key}
-    keys = [column, *(key for key in ("input", "system") if column == "instruction" and row.get(key))]
-    texts = {key: row[key] for key in keys}
+    if column == "instruction" and (row.get("history") or row.get("system")):
+        raise RowProblem("history and system of Alpaca's rows are read by `stillhouse convert FILE -o FOLDER`")
+    texts = {key: row[key] for key in (column, *(["input"] if column == "instruction" else [])) if row.get(key)}
     if problem := next((key for key, text in texts.items() if not isinstance(text, str)), None):
         raise RowProblem(f"expected {problem} to be a text, saw {brief(texts[problem])}")
-    if column == "instruction" and row.get("history"):
-        raise RowProblem(f"history is {brief(row['history'])}; `stillhouse convert FILE -o FOLDER` reads Alpaca's rows")
-    system = texts.pop("system", None)
-    messages = [{"role": "system", "content": system}] if system else []
-    return checked_messages([*messages, {"role": "user", "content": "\n".join(texts.values())}]), set(keys)
+    return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts)
 
 
 def checked_messages(value: Any) -> list[Message]:

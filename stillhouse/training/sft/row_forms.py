@@ -3,33 +3,18 @@
 Text is not interpreted: reasoning or calls inside a message's content are rendered as they are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from stillhouse.chat.round_trip import call_problem
 from stillhouse.chat.turn import said_in
-from stillhouse.interop.chat_rows import has_messages, read_openai_row
+from stillhouse.interop.formats import ROW_FORMATS
 from stillhouse.interop.loss_keys import LEARNT_OTHERWISE, is_empty_answer
-from stillhouse.interop.source_record import SourceRecord
-from stillhouse.interop.text_rows import (
-    is_alpaca_row,
-    is_completion_row,
-    is_sharegpt_row,
-    read_alpaca_row,
-    read_completion_row,
-    read_sharegpt_row,
-)
 from stillhouse.prompts.row import RowProblem, brief, checked_messages
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
 
-_FORMS: Final[tuple[tuple[Callable[[JsonObject], bool], Callable[..., SourceRecord]], ...]] = (
-    (is_sharegpt_row, read_sharegpt_row),
-    (is_alpaca_row, read_alpaca_row),
-    (is_completion_row, read_completion_row),
-    (has_messages, read_openai_row),
-)
-"""How rows of each form are told and read; the first that fits wins, as in `stillhouse convert`."""
+_FORMS: Final = tuple(one for one in ROW_FORMATS if one.name in ("sharegpt", "alpaca", "completion", "openai"))
 
 
 class TrainingConversation(NamedTuple):
@@ -51,13 +36,13 @@ def dataset_conversation(row: JsonObject) -> TrainingConversation:
 
 def parse_conversation(row: JsonObject) -> TrainingConversation:
     """Return the conversation in a row of another program; raise a RowProblem where it is none."""
-    read = next((read for detects, read in _FORMS if detects(row)), None)
-    if read is None:
+    form = next((form for form in _FORMS if form.detects(row)), None)
+    if form is None:
         raise RowProblem(
             "expected `messages`, `conversations`, `prompt` and `completion`, or `instruction` and `output`; saw the "
             f"keys {', '.join(row) or 'none'}. Rename its columns; `stillhouse convert` reads some other forms"
         )
-    record = read(row, reads_text=False)
+    record = form.read(row, reads_text=False)
     if problem := next((one for one in record.unmapped if one.key in LEARNT_OTHERWISE), None):
         raise RowProblem(f"{problem.key} is {brief(problem.value)}: {problem.reason}. Leave it out, or drop the row")
     (conversation,) = record.conversations
@@ -87,12 +72,11 @@ def _prompt_id(messages: list[Message], tools: list[str] | None) -> str:
 def _check_parts(messages: list[Message]) -> None:
     for number, message in enumerate(messages):
         content = message.get("content")
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            if not isinstance(part.get("text"), str):
-                raise RowProblem(
-                    f"expected messages[{number}].content[{index}] to be a part with a text, since students read "
-                    f"nothing else; saw {brief(part)}. Drop the row"
-                )
+        if isinstance(content, list) and not all(isinstance(part.get("text"), str) for part in content):
+            raise RowProblem(
+                f"expected messages[{number}].content to be parts with a text, since students read nothing else; saw "
+                f"{brief(content)}. Drop the row"
+            )
 
 
 def answer_problem(conversation: TrainingConversation, turn_tokens: Sequence[str]) -> str | None:

@@ -133,7 +133,11 @@ GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "val
         ({"messages": [{"role": "system", "content": "a"}, USER], "system": "b"}, "begin with another one, str 'a'"),
         ({"messages": [USER, {"role": "assistant", "function_call": "f"}]}, r"messages\[1\].tool_calls"),
         ({"messages": [USER, FOUR], "tools": [3]}, "expected tools to be names, or schemas"),
-        ({"messages": [USER, FOUR], "functions": 3}, "expected a row of openai"),
+        ({"messages": [USER, FOUR], "functions": 3}, "expected tools to be names, or schemas"),
+        (
+            {"instruction": "q", "generation": "a", "distilabel_metadata": [1]},
+            "expected a row of distilabel.*AttributeError",
+        ),
         ({"prompt": None, "completion": "a"}, "prompt to be a text or a list of messages"),
         ({"prompt": "q", "completion": {"role": "assistant"}}, "completion to be a text or a list"),
     ],
@@ -203,7 +207,7 @@ def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Writ
         ({"conversations": [{"from": "narrator", "value": "x"}]}, r"conversations\[0\] to have `from`"),
         (
             {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "{"}]},
-            "function_call",
+            r"messages\[1\] to be JSON",
         ),
         ({"instruction": "a", "output": "b", "history": ["x"]}, "history to be pairs"),
         ({"prompt": 3, "completion": "x"}, "prompt to be a text or a list of messages"),

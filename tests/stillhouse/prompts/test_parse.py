@@ -98,7 +98,7 @@ def test_one_object_in_a_json_file_is_one_prompt(read: Read) -> None:
         ({"question": "q", "answer": "4"}, ["q"]),
         ({"instruction": "q", "output": "a"}, ["q"]),
         ({"instruction": "q", "input": "more", "output": "a"}, ["q\nmore"]),
-        ({"instruction": "q", "input": "", "system": "Brief."}, ["Brief.", "q"]),
+        ({"instruction": "q", "input": "", "system": ""}, ["q"]),
         ({"problem": "q", "solution": "a", "prompt": None}, ["q"]),
         ({"query": "q", "question": ""}, ["q"]),
     ],
@@ -293,7 +293,8 @@ def test_the_default_leaves_no_trace_in_cache_keys() -> None:
 BAD_LINES = [
     ('{"question": "x", "instruction": "y"}', "saw question and instruction; call one of them `prompt`"),
     ('{"question": ["x"]}', "expected question to be a text, saw list ['x']"),
-    ('{"instruction": "x", "history": [["a", "b"]]}', "`stillhouse convert FILE -o FOLDER` reads Alpaca's"),
+    ('{"instruction": "x", "history": [["a", "b"]]}', "read by `stillhouse convert FILE -o FOLDER`"),
+    ('{"instruction": "x", "system": "Brief."}', "read by `stillhouse convert FILE -o FOLDER`"),
     ('{"conversations": [{"from": "human", "value": "x"}]}', "`stillhouse convert FILE -o FOLDER` reads ShareGPT's"),
     ('[', "JSON over several lines is read from a file that ends in .json"),
     ('[{"prompt": "x", 5]', "expected a JSON object"),

@@ -127,14 +127,17 @@ def test_text_that_looks_like_json_stays_text():
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content to be text.*saw int 5"),
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
-            r"messages\[0\].content\[0\] .*text.*saw dict .'type': 'im",
+            r"messages\[0\].content .*text.*saw list .*'type': 'im",
         ),
         (
             {"messages": [{"role": "user", "content": ["hi"]}]},
             r"each part of messages\[0\].content .*saw list \['hi'\]",
         ),
         ({"messages": MESSAGES[1:]}, "begins with the assistant.*expected a system or user message first"),
-        ({"conversations": [{"from": "function_call", "value": "{}"}]}, r"conversations\[0\].*name and arguments"),
+        (
+            {"conversations": [{"from": "function_call", "value": "{}"}]},
+            r"messages\[0\] to be a function_call with name and arguments",
+        ),
         ({"prompt": "q", "chosen": "a", "rejected": "b"}, "saw the keys prompt, chosen, rejected"),
         ({"text": "once upon a time"}, "saw the keys text"),
         ({"messages": MESSAGES, "rejected": "6"}, "rejected is str '6': preferences are not learnt here"),
