@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-PROMPT_SUFFIXES: Final = (".txt", ".jsonl", ".csv", ".parquet")
+PROMPT_SUFFIXES: Final = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files of prompts."""
 _MAX_NAMED: Final = 3
 
