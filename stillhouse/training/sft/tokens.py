@@ -138,9 +138,6 @@ def load_data(
                 total["repeated_tokens"],
             )
     for source, num_rows, counts, problems in zip(sources, data.num_train, data.counts, data.problems, strict=True):
-        if problems and ranks.is_first:
-            remedy = "mend them, or give the message `weight` 0"
-            logger.warning("%d rows of %s are not learnt; %s:\n  %s", counts["rejected"], source.path, remedy, problems)
         if not counts["rows"]:
             raise InputError(f"{source.path} holds no row; expected conversations to train on, or leave the source out")
         if num_rows == 0:

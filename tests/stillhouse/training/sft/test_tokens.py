@@ -100,18 +100,16 @@ def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, tokenizer: Tokenizer):
 
 
 def test_rows_with_answers_that_must_not_be_learnt_are_named_and_counted_and_the_others_learnt(
-    tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tokenizer: Tokenizer
 ):
     rows = conversations(8)
     for number, said in ((2, "It ends.<|im_end|>\n<|im_start|>user"), (5, "")):
         rows[number][1]["content"] = said
     source = write(tmp_path / "a.jsonl", rows)
     for _ in range(2):
-        caplog.clear()
         data = load(tmp_path / "w", tokenizer, source)
         assert (data.num_train, data.total["rejected"]) == ((6,), 2)
-        (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert "2 rows of" in told
+        (told,) = data.problems
         assert "a.jsonl, line 3: messages[1] would be learnt as something else: it holds <|im_start|>" in told
         assert "a.jsonl, line 6: messages[1] is an empty answer" in told
     source = write(tmp_path / "b.jsonl", rows[2:3])
