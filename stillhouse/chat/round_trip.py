@@ -103,7 +103,8 @@ def turn_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
     exchange: list[Message] = [_PROBE[0], {"role": "assistant", "content": "text"}, _PROBE[0]]
     with suppress(TemplateError):
         framed += render_text(tokenizer, exchange, None, add_generation_prompt=True)
-    return tuple(token for token in special_tokens(tokenizer) if token in framed)
+    thinking = " ".join([*CLOSING, *CLOSING.values()])
+    return tuple(token for token in special_tokens(tokenizer) if token in framed and token not in thinking)
 
 
 def call_problem(message: Message) -> str | None:

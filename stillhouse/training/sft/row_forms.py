@@ -31,6 +31,7 @@ class TrainingConversation(NamedTuple):
 
 def dataset_conversation(row: JsonObject) -> TrainingConversation:
     """Return the conversation in a row of a dataset of this project, which has been checked."""
+    _check_parts(row["messages"])
     return TrainingConversation(row["messages"], row["tools"] or [], row["prompt_id"], row["tag"], row["id"])
 
 

@@ -6,7 +6,12 @@ import pytest
 
 from stillhouse.prompts.row import RowProblem
 from stillhouse.store import prompt_id
-from stillhouse.training.sft.row_forms import answer_problem, parse_conversation
+from stillhouse.training.sft.row_forms import (
+    TrainingConversation,
+    answer_problem,
+    dataset_conversation,
+    parse_conversation,
+)
 
 MESSAGES: list[Any] = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
 FUNCTION = {"name": "calculator", "parameters": {"type": "object", "properties": {}}}
@@ -151,3 +156,10 @@ def test_text_that_looks_like_json_stays_text():
 def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], message: str):
     with pytest.raises(RowProblem, match=message):
         parse_conversation(row)
+
+
+def test_a_row_of_a_dataset_of_this_project_is_taken_as_it_is_unless_it_holds_more_than_text():
+    row = {"id": "r", "messages": MESSAGES, "tools": [SCHEMA], "prompt_id": "p", "tag": None}
+    assert dataset_conversation(row) == TrainingConversation(MESSAGES, [SCHEMA], "p", None, "r")
+    with pytest.raises(RowProblem, match="students read nothing else"):
+        dataset_conversation({**row, "messages": [{"role": "user", "content": [IMAGE]}]})
