@@ -139,24 +139,26 @@ def read_jsonl(path: Path) -> Iterator[SourceRow]:
         hint = "" if line.endswith(b"\n") else "; the file's last line has no end, so it may be cut off"
         if line.strip() in (b"[", b"{"):
             hint = "; JSON over several lines is read from a file that ends in .json"
-        yield from _objects(f"{path}, line {number}", line, hint)
+        yield from _objects(f"{path}, line {number}", line, hint, is_line=True)
 
 
 def read_json(path: Path) -> Iterator[SourceRow]:
     """The objects in a JSON file: one, those of a list, or one behind the other; raises as `read_source`."""
     with _opened(path) as file:
         text = file.read().removeprefix(_UTF8_BOM)
-    yield from _objects(str(path), text, f"; {len(text)} bytes, so it may be cut off")
+    yield from _objects(str(path), text, f"; {len(text)} bytes, so it may be cut off", is_line=False)
 
 
-def _objects(place: str, text: bytes, hint: str) -> Iterator[SourceRow]:
+def _objects(place: str, text: bytes, hint: str, *, is_line: bool) -> Iterator[SourceRow]:
     """The rows in a text at `place`, mostly one; `hint` is why it may be no JSON."""
     try:
         values = _values(text)
     except ValueError as error:
         yield SourceRow(place, {}, f"expected a JSON object, saw {excerpt(text[:200])}: {error}{hint}")
         return
-    rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    first = values[0]
+    is_list = isinstance(first, list) and (not is_line or all(isinstance(row, dict) for row in first))
+    rows = first if is_list and len(values) == 1 else values
     for index, row in enumerate(rows):
         where = place if values == [row] else f"{place}, item {index}"
         is_row = isinstance(row, dict)

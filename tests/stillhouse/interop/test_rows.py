@@ -309,7 +309,7 @@ def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) 
     result = Result(write(tmp_path / "chat.jsonl", f"{good}\n\n[1]\n{good[:30]}\n{good}\n{good[:40]}"))
     assert (result.report.rows, result.report.rows_left_out, len(result.trajectories)) == (5, 3, 2)
     places = [row["place"].partition(", ")[2] for row in result.unmapped]
-    assert places == ["line 3, item 0", "line 4", "line 6"]
+    assert places == ["line 3", "line 4", "line 6"]
     assert "may be cut off" in result.unmapped[2]["value"]
 
 
