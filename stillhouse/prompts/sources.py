@@ -177,7 +177,9 @@ def _values(text: bytes) -> list[Any]:
                 value, end = _LENIENT.raw_decode(decoded, end)
                 end = json.decoder.WHITESPACE.match(decoded, end).end()  # type: ignore[attr-defined]
                 values.append(value)
-        except (json.JSONDecodeError, RecursionError):
+            # What the one parser reads and the other does not write, as half a surrogate pair, is no row.
+            orjson.dumps(values)
+        except (json.JSONDecodeError, RecursionError, TypeError):
             raise problem from None
         return values
 

@@ -298,6 +298,7 @@ BAD_LINES = [
     ('{"conversations": [{"from": "human", "value": "x"}]}', "`stillhouse convert FILE -o FOLDER` reads ShareGPT's"),
     ('[', "JSON over several lines is read from a file that ends in .json"),
     ('[{"prompt": "x", 5]', "expected a JSON object"),
+    ('{"prompt": "\\ud800"}', "expected a JSON object"),
     ('{"prompt": "x"} rest', "expected a JSON object"),
     ('{"topic": "x"}', "expected a key `prompt` or `messages`, saw keys: topic"),
     ('"just text"', "expected a JSON object"),
