@@ -30,6 +30,7 @@ _LEFT_OUT = {
     "dataset": {"duplicates": "repeated"},
     "labels": {"num_reward_errors": "reward errors"},
     "training": {
+        "rejected_rows": "rows rejected",
         "truncated_rows": "rows cut",
         "dropped_rows": "too long",
         "unlearnt_rows": "with nothing to learn",

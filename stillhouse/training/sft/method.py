@@ -129,6 +129,6 @@ def load_sft(
     weights = tuple(source.weight for source in sources)
     order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
     counts = data.total
-    facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts[name]}
+    facts = {f"{name}_rows": counts[name] for name in ("rejected", "truncated", "dropped", "unlearnt") if counts[name]}
     soft = None if scores_folder is None else SoftTargets(scores_folder, config.top_k)
     return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts, soft)
