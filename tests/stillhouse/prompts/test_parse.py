@@ -99,7 +99,7 @@ def test_one_object_in_a_json_file_is_one_prompt(read: Read) -> None:
         ({"instruction": "q", "output": "a"}, ["q"]),
         ({"instruction": "q", "input": "more", "output": "a"}, ["q\nmore"]),
         ({"instruction": "q", "input": "", "system": ""}, ["q"]),
-        ({"problem": "q", "solution": "a", "prompt": None}, ["q"]),
+        ({"problem": "q", "level": "a", "prompt": None}, ["q"]),
         ({"query": "q", "question": ""}, ["q"]),
     ],
 )
