@@ -22,6 +22,7 @@ from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
 from stillhouse.interop.text_rows import (
+    has_turns,
     is_alpaca_row,
     is_completion_row,
     is_sharegpt_row,
@@ -67,12 +68,11 @@ class Format(NamedTuple):
 
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
-    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format(
         "distilabel",
         _TABLES,
         "instruction, messages or conversation, and generation",
-        is_distilabel_row,
+        lambda row: is_distilabel_row(row) and not has_turns(row.get("conversation")),
         lambda row: is_distilabel_row(row) or has_messages(row),
         read_distilabel_row,
     ),
@@ -94,6 +94,7 @@ ROW_FORMATS: Final = (
     ),
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
+    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
     Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),

@@ -1,7 +1,7 @@
 """The keys by which rows of trainers say what of them is learnt; each is read, or refused by name."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from stillhouse.chat.turn import said_in
 from stillhouse.interop.messages import first_answer
@@ -26,7 +26,7 @@ LEARNT_OTHERWISE: Final = frozenset({*_UNREAD, *_WEIGHTS})
 """Keys of a row that change what there is to learn, and that nothing here acts on."""
 
 
-def pop_excluded(messages: Sequence[JsonObject]) -> frozenset[int]:
+def pop_excluded(messages: Sequence[Any]) -> frozenset[int]:
     """Pop the keys that turn the loss of a message on or off; return the assistant's messages without it, by index.
 
     Raises:

@@ -1,6 +1,6 @@
 """Rows of other trainers' data files: ShareGPT, Alpaca, TRL's prompt and completion, traces of verifiers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from stillhouse.interop.chat_rows import read_conversation
@@ -18,10 +18,13 @@ _TURNS: Final = ("conversations", "conversation")
 def is_sharegpt_row(row: JsonObject) -> bool:
     """Whether a row has ShareGPT's turns of `from` and `value`, or messages under that key; also as JSON text."""
     turns = row.get("conversations")
-    if isinstance(turns, list) and turns:
-        return isinstance(turns[0], str) or (isinstance(turns[0], dict) and bool(turns[0].keys() & {"from", "role"}))
-    one = row.get("conversation")
-    return isinstance(turns, str) or (isinstance(one, list) and any(isinstance(t, dict) and "from" in t for t in one))
+    return isinstance(turns, str) or has_turns(turns, ("from", "role")) or has_turns(row.get("conversation"))
+
+
+def has_turns(value: Any, keys: Sequence[str] = ("from",)) -> bool:
+    """Whether a value is a list of objects with one of `keys`, or of JSON text; the first tells."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, str) or (isinstance(first, dict) and any(key in first for key in keys))
 
 
 def is_alpaca_row(row: JsonObject) -> bool:

@@ -189,11 +189,12 @@ def _opened(path: Path) -> Iterator[Any]:
     """
     suffix = path.suffix.lower()
     try:
-        with gzip.GzipFile(path) if suffix == ".gz" else path.open("rb") as file:
+        with gzip.GzipFile(path) if suffix == ".gz" else path.open("rb") as raw:
+            file: Any = raw
             if suffix == ".zst":
                 import pyarrow as pa
 
-                file = io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+                file = io.BufferedReader(pa.CompressedInputStream(raw, "zstd"))
             if file.peek(2).startswith(_UTF16_BOMS):
                 file = io.BytesIO(file.read().decode("utf-16").encode())
             yield file
