@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from stillhouse.store import exact_json
 from stillhouse.types import Message
 
 
@@ -35,7 +36,7 @@ def calls_of(message: Message) -> list[Call]:
         call_id, name = (value if isinstance(value, str) else "" for value in (call.get("id"), function.get("name")))
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
+            arguments = "" if arguments is None else exact_json.dumps(arguments).decode()
         calls.append(Call(call_id, name, arguments))
     return calls
 
@@ -49,7 +50,7 @@ def tool_error_of(message: Message) -> str | None:
     if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
         return None
     try:
-        value = orjson.loads(content)
+        value = exact_json.loads(content)
     except orjson.JSONDecodeError:
         return None
     return str(value["error"]) if isinstance(value, dict) and list(value) == ["error"] else None

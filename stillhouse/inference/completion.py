@@ -14,6 +14,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.usage import read_cost, read_usage
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
@@ -58,12 +59,12 @@ class Completion:
 
 def encode_completion(completion: Completion) -> bytes:
     """The completion as the journal keeps it."""
-    return orjson.dumps({"message": completion.message, "turn": completion.turn})
+    return exact_json.dumps({"message": completion.message, "turn": completion.turn})
 
 
 def decode_completion(body: bytes) -> Completion:
     """The completion that `encode_completion` wrote, equal in every field but `limits`."""
-    row = orjson.loads(body)
+    row = exact_json.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
 
 
@@ -111,7 +112,7 @@ def read_completion(
 
 def _parse(content: bytes) -> JsonObject:
     try:
-        body = orjson.loads(content)
+        body = exact_json.loads(content)
     except orjson.JSONDecodeError:
         # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
         try:

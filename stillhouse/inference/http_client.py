@@ -24,6 +24,7 @@ from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
+from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
 _CONNECT_TIMEOUT_S: Final = 30.0
@@ -110,7 +111,7 @@ class HttpClient:
         Raises:
             RequestFailed: there is none.
         """
-        return await self._ask("POST", path, data=orjson.dumps(body))
+        return await self._ask("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """As `post`, for a GET."""

@@ -11,6 +11,7 @@ from stillhouse.interop.loss_keys import pop_excluded, pop_unread
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem, brief, decoded
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
@@ -80,7 +81,7 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
     cases = row.get("test_cases")
     if isinstance(cases, str):
         try:
-            row["test_cases"] = orjson.loads(cases)
+            row["test_cases"] = exact_json.loads(cases)
         except orjson.JSONDecodeError as error:
             raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
     domain = str(row.get("domain") or row.get("tag") or "")

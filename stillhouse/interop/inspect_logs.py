@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-import orjson
-
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped
+from stillhouse.store import exact_json
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
 _NO_SAMPLES: Final = "a log without samples: write it with them (--log-samples)"
@@ -75,7 +74,7 @@ def _message(message: JsonObject) -> JsonObject:
                 "type": "function",
                 "function": {
                     "name": call.get("function"),
-                    "arguments": orjson.dumps(call.get("arguments") or {}).decode(),
+                    "arguments": exact_json.dumps(call.get("arguments") or {}).decode(),
                 },
             }
             for call in calls

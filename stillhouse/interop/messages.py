@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-import orjson
-
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.prompts.row import RowProblem, decoded, role_of
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
@@ -123,7 +122,7 @@ def _call(call: Any) -> Any:
         return call
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
-        function = {**function, "arguments": orjson.dumps(arguments).decode()}
+        function = {**function, "arguments": exact_json.dumps(arguments).decode()}
     return {"type": "function", **call, "function": function}
 
 

@@ -56,7 +56,7 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         problem = row.problem
         if problem is None:
             try:
-                prompt, metadata = parse_row(row.value, config)
+                prompt, metadata = parse_row(row.value, config, report.notes)
                 report.notes.update(_notes(row.value))
             except RowProblem as error:
                 problem = str(error)

@@ -1,16 +1,18 @@
 """Parses a row of a prompts source into a prompt and its metadata."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 import orjson
 
 from stillhouse.config import PromptsConfig, Verifier
+from stillhouse.prompts.answer import as_text, take_answer
+from stillhouse.store import exact_json
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
-_ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
 QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
 """Columns that hold the prompt of a row without `prompt` and `messages`."""
 _TURNS: Final = frozenset({"conversations", "conversation"})
@@ -36,12 +38,14 @@ def first_problems(problems: Sequence[str]) -> str:
     return "\n  ".join([*problems[:_SHOWN_PROBLEMS], *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
-def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
-    """The prompt in a row and its metadata.
+def parse_row(
+    row: Mapping[str, Any], config: PromptsConfig, notes: Counter[str] | None = None
+) -> tuple[Prompt, PromptMetadata]:
+    """The prompt in a row and its metadata; `notes` counts which column was taken for the answer, where in doubt.
 
     `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
     QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
-    `metadata` wins over the row. An expected answer that is a list or an object is kept as JSON text.
+    `metadata` wins over the row. `take_answer` says where the expected answer is looked for.
 
     The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
     else the config's.
@@ -56,9 +60,13 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     if not isinstance(metadata, dict | None):
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
-    expected_answer = _take_answer(rest)
-    tag = _take_text(rest, "tag")
-    verifier = _take_text(rest, "verifier")
+    try:
+        expected_answer, note = take_answer(rest)
+        tag, verifier = _take_text(rest, "tag"), _take_text(rest, "verifier")
+    except ValueError as error:
+        raise RowProblem(str(error)) from error
+    if notes is not None and note:
+        notes[note] += 1
     if verifier is None:
         tested = expected_answer is None and bool(rest.get("test_cases"))
         verifier = config.verifier_by_tag.get(tag or "") or ("python" if tested else config.verifier)
@@ -152,15 +160,6 @@ def _tools(value: Any) -> list[str] | None:
     return value
 
 
-def _take_answer(rest: JsonObject) -> str | None:
-    for key in _ANSWER_KEYS:
-        if isinstance(rest.get(key), dict | list):
-            return orjson.dumps(rest.pop(key)).decode()
-        if (answer := _take_text(rest, key)) is not None:
-            return answer
-    return None
-
-
 def _check_pattern(expected_answer: str) -> None:
     import regex  # type: ignore[import-untyped]
 
@@ -181,10 +180,7 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     if isinstance(value, dict | list):
         raise RowProblem(f"expected {key} to be text or a number, saw {brief(value)}")
     del rest[key]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # Integer columns with gaps are read as floats.
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return as_text(value, key)
 
 
 def decoded(value: Any, key: str) -> Any:
@@ -192,7 +188,7 @@ def decoded(value: Any, key: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return orjson.loads(value)
+        return exact_json.loads(value)
     except orjson.JSONDecodeError as error:
         raise RowProblem(f"expected {key} to be JSON, saw {brief(value)}: {error}") from error
 

@@ -22,7 +22,7 @@ from stillhouse.config import PromptsConfig, PromptSource
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts.row import QUESTION_COLUMNS, brief
-from stillhouse.store import digest, file_sha256
+from stillhouse.store import digest, exact_json, file_sha256
 from stillhouse.types import JsonObject
 
 EMBEDDED: Final = "embedded:"
@@ -168,7 +168,7 @@ def _objects(place: str, text: bytes, hint: str, *, is_line: bool) -> Iterator[S
 def _values(text: bytes) -> list[Any]:
     """The JSON values in a text; raises ValueError where it is none."""
     try:
-        return [orjson.loads(text)]
+        return [exact_json.loads(text)]
     except orjson.JSONDecodeError as problem:
         values: list[Any] = []
         decoded, end = text.decode().strip(), 0
@@ -304,7 +304,7 @@ def json_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
     for index, row in enumerate(rows):
         present = {name: value for name, value in row.items() if value is not None}
         try:
-            yield SourceRow(f"{place}, row {index}", orjson.loads(orjson.dumps(present, default=str)))
+            yield SourceRow(f"{place}, row {index}", exact_json.loads(exact_json.dumps(present, default=str)))
         except TypeError as error:
             yield SourceRow(f"{place}, row {index}", {}, f"expected values that JSON can hold: {error}")
 

@@ -16,6 +16,7 @@ from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import write_hub_folder
 from stillhouse.interop.export.one_type import mixed_columns, with_text
+from stillhouse.store import exact_json
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
@@ -91,7 +92,7 @@ def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Fo
     num_rows = 0
     with path.open("wb") as file:
         for line, lost_here in _lines(folder, splits, form):
-            file.write(orjson.dumps(with_text(line, mixed) if mixed else line, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(exact_json.dumps(with_text(line, mixed) if mixed else line, option=orjson.OPT_APPEND_NEWLINE))
             lost += lost_here
             num_rows += 1
     return Exported(num_rows, lost)

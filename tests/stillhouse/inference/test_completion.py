@@ -244,3 +244,10 @@ def test_a_schema_becomes_a_strict_response_format() -> None:
 def test_the_users_own_keys_have_the_last_word() -> None:
     assert body(extra_body={"temperature": 0.0, "provider": {"only": ["x"]}})["temperature"] == 0.0
     assert body(extra_body={"provider": {"only": ["x"]}})["provider"] == {"only": ["x"]}
+
+
+def test_whole_numbers_above_64_bits_in_arguments_stay_exact() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
+    answer = read(completion(None, message={"tool_calls": [call]}))
+    assert answer.message["tool_calls"] == [call]
+    assert decode_completion(encode_completion(answer)) == answer

@@ -1,6 +1,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -99,7 +100,7 @@ def test_one_object_in_a_json_file_is_one_prompt(read: Read) -> None:
         ({"instruction": "q", "output": "a"}, ["q"]),
         ({"instruction": "q", "input": "more", "output": "a"}, ["q\nmore"]),
         ({"instruction": "q", "input": "", "system": ""}, ["q"]),
-        ({"problem": "q", "solution": "a", "prompt": None}, ["q"]),
+        ({"problem": "q", "level": "a", "prompt": None}, ["q"]),
         ({"query": "q", "question": ""}, ["q"]),
     ],
 )
@@ -454,3 +455,15 @@ def test_several_sources_are_read_in_order_each_with_its_own_limit_and_its_name_
     before = source_fingerprint(config)
     (tmp_path / "b.jsonl").write_text('{"prompt": "five"}\n')
     assert source_fingerprint(config) != before
+
+
+def test_whole_numbers_keep_all_digits_in_every_format(tmp_path: Path) -> None:
+    number = 98765432109876543210
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "p", "answer": number, "metadata": {"id": [number]}}))
+    (tmp_path / "p.csv").write_text(f'prompt,answer,metadata\np,{number},"{{""id"": [{number}]}}"\n')
+    wide = pa.array([Decimal(number)], pa.decimal128(38, 0))
+    table = pa.table({"prompt": ["p"], "answer": wide, "metadata": [json.dumps({"id": [number]})]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    for name in ("p.jsonl", "p.csv", "p.parquet"):
+        (entry,) = load(tmp_path / name).metadata.values()
+        assert (entry.expected_answer, entry.metadata) == (str(number), {"id": [number]})
