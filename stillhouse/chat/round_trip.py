@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
@@ -134,7 +134,7 @@ def _missing(message: Message, text: str) -> str | None:
         return f"the content {_cut(content)!r} is not in it"
     if content and any(text.rfind(name) < text.find(content) for name, _ in _calls(message) if name in text):
         return f"the content {_cut(content)!r} stands behind its calls"
-    reasoning = str(message.get("reasoning_content") or "").strip()
+    reasoning = reasoning_of(message).strip()
     if tag := next((tag for tag in CLOSING.values() if tag in reasoning and reasoning in text), None):
         return f"its reasoning holds {tag}, which ends reasoning"
     for name, arguments in _calls(message):
@@ -147,19 +147,14 @@ def _missing(message: Message, text: str) -> str | None:
 
 def _calls(message: Message) -> list[tuple[str, str]]:
     """Names and arguments of the calls, the arguments as canonical JSON."""
-    functions = [call["function"] for call in message.get("tool_calls") or ()]
-    return [(function["name"], _canonical(function["arguments"])) for function in functions]
+    return [(call.name, _canonical(call.arguments)) for call in calls_of(message)]
 
 
-def _canonical(arguments: Any) -> str:
-    value = arguments
-    # A JSON string that holds an object counts as that object, as when tools run and when a completion is parsed.
-    for _ in range(2):
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                break
+def _canonical(arguments: str) -> str:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
     return json.dumps(value if isinstance(value, dict) else arguments, sort_keys=True, ensure_ascii=False)
 
 

@@ -73,7 +73,8 @@ def candidate_row(
 
 def _with_objects(message: Message) -> JsonObject:
     calls: Any = message.get("tool_calls")
-    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else dict(message)
+    kept: JsonObject = {key: value for key, value in message.items() if key != "sent_back"}
+    return {**kept, "tool_calls": [_with_object(call) for call in calls]} if calls else kept
 
 
 def _with_object(call: JsonObject) -> JsonObject:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from stillhouse.chat.assistant_message import assistant_message
+from stillhouse.chat.content import reasoning_of
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.prompts.row import RowProblem, decoded, role_of
-from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
-_THINK: Final = "<think>"
 CALLS: Final = ("function_call", "tool_call")
 """Roles of messages whose text is a call or a list of calls (LLaMA-Factory, ms-swift)."""
 
@@ -75,55 +75,28 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _assistant(message: JsonObject, num_calls: int, *, is_answered: bool, reads_text: bool) -> JsonObject:
-    message = _flattened(message)
-    if (call := message.pop("function_call", None)) is not None:
-        message["tool_calls"] = [{"id": f"call_{num_calls}", "type": "function", "function": call}]
-    calls = message.pop("tool_calls", None)
-    if calls:
-        message["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
-    content = message.get("content")
-    if calls and content == "":
+def _assistant(written: JsonObject, num_calls: int, *, is_answered: bool, reads_text: bool) -> JsonObject:
+    message: JsonObject = {**assistant_message(written)}
+    # Nothing of it goes back to an endpoint.
+    message.pop("sent_back", None)
+    if not reads_text and isinstance(written.get("content"), str):
+        message["content"] = written["content"]
+        if not reasoning_of(written):  # type: ignore[arg-type]
+            message.pop("reasoning_content", None)
+    for number, call in enumerate(message.get("tool_calls", ()), start=num_calls):
+        if _get(call, "id") == "":
+            call["id"] = f"call_{number}"
+    content = message["content"]
+    if "tool_calls" in message and not content and written.get("content", "") == "":
         # rnow and others write it for want of null.
         del message["content"]
-    if not isinstance(content, str) or calls or not reads_text:
-        return message
-    if _CALL in content or content.lstrip().startswith(_THINK):
-        parsed = parse_completion(content.lstrip(), num_calls)
+    elif reads_text and isinstance(content, str) and "tool_calls" not in message and _CALL in content:
+        parsed = parse_completion(content, num_calls)
         names = [call["function"]["name"] for call in parsed.get("tool_calls", ())]
-        if MALFORMED_CALL in names and not is_answered:
-            # Text about the markup is no call, but a malformed call that was answered is one.
-            parsed = parse_completion(content.lstrip(), num_calls, with_calls=False)
-        return {**message, **parsed}
+        # Text about the markup is no call, but a malformed call that was answered is one.
+        if MALFORMED_CALL not in names or is_answered:
+            return {**message, **parsed}
     return message
-
-
-def _flattened(message: JsonObject) -> JsonObject:
-    """Joins content parts of thinking and text, as rnow writes them for reasoning models."""
-    parts = message.get("content")
-    if not isinstance(parts, list) or not parts:
-        return message
-    texts: dict[str, list[str]] = {"thinking": [], "text": []}
-    for part in parts:
-        kind = _get(part, "type")
-        if kind not in texts or not isinstance(_get(part, kind), str):
-            return message
-        texts[kind].append(part[kind])
-    flat = {**message, "content": "".join(texts["text"])}
-    if texts["thinking"]:
-        flat["reasoning_content"] = "".join(texts["thinking"])
-    return flat
-
-
-def _call(call: Any) -> Any:
-    """A call with its type and with arguments as JSON text; anything else unchanged, to be refused with the row."""
-    function = _get(call, "function")
-    if not isinstance(function, dict):
-        return call
-    arguments = function.get("arguments")
-    if isinstance(arguments, dict):
-        function = {**function, "arguments": exact_json.dumps(arguments).decode()}
-    return {"type": "function", **call, "function": function}
 
 
 def _give_id(message: JsonObject, waiting: list[str]) -> None:

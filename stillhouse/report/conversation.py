@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from stillhouse.chat.content import Call, calls_of, reasoning_of
 from stillhouse.types import Message
 
 _QUESTION_CHARS: Final = 110
@@ -153,14 +154,14 @@ def cut(text: str, max_chars: int = _MAX_CHARS) -> str:
 
 
 def _message_view(message: Message) -> MessageView:
-    calls: list[Any] = [*(message.get("tool_calls") or ())]
+    calls = calls_of(message)
     views = [_call_view(call) for call in calls[:_MAX_CALLS]]
     if len(calls) > _MAX_CALLS:
         views.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
     return MessageView(
         role=message["role"],
         content=cut(_text(message.get("content"))),
-        reasoning=cut(_text(message.get("reasoning_content") or message.get("reasoning"))),
+        reasoning=cut(reasoning_of(message)),
         calls=views,
     )
 
@@ -178,21 +179,13 @@ def _text(content: object) -> str:
     )
 
 
-def _call_view(call: Any) -> CallView:
-    """View of a call; parts that the endpoint left out are empty.
-
-    Trajectories hold arguments as text, rows of a dataset hold them as objects.
-    """
-    function = call.get("function") if isinstance(call, dict) else None
-    fields = function if isinstance(function, dict) else {}
-    name = _text(fields.get("name"))
-    arguments = raw = fields.get("arguments")
-    if isinstance(raw, str):
-        try:
-            arguments = json.loads(raw)
-        except ValueError:
-            arguments = None
+def _call_view(call: Call) -> CallView:
+    """View of a call; parts that the endpoint left out are empty."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
     if not isinstance(arguments, dict):
-        return CallView(name, cut(_text(raw)), malformed=True)
+        return CallView(call.name, cut(call.arguments), malformed=True)
     pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return CallView(name, cut(", ".join(pairs)), malformed=False)
+    return CallView(call.name, cut(", ".join(pairs)), malformed=False)

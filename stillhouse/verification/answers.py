@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from stillhouse.chat.content import text_of
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.types import Message
 
-_OPEN: Final = "<think>"
-_CLOSE: Final = "</think>"
 # Escaped braces are no braces.
 _BRACES: Final = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
 _WORDED: Final = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
@@ -32,23 +31,8 @@ def final_answer(messages: Sequence[Message]) -> str | None:
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or last.get("tool_calls"):
         return None
-    answer = without_thinking(text_of(last))
+    answer = split_thoughts(text_of(last)).answer
     return answer if answer.strip() else None
-
-
-def without_thinking(text: str) -> str:
-    """The text after its leading `<think>` block; empty if that never ends.
-
-    The opening tag may be missing, since some chat templates put it into the prompt. Later tags are text.
-    """
-    while True:
-        opened = text.lstrip().startswith(_OPEN)
-        before, close, after = text.partition(_CLOSE)
-        if not close:
-            return "" if opened else text
-        if not opened and _OPEN in before:
-            return text
-        text = after
 
 
 def stated_answer(text: str) -> str | None:

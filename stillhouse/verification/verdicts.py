@@ -17,7 +17,9 @@ from stillhouse.verification.result import Verdict, VerificationResult, VerifyFu
 from stillhouse.verification.sets import list_, set_
 from stillhouse.verification.text import contains, exact, normalised, pattern
 
-INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
+INFRASTRUCTURE_STOPS: Final = frozenset(
+    {StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER, StopReason.UNFINISHED}
+)
 """Stop reasons that say nothing about the sampled model."""
 JUDGE: Final = "judge"
 """The verifier that is not a function: a language model decides, elsewhere."""

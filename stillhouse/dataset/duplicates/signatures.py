@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.read import rows_at
@@ -83,7 +83,7 @@ def _row(prompt: str, sampled: str) -> str:
 
 
 def _assistant_text(message: Message) -> str:
-    parts = [message.get("reasoning_content") or message.get("reasoning") or "", text_of(message)]
+    parts = [reasoning_of(message), text_of(message)]
     for call in calls_of(message):
         parts += [call.name, _with_sorted_keys(call.arguments)]
     return "\n".join(parts)

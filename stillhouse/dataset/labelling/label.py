@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.chat.assistant_message import in_one_form
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import (
     ContaminationConfig,
@@ -155,13 +157,15 @@ def label_shard(
 ) -> LabelledShard:
     """Fills an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
 
+    Messages of older versions and of other programs are read as an answer is today.
+
     `metadata` is keyed by prompt id; a prompt without an entry is unverified.
 
     Raises:
         ConfigError: a file or tokenizer that the config names cannot be used.
         InputError: an evaluation set cannot be read.
     """
-    remaining = iter(trajectories)
+    remaining = (replace(one, messages=in_one_form(one.messages)) for one in trajectories)
     failures = RewardFailures()
     for labeller in _labellers_of(labelling):
         if isinstance(labeller, RewardLabels):

@@ -26,10 +26,11 @@ from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsCon
 from stillhouse.errors import ConfigError
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
 from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
-from stillhouse.inference.completion import Completion, Sampling, request_body
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
+from stillhouse.inference.request import Sampling, request_body
 from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 

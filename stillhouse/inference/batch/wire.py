@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from stillhouse.inference.completion import Completion, Sampling, read_completion
+from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.request import Sampling
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
@@ -96,6 +97,7 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampli
         model=endpoint.model,
         record_tokens=sampling.record_tokens,
         record_top_k=sampling.record_top_k,
+        max_tokens=sampling.max_tokens,
     )
     return replace(completion, turn=endpoint.with_cost(completion.turn))
 

@@ -60,6 +60,7 @@ class Sft:
         self._bytes_V = torch.tensor(token_bytes, dtype=torch.float32)
         self._config = config
         self._soft_targets = soft_targets
+        self.uses_dropout = soft_targets is None
         self.divergence = () if soft_targets is None else (Divergence(kind="forward_kl"),)
         self.divergence_temperature = config.soft_temperature
 

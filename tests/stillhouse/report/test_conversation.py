@@ -21,9 +21,12 @@ def trajectory(*messages: Any) -> SampleTrajectory:
         ({"function": {"name": "f", "arguments": {"a": 1}}}, CallView("f", "a=1", malformed=False)),
         *(
             ({"function": {"name": "f", "arguments": text}}, CallView("f", text, malformed=True))
-            for text in ('{"a": ', "[1]", "7", "")
+            for text in ('{"a": ', "[1]", "7")
         ),
-        ({"function": {"name": "f"}}, CallView("f", "", malformed=True)),
+        *(
+            ({"function": function}, CallView("f", "", malformed=False))
+            for function in ({"name": "f"}, {"name": "f", "arguments": ""})
+        ),
         ({"function": None}, CallView("", "", malformed=True)),
         ("g(1)", CallView("", "", malformed=True)),
     ],

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.verification import final_answer
-from stillhouse.verification.answers import spoken_answer, stated_answer, whole_answers, without_thinking
+from stillhouse.verification.answers import spoken_answer, stated_answer, whole_answers
 
 
 def test_final_answer_is_the_text_of_a_last_message_without_calls() -> None:
@@ -22,23 +22,8 @@ def test_final_answer_is_the_text_of_a_last_message_without_calls() -> None:
     assert final_answer([question, {"role": "assistant", "content": None}]) is None
     assert final_answer([question, {"role": "assistant", "reasoning": "5", "content": ""}]) is None
     assert final_answer([]) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<think>71? no, 72</think>\n\n72", "\n\n72"),
-        ("no opening tag, the template wrote it</think>72", "72"),
-        ("<think>a</think> <think>b</think>c", "c"),
-        ("<think>never ends", ""),
-        ("  <think>72</think>", ""),
-        ("The tag `<think>` opens, `</think>` closes.", "The tag `<think>` opens, `</think>` closes."),
-        ("plain", "plain"),
-    ],
-)
-def test_thinking_is_no_part_of_the_answer(text: str, answer: str) -> None:
-    assert without_thinking(text) == answer
-    assert final_answer([{"role": "assistant", "content": text}]) == (answer or None)
+    assert final_answer([{"role": "assistant", "content": "<think>71? no, 72</think>\n\n72"}]) == "72"
+    assert final_answer([{"role": "assistant", "content": "<think>never ends"}]) is None
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,11 @@ def test_every_verifier_of_the_config_exists() -> None:
         (StopReason.CONTEXT_OVERFLOW, False),
         (StopReason.BUDGET, False),
         (StopReason.INVALID, False),
+        (StopReason.MALFORMED, False),
         (StopReason.ERROR, None),
         (StopReason.TIMEOUT, None),
         (StopReason.CONTENT_FILTER, None),
+        (StopReason.UNFINISHED, None),
     ],
 )
 def test_only_the_model_itself_can_be_wrong(make_trajectory, stop_reason: StopReason, verdict: bool | None) -> None:
