@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from stillhouse.store import exact_json
 from stillhouse.types import Message
 
 REASONING_KEYS: Final = (
@@ -89,7 +90,7 @@ def arguments_text(written: Any) -> str:
     of an object becomes the latter. Everything else stays as the model wrote it, malformed or not.
     """
     if not isinstance(written, str):
-        return "{}" if written is None else orjson.dumps(written).decode()
+        return "{}" if written is None else exact_json.dumps(written).decode()
     stripped = written.strip()
     if stripped in ("", "null"):
         return "{}"
@@ -111,7 +112,7 @@ def tool_error_of(message: Message) -> str | None:
     if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
         return None
     try:
-        value = orjson.loads(content)
+        value = exact_json.loads(content)
     except orjson.JSONDecodeError:
         return None
     return str(value["error"]) if isinstance(value, dict) and list(value) == ["error"] else None

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-import orjson
-
 from stillhouse.chat.assistant_message import assistant_message
 from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
@@ -16,6 +14,7 @@ from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.request import Sampling
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.inference.written_calls import with_calls
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
@@ -35,12 +34,12 @@ class Completion:
 
 def encode_completion(completion: Completion) -> bytes:
     """The completion as the journal keeps it."""
-    return orjson.dumps({"message": completion.message, "turn": completion.turn})
+    return exact_json.dumps({"message": completion.message, "turn": completion.turn})
 
 
 def decode_completion(body: bytes) -> Completion:
     """The completion that `encode_completion` wrote, equal in every field but `limits`."""
-    row = orjson.loads(body)
+    row = exact_json.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
 
 

@@ -27,6 +27,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, c
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 from stillhouse.inference.request import Sampling, request_body
 from stillhouse.inference.resending import refused_key
+from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class HttpClient:
         Raises:
             RequestFailed: there is none.
         """
-        return await self._ask("POST", path, data=orjson.dumps(body))
+        return await self._ask("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """As `post`, for a GET."""

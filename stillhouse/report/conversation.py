@@ -1,9 +1,9 @@
 """Conversations as pages show them: plain text, cut to what fits, laid out by conversation.html.j2."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from stillhouse.chat.content import Call, calls_of, reasoning_of
 from stillhouse.types import Message
@@ -14,6 +14,8 @@ _MAX_MESSAGES: Final = 40
 _MAX_CALLS: Final = 20
 _FOLD_CHARS: Final = 1200
 """Longer tool results are folded at first."""
+_COMPARED_CHARS: Final = 200
+_VERDICTS: Final = {True: "right", False: "wrong", None: "unverified"}
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -63,13 +65,15 @@ class SampleTrajectory:
     """Whether its answer is right; None if unverified."""
     stage: str
     """Model that sampled it: teacher, base, sft, on_policy."""
+    comparison: str = ""
+    """What `comparison` says of its answer; empty if nothing was compared."""
     prompt_id: str = ""
     """Answers to one prompt stand side by side; empty for one that stands alone."""
 
     @property
     def verdict(self) -> str:
         """right, wrong or unverified."""
-        return {True: "right", False: "wrong", None: "unverified"}[self.verified]
+        return _VERDICTS[self.verified]
 
     @property
     def question(self) -> str:
@@ -105,6 +109,26 @@ class SampleTrajectory:
         half = _MAX_MESSAGES // 2
         gap = MessageView("left out", f"{num_left_out:,} messages", "", [])
         return [*map(_message_view, self.messages[:half]), gap, *map(_message_view, self.messages[-half:])]
+
+
+def comparison(row: Mapping[str, Any]) -> str:
+    """Return what of an answer was compared with what, the verdict, and why, in words; empty without any of these.
+
+    `row` has the columns `expected_answer`, `verified`, `compared` and `verification` of a dataset; older ones lack
+    `compared`.
+    """
+    compared, verified, note = row.get("compared"), row.get("verified"), row.get("verification")
+    expected = "" if row.get("expected_answer") is None else f"expected {_quoted(row['expected_answer'])}"
+    if compared is not None:
+        target = f" with {expected}" if expected else ""
+        told = f"compared {_quoted(compared)}{target}: {_VERDICTS[verified]}"
+    else:
+        told = f"wrong: {expected}" if expected and verified is False else ""
+    return "; ".join(filter(None, (told, note)))
+
+
+def _quoted(text: str) -> str:
+    return f"\u201c{one_line(text, _COMPARED_CHARS)}\u201d"
 
 
 def question(messages: Sequence[Message], max_chars: int) -> str:

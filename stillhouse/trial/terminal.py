@@ -89,12 +89,14 @@ def _outcome(rollout: ScoredRollout) -> Iterator[Text]:
         yield Text(f"\u2718 {trajectory.error['kind']}: {trajectory.error['message']}", style="red")
         return
     is_good = rollout.verdict is not False and not rollout.scores.errors
-    verdict = {True: ", right", False: f", wrong: expected {rollout.metadata.expected_answer}", None: ""}
+    verdict = {True: ", right", False: ", wrong", None: ""}
     score = "no reward" if rollout.reward is None else f"reward {rollout.reward:.3f}"
     yield Text.assemble(
         ("\u2714 ", "green") if is_good else ("\u2718 ", "red"),
         (f"{score}{_listed(rollout.scores.values)}{verdict[rollout.verdict]}", "bold"),
     )
+    if rollout.comparison:
+        yield Text(f"  {_printable(rollout.comparison)}", style="dim")
     for name, problem in rollout.scores.errors.items():
         yield Text(f"  {name}: {problem}", style="red")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stillhouse.types import PromptMetadata
+from stillhouse.types import JsonObject, PromptMetadata
 
 
 class VerificationResult(NamedTuple):
@@ -29,6 +29,16 @@ class Verdict(NamedTuple):
     """None if the prompt has no metadata."""
     note: str | None = None
     compared: str | None = None
+
+    @property
+    def columns(self) -> JsonObject:
+        """The verdict as columns of a dataset."""
+        return {
+            "verifier": self.verifier,
+            "verified": self.verified,
+            "compared": self.compared,
+            "verification": self.note,
+        }
 
 
 def expected_text(metadata: PromptMetadata) -> str:

@@ -71,10 +71,15 @@ def verify_ending(
     return examine(messages, stop_reason, metadata).verified
 
 
-def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
-    """Whether a trajectory ended with the right answer; see `examine`."""
+def examine_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> Verdict:
+    """Return what `examine` finds of a trajectory."""
     # Without a turn the last assistant message is the prompt's own.
-    return verify_ending(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+    return examine(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+
+
+def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
+    """`examine_trajectory(...).verified`."""
+    return examine_trajectory(trajectory, metadata).verified
 
 
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:

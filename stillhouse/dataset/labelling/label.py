@@ -50,7 +50,7 @@ from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.verification import examine
+from stillhouse.verification import Verdict, examine_trajectory
 
 _BATCH_SIZE: Final = 256
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
@@ -234,15 +234,6 @@ def _labellers(labelling_json: str) -> list[Labeller]:
 
 
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The columns `verifier`, `verified` and `verification`."""
-    verdicts = []
-    for item in inputs:
-        trajectory = item.trajectory
-        # Without a turn the last assistant message belongs to the prompt.
-        messages = trajectory.messages if trajectory.turns else []
-        verdicts.append(examine(messages, trajectory.stop_reason, item.metadata))
-    return {
-        "verifier": [verdict.verifier for verdict in verdicts],
-        "verified": [verdict.verified for verdict in verdicts],
-        "verification": [verdict.note for verdict in verdicts],
-    }
+    """The columns `verifier`, `verified`, `compared` and `verification`."""
+    verdicts = [examine_trajectory(item.trajectory, item.metadata) for item in inputs]
+    return {name: [verdict.columns[name] for verdict in verdicts] for name in Verdict(None, None).columns}

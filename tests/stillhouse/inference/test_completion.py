@@ -201,3 +201,10 @@ def test_the_journal_gives_back_an_equal_completion() -> None:
     again = decode_completion(encode_completion(answer))
     assert again == answer
     assert orjson.dumps(again) == orjson.dumps(answer)
+
+
+def test_whole_numbers_above_64_bits_in_arguments_stay_exact() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
+    answer = read(completion(None, message={"tool_calls": [call]}))
+    assert "98765432109876543210" in str(answer.message["tool_calls"])
+    assert decode_completion(encode_completion(answer)) == answer
