@@ -104,7 +104,7 @@ def calling(arguments: str) -> dict[str, Any]:
         (calling(""), None),
         (calling("{broken"), r"f\(\{broken\) has no JSON object as its arguments"),
         (calling("[1,2]"), r"f\(\[1,2\]\) has no JSON object as its arguments"),
-        (calling("null"), "no JSON object"),
+        (calling("null"), None),
         ({"content": "ends with <end>."}, "it holds <end>, which begins or ends a turn"),
         (calling('{"a": "<end>"}'), "it holds <end>"),
         ({"content": "a <end>", "weight": 0}, None),
