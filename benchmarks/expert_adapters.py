@@ -63,6 +63,7 @@ class Likelihood:
     """Cross-entropy of all tokens but the first two."""
 
     temperature = divergence_temperature = 1.0
+    uses_dropout = True
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 

@@ -17,7 +17,7 @@ from dotenv import load_dotenv
 
 from flows.verbs import Overrides
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
-from flows.verbs.machine import doctor, serve
+from flows.verbs.machine import doctor, send_tracking, serve
 from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
 from flows.verbs.students import publish
@@ -107,7 +107,7 @@ def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def score(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .parquet, a dataset's folder.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .json, .parquet, a dataset's folder.")
     ],
     model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher: a model, or its name there.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Its vLLM or SGLang server, up to and with /v1.")] = None,
@@ -139,7 +139,7 @@ def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def generate(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .json, .csv, .tsv, .parquet.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Kept rows go here: .jsonl, .parquet.")] = None,
     form: Annotated[
@@ -210,7 +210,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
 
 app.command("test")(try_config)
 # The others, in the order in which --help shows them.
-for _verb in (init, watch, view, convert, export, publish, serve, doctor):
+for _verb in (init, watch, view, convert, export, publish, serve, doctor, send_tracking):
     app.command()(_verb)
 
 

@@ -3,13 +3,15 @@
 Where `runtime.training_deployment` names a deployment, that process belongs to a flow run of it.
 """
 
+import logging
 from pathlib import Path
 from typing import Final
 
-from prefect import task
+from prefect import get_run_logger, task
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import DistillConfig, OnPolicyConfig, Placebo, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
@@ -24,6 +26,8 @@ from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.scoring import score_rows
 from tasks.training_job import run_training_job
+
+_logger = logging.getLogger("stillhouse.training")
 
 SFT = Stage("sft", version=2)
 STUDENT_ROLLOUTS = Stage("student_rollouts", version=1)
@@ -51,6 +55,12 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         tools=config.tools if config.sft.generate_every_steps else None,
         **scored,
     )
+    if rejected := artifact.facts.get("first_rejected"):
+        _logger.warning(
+            "%d rows of sft.sources are not learnt; mend them, or give the message `weight` 0:\n  %s",
+            artifact.facts["rejected_rows"],
+            rejected,
+        )
     return trained_student("sft", artifact)
 
 
@@ -61,6 +71,7 @@ def train_on_policy(
 
     With a `placebo` in place of the teacher's scores, it is an arm of `promotion.placebo`.
     """
+    _require_one_process(config, run)
     if placebo is None:
         check_pair(start, prompts, config, run)
     # Whether the pair was checked makes no other student: it stays out of the key.
@@ -95,6 +106,20 @@ def train_on_policy(
         further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, label=label, **sampled)
     artifact = call_stage_on(deployment, stage, on_policy_task, run, **inputs, **further)
     return trained_student(stage.name, artifact)
+
+
+def _require_one_process(config: DistillConfig, run: Run) -> None:
+    """Raise ConfigError if several processes are set for an on-policy training alone; say so where SFT had them."""
+    runtime = config.runtime
+    if runtime.num_processes * runtime.num_hosts == 1:
+        return
+    told = (
+        f"runtime.num_processes = {runtime.num_processes} and runtime.num_hosts = {runtime.num_hosts}: on-policy "
+        "distillation samples from the student while it trains it, in one process"
+    )
+    if SFT.name not in run.results:
+        raise ConfigError(f"{told}. Set both to 1")
+    get_run_logger().warning("%s; SFT had them", told)
 
 
 @task(name="sft", **CACHED_STAGE)

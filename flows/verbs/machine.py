@@ -9,6 +9,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from flows.verbs import Overrides
+from flows.verbs.data import Store
 from flows.verbs.pair import show_pair
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.expected import expected
@@ -110,3 +111,18 @@ def _inspect(config: DistillConfig, *, salvage: bool) -> "Iterator[Finding]":
         for saved in salvage_store(root):
             typer.echo(f"salvaged {saved.path}: {saved.num_records} records; the damaged file is kept as {saved.kept}")
     return inspect_store(root)
+
+
+def send_tracking(store: Store = "runs") -> None:
+    """Send to MLflow the records that it did not take during a run: those of tracking-fallback.jsonl.
+
+    Broken off, the same command goes on where it was.
+    """
+    from stillhouse.tracking.send import send_fallback
+
+    folder = ArtifactStore(store).root
+    sent = send_fallback(folder)
+    counts = ", ".join(f"{count} {kind}" for kind, count in sent.by_kind.most_common())
+    typer.echo(f"sent {counts}" if counts else f"{folder}: nothing to send")
+    for reason, count in sent.left.most_common():
+        typer.echo(f"left {count}: {reason}", err=True)

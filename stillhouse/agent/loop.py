@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
 
 from stillhouse.agent.turns import CallTools, End, TurnRules, TurnState, next_action
-from stillhouse.inference.completion import Completion, ToolChoice
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.keys import RequestDigest
+from stillhouse.inference.request import ToolChoice
 from stillhouse.tools import ToolResult
 from stillhouse.types import Message, Turn
 

@@ -7,17 +7,24 @@ evaluation (`stillhouse.agent.loop`), and the student's sampling on-policy
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from stillhouse.agent.answer_schema import AnswerSchema
+from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.completion import CUT_REASONS, WITHHELD_REASONS, ToolChoice
+from stillhouse.config.section import later_field
+from stillhouse.inference.finish_reasons import stop_of
+from stillhouse.inference.request import ToolChoice
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
 """The answer to each call of the last turn where a closing answer is wanted."""
+_DOUBT: Final = (
+    "the endpoint ended the completion with finish_reason {!r}, which is not known as a regular end. If its whole "
+    "answers end so, name it in rollouts.finish_reasons and run again: nothing is paid for twice"
+)
 
 
 class TurnRules(BaseModel):
@@ -39,6 +46,8 @@ class TurnRules(BaseModel):
     """JSON schema of the final answer; empty takes any text."""
     max_corrections: int = 0
     """Times the model is told how its answer misses the schema; each takes a turn."""
+    finish_reasons: tuple[str, ...] = later_field(())
+    """Further finish reasons of whole completions."""
 
     @classmethod
     def of(cls, config: RolloutsConfig) -> "TurnRules":
@@ -87,18 +96,6 @@ class TurnState:
         return "none" if self.is_closing else "auto"
 
 
-class RequestedCall(NamedTuple):
-    """A tool call as the model wrote it; a missing part is empty text, which no tool and no JSON object is."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def result(self, content: str) -> Message:
-        """The message that answers the call."""
-        return {"role": "tool", "tool_call_id": self.id, "content": content}
-
-
 class Ask(NamedTuple):
     """Add the messages, then ask for the next completion."""
 
@@ -109,7 +106,7 @@ class Ask(NamedTuple):
 class CallTools(NamedTuple):
     """Run the calls, add their results in the same order, then ask for the next completion."""
 
-    calls: list[RequestedCall]
+    calls: list[Call]
 
 
 class End(NamedTuple):
@@ -126,16 +123,17 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     """What follows a completion, and the state before the next one.
 
     Calls of the last turn are never run: they are refused where a closing answer is wanted, and end the conversation
-    otherwise. An unknown finish reason counts as a regular end: the message decides what follows.
+    otherwise. Nothing follows a completion that did not end regularly.
     """
     taken = replace(state, num_turns=state.num_turns + 1)
     is_last = taken.num_turns >= state.max_turns
-    reason = finish_reason.lower()
-    if reason in CUT_REASONS:
-        return taken, End(StopReason.LENGTH)
-    if reason.startswith(WITHHELD_REASONS):
-        return taken, End(StopReason.CONTENT_FILTER)
-    calls = [_requested(call) for call in message.get("tool_calls") or ()]
+    stop = StopReason.ANSWERED if finish_reason in rules.finish_reasons else stop_of(finish_reason)
+    # Clients ask again after a completion that broke off; one may be in a journal of before.
+    if stop in (StopReason.UNFINISHED, StopReason.ERROR):
+        return taken, End(StopReason.UNFINISHED, {"kind": "unfinished", "message": _DOUBT.format(finish_reason)})
+    if stop is not StopReason.ANSWERED:
+        return taken, End(stop)
+    calls = calls_of(message)
     if calls and not is_last:
         return taken, CallTools(calls)
     if calls and rules.closing_answer and state.offers_tools and not state.is_closing:
@@ -151,14 +149,3 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     if problem is not None:
         return taken, End(StopReason.INVALID, {"kind": StopReason.INVALID.value, "message": problem})
     return taken, End(StopReason.ANSWERED)
-
-
-def _requested(call: Any) -> RequestedCall:
-    written = call if isinstance(call, dict) else {}
-    function = written.get("function")
-    parts = function if isinstance(function, dict) else {}
-    return RequestedCall(_text(written.get("id")), _text(parts.get("name")), _text(parts.get("arguments")))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stillhouse.chat.content import reasoning_of, text_of
 from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
 from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, prefix_texts, render_text
@@ -127,7 +128,7 @@ def next_turn(
         start = first_difference(prompt, following)
         if start < first_difference(prompt, history):
             raise not_prefix_preserving(last)
-    said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
+    said = [reasoning_of(messages[-1]), text_of(messages[-1])]
     if end < start or any(text.strip() in after and text.strip() not in following[start:end] for text in said):
         raise not_prefix_preserving(last)
     return end_id, following[end + len(end_text) :]

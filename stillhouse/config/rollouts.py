@@ -21,9 +21,9 @@ class PromptSource(Section):
     """Where prompts come from."""
 
     source: str = "embedded:prompts.jsonl"
-    """Path of a txt, jsonl, csv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`. Prefer jsonl
-    with `metadata.expected_answer`, so that answers can be verified."""
-    format: Literal["auto", "txt", "jsonl", "csv", "parquet", "hf"] = "auto"
+    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`.
+    Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
+    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "hf"] = "auto"
     """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
     hf_split: str = "train"
     """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will
@@ -131,6 +131,9 @@ class ToolsConfig(Section):
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one tool call in seconds, for tools that set none of their own; the model reads an error then.
     Lower it where a slow tool holds up many rollouts."""
+    max_result_characters: int = later_field(50_000, ge=100)
+    """Length at which the result of a call is cut, with a note to the model; pages have `browse_max_characters`. 50,000
+    characters are about 12,000 tokens, which every later turn sends again."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()
@@ -216,11 +219,15 @@ class RolloutsConfig(Section):
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer. Off, such a
     rollout ends without an answer."""
     response_schema: JsonObject = {}
-    """JSON schema of the final answer, sent as `response_format`; empty takes any text. Where an endpoint refuses it,
-    set `extra_body: {response_format: {type: text}}`: answers are still checked and corrected."""
+    """JSON schema of the final answer, sent as `response_format` in the form that the endpoint takes; empty takes any
+    text. Where it takes none, set `extra_body: {response_format: {type: text}}`: answers are still checked and
+    corrected."""
     max_corrections: int = Field(default=1, ge=0)
     """Corrections of an answer that misses `response_schema` before the rollout counts as invalid. Each is one more
     request."""
+    finish_reasons: tuple[str, ...] = later_field(())
+    """Finish reasons, as the endpoint writes them, of whole answers that would end as `unfinished`. The words of the
+    usual providers are known; name another once you have read answers that end with it."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     """Reasoning effort of the model; None sends nothing and leaves it to the endpoint. More effort costs more tokens:
     compare `low` and `medium` on five rollouts of `stillhouse test`."""

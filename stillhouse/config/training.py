@@ -29,8 +29,8 @@ class StudentConfig(Section):
     lora_alpha: float = Field(default=64.0, gt=0.0)
     """Numerator of the adapter's scale. Twice the rank is usual; raising it acts like a higher learning rate."""
     lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout before the adapter's first matrix. 0 first; 0.05 to 0.1 where validation loss rises on few rows (QLoRA's
-    values)."""
+    """Dropout before the adapter's first matrix, in SFT with the loss `nll` alone. 0 first; 0.05 to 0.1 where
+    validation loss rises on few rows (QLoRA's values)."""
     lora_targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Suffixes of the names of adapted layers, such as `q_proj`; `all-linear` takes all of the text model but routers
     and the output layer, `experts` those that are one tensor."""
@@ -158,7 +158,8 @@ class SftSource(Section):
     """Conversations to train on that do not come from this run's rollouts."""
 
     path: str
-    """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or `hf:NAME[:CONFIG]`."""
+    """A Parquet, json, jsonl, csv or tsv file of conversations (`messages` and `tools`, ShareGPT's, prompt and
+    completion, Alpaca's), a dataset folder, or `hf:NAME[:CONFIG]`."""
     split: str = "train"
     """Split of a Hugging Face dataset; mostly `train`."""
     weight: float = Field(default=1.0, gt=0.0)

@@ -7,17 +7,20 @@
     auth        the key is missing or refused         ends the run
     permanent   the request itself is wrong           recorded, never tried again
     content     a filter refused it                   recorded, never tried again
+    malformed   the endpoint cannot read what the     tried once more: sampling may mend it; then it is the
+                model wrote as a call or as JSON      model's failure
 
-Providers word the same failure in many ways. Where only the wording distinguishes them (a context that is too long, a
-daily allowance), the phrases are in one table below, each with a test.
+Providers word the same failure in many ways. Codes decide first. Where only the wording distinguishes failures (a
+context that is too long, a daily allowance), the phrases are in one table below, each with a test.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from stillhouse.inference.context_overflow import is_overflow
 from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits, read_limits, retry_after
 from stillhouse.types import ErrorRecord, JsonObject
 
@@ -32,6 +35,7 @@ class FailureKind(StrEnum):
     AUTH = "auth"
     PERMANENT = "permanent"
     CONTENT = "content"
+    MALFORMED = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,28 @@ class RequestFailed(Exception):
         self.failure = failure
 
 
-_QUOTA_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-_CONTENT_CODES: Final = frozenset({"content_filter", "content_policy_violation"})
-_CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded"})
-_CONTEXT_PHRASES: Final = (
-    *("maximum context length", "prompt is too long", "exceeds the available context size"),
-    # vLLM of a prompt that fills the context to its last token; no request asks for less than one.
-    "max_tokens must be at least 1",
+# Numbers are Zhipu's, those behind `base_resp` MiniMax's.
+_QUOTA_CODES: Final = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "1113", "base_resp 1008"}
 )
-_DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
+_AUTH_CODES: Final = frozenset({"base_resp 1004", "base_resp 2049"})
+_RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded", "base_resp 1002", "base_resp 1039"})
+_CONTENT_CODES: Final = frozenset(
+    {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "invalid_prompt"}
+    | {"data_inspection_failed", "DataInspectionFailed", "1301", "base_resp 1026", "base_resp 1027"}
+)
+_MALFORMED_CODES: Final = frozenset({"tool_use_failed", "json_validate_failed", "output_parse_failed"})
+"""Groq's."""
+_CONTENT_PHRASES: Final = (
+    # Qwen, DeepSeek, MiniMax, OpenAI and Azure, where a gateway gives no code; OpenRouter.
+    *("datainspectionfailed", "may contain inappropriate content", "content exists risk", "put new_sensitive"),
+    *("flagged as potentially violating", "content management policy", "contentpolicyviolation", "content was flagged"),
+)
+_BUSY_PHRASES: Final = ("overloaded", "try again later", "temporarily unavailable", "server is busy")
+"""Of servers that answer 400 while they have no capacity."""
+_QUOTA_PHRASES: Final = (
+    *("free-models-per-day", "requests per day", "tokens per day", "insufficient balance", "balance is insufficient"),
+)
 # In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
 _SCOPE_PHRASES: Final = (
     (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
@@ -96,7 +112,9 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
     """
     error = error_of(body)
     message = _message(status, error, body)
-    codes = {str(error[key]) for key in ("code", "type", "status") if error.get(key) is not None}
+    inner = error.get("innererror")
+    named = [*map(error.get, ("code", "type", "status")), inner.get("code") if isinstance(inner, dict) else None]
+    codes = {str(code) for code in named if code}
     kind = _kind(status, codes, error, message.lower())
     limits = read_limits(headers, now)
     return Failure(
@@ -104,8 +122,7 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
         message,
         status,
         retry_after_s=retry_after(headers, now),
-        context_overflow=kind is FailureKind.PERMANENT
-        and (bool(codes & _CONTEXT_CODES) or any(phrase in message.lower() for phrase in _CONTEXT_PHRASES)),
+        context_overflow=kind is FailureKind.PERMANENT and is_overflow(codes, message.lower()),
         scope=_scope(codes, message, limits) if kind is FailureKind.RATE else None,
         limits=limits,
     )
@@ -117,30 +134,45 @@ def error_of(body: Any) -> JsonObject:
         body = body[0]
     if not isinstance(body, dict):
         return {}
-    error = body.get("error")
+    error, base = body.get("error"), body.get("base_resp")
     if isinstance(error, dict):
-        return error
+        # Some gateways add one to every answer, and leave it empty.
+        return error if any(error.values()) else {}
     if isinstance(error, str):
         return {"message": error}
+    if isinstance(base, dict) and base.get("status_code"):
+        return {"code": f"base_resp {base['status_code']}", "message": base.get("status_msg")}
     if body.get("object") == "error" or ("message" in body and "choices" not in body):
         return body
+    if "detail" in body and "choices" not in body:
+        return {"message": body["detail"]}
     return {}
 
 
 def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> FailureKind:
-    is_daily = any(phrase in message for phrase in _DAILY_PHRASES)
-    if status == 402 or codes & _QUOTA_CODES or (status == 429 and is_daily):
+    def says(phrases: Collection[str]) -> bool:
+        return any(phrase in message for phrase in phrases)
+
+    if status == 402 or codes & _QUOTA_CODES or (status in (403, 429) and says(_QUOTA_PHRASES)):
         return FailureKind.QUOTA
-    if status in (429, 529) or (status == 503 and codes & _RATE_CODES):
+    # A single request above a minute's tokens (OpenAI) can only be refused again.
+    if status == 429 and says(("request too large",)):
+        return FailureKind.PERMANENT
+    # 498 is Groq's for want of capacity.
+    if status in (429, 498, 529) or (status in (200, 503) and codes & _RATE_CODES):
         return FailureKind.RATE
+    if codes & _MALFORMED_CODES:
+        return FailureKind.MALFORMED
     # OpenRouter answers 403 with the reasons when moderation flags a prompt.
     metadata = error.get("metadata")
     is_moderated = status == 403 and isinstance(metadata, dict) and "reasons" in metadata
-    if codes & _CONTENT_CODES or is_moderated:
+    if codes & _CONTENT_CODES or is_moderated or says(_CONTENT_PHRASES):
         return FailureKind.CONTENT
-    if status in (401, 403):
+    if is_overflow(codes, message):
+        return FailureKind.PERMANENT
+    if status in (401, 403) or codes & _AUTH_CODES:
         return FailureKind.AUTH
-    if status in (408, 409, 425) or status >= 500 or status < 400:
+    if status in (408, 409, 425) or status >= 500 or status < 400 or (status in (400, 422) and says(_BUSY_PHRASES)):
         return FailureKind.TRANSIENT
     return FailureKind.PERMANENT
 
@@ -163,6 +195,7 @@ def _message(status: int, error: JsonObject, body: Any) -> str:
     if not isinstance(message, str) or not message:
         message = str(body)[:_MAX_MESSAGE] if body else "no body"
     metadata = error.get("metadata")
-    if isinstance(metadata, dict) and metadata.get("raw"):
-        message += f" ({str(metadata['raw'])[:_MAX_MESSAGE]})"
+    raw = metadata.get("raw") if isinstance(metadata, dict) else error.get("failed_generation")
+    if raw:
+        message += f" ({str(raw)[:_MAX_MESSAGE]})"
     return f"HTTP {status}: {message}"

@@ -85,12 +85,17 @@ class _EndpointHealth:
             )
         if self._has_answered:
             return None
+        if failure.status == 404 and "no endpoints" in failure.message.lower():
+            return EndpointError(
+                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
+                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body"
+            )
         if failure.status == 404:
             return EndpointError(
                 f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
                 "base_url goes up to and with /v1"
             )
-        if not failure.context_overflow and failure.kind is not FailureKind.CONTENT:
+        if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
             return None

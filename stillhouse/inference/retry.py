@@ -14,6 +14,8 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 _BASE_S: Final = 1.0
 _CAP_S: Final = 60.0
 _OUTAGE_CAP_S: Final = 10.0
+_MAX_MALFORMED: Final = 2
+"""Attempts whose answer the endpoint could not read."""
 _FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
 
 
@@ -49,7 +51,7 @@ class _Tries:
     def __init__(self, policy: RetryPolicy, effects: Effects) -> None:
         self._policy = policy
         self._effects = effects
-        self._num_failed = self._num_refused = self._num_unreachable = 0
+        self._num_failed = self._num_refused = self._num_unreachable = self._num_malformed = 0
         self._refused_at: float | None = None
         self._unreachable_at: float | None = None
 
@@ -72,7 +74,8 @@ class _Tries:
         else:
             self._num_failed += 1
             self._unreachable_at, self._num_unreachable = None, 0
-            if self._num_failed >= policy.max_attempts:
+            self._num_malformed += failure.kind is FailureKind.MALFORMED
+            if self._num_failed >= policy.max_attempts or self._num_malformed >= _MAX_MALFORMED:
                 return None
         num_waits = self._num_failed + self._num_refused * policy.waits_if_refused
         return backoff_s(num_waits, failure.retry_after_s, self._effects.rng)

@@ -30,6 +30,8 @@ class RolloutStats:
     completion_tokens: int = 0
     num_tool_calls: int = 0
     num_tool_errors: int = 0
+    num_cut_results: int = 0
+    """Tool results of which the model read the beginning alone."""
     cost_usd: float | None = 0.0
     """Sum of the costs of completions; None once one is unknown."""
 
@@ -54,5 +56,6 @@ class RolloutStats:
             "completion_tokens": self.completion_tokens,
             "tool_calls": self.num_tool_calls,
             "tool_errors": self.num_tool_errors,
+            "cut_tool_results": self.num_cut_results,
             "cost_usd": self.cost_usd,
         }

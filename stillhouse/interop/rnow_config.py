@@ -190,8 +190,8 @@ _SHARED: Final[Table] = {
     "rollout.tool_timeout": Target(("tools.timeout_s",), float),
     "rollout.rollout_timeout": Target(("rollouts.timeout_s",), float),
     "rollout.reward_timeout": "@reward(timeout_s=...) bounds a reward here",
-    "rollout.max_tool_response": "results of tools are not cut here, pages apart: tools.browse_max_characters",
-    "rollout.max_tool_response_chars": "results of tools are not cut here, pages apart: tools.browse_max_characters",
+    "rollout.max_tool_response": "tools.max_result_characters bounds the results of tools here, in characters",
+    "rollout.max_tool_response_chars": to("tools.max_result_characters"),
     "rollout.include_thinking": "rewards are always given the reasoning, in a key of its own",
 }
 

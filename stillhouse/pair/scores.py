@@ -19,7 +19,7 @@ def vocabulary_finding(student: StudentFigures, teacher: TeacherFigures) -> Pair
         return PairFinding(name, "no", teacher.refusal)
     if teacher.agreement is None:
         return PairFinding(name, "unknown", "it loads; none of the prompts measured on is routed to it")
-    form = "aligned by bytes" if teacher.alignment == "bytes" else f"{student.vocabulary} ids shared"
+    form = "aligned by bytes" if teacher.alignment == "bytes" else _shared(student, teacher)
     found = teacher.agreement
     guess = math.log(student.vocabulary)
     if not _is_alien(found, guess):
@@ -40,6 +40,17 @@ def vocabulary_finding(student: StudentFigures, teacher: TeacherFigures) -> Pair
         f"the student's tokens cost the teacher {found.nll:.2f} nats each, where a guess costs {guess:.2f}{differing}: "
         "the ids mean something else to it, although the vocabularies call themselves the same. Check that its weights "
         "and tokenizer belong together, or take another teacher",
+    )
+
+
+def _shared(student: StudentFigures, teacher: TeacherFigures) -> str:
+    one_sided = teacher.one_sided
+    if one_sided is None:
+        return f"{student.vocabulary} ids shared"
+    return (
+        f"the first {one_sided.num_shared} ids are shared; on added tokens that only one of them has lie "
+        f"{one_sided.student:.2%} of the student's probability and {one_sided.teacher:.2%} of the teacher's. Training "
+        "stops where the student samples one"
     )
 
 

@@ -6,11 +6,11 @@ takes no string there. Names that are not in the schema are refused, at any dept
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import UnknownType, best_match
 from jsonschema.validators import validator_for
 from pydantic import BaseModel, ValidationError
 from referencing import Registry
@@ -37,8 +37,11 @@ class ArgumentsRefused(Exception):
     """The arguments do not fit the schema; the message is for the model."""
 
 
-def reader_of_model(model: type[BaseModel], schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a pydantic model of one field each, in lax mode; `schema` is what the model was shown."""
+def reader_of_model(model: type[BaseModel], names: Mapping[str, str], schema: JsonObject) -> ReadArguments:
+    """Reads arguments by a pydantic model of one field each, in lax mode; `schema` is what the model was shown.
+
+    `names` are those of the arguments by their fields.
+    """
 
     def read(raw_arguments: JsonObject) -> JsonObject:
         try:
@@ -47,7 +50,7 @@ def reader_of_model(model: type[BaseModel], schema: JsonObject) -> ReadArguments
             reasons = [f"{_path(item['loc'])}: {item['msg']}" for item in error.errors()]
             raise ArgumentsRefused("; ".join(reasons)) from error
         # Not model_dump: nested models must reach the function as models.
-        return {name: getattr(arguments, name) for name in model.model_fields}
+        return {name: getattr(arguments, field) for field, name in names.items()}
 
     return read
 
@@ -61,8 +64,8 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
         arguments = converted(raw_arguments, schema, schema)
         try:
             error = best_match(validator.iter_errors(arguments))
-        # A schema we cannot evaluate (a remote reference, a pattern of another dialect): its owner validates.
-        except (Unresolvable, re.error):
+        # A schema we cannot evaluate (a remote reference, an unknown type or dialect): its owner validates.
+        except (Unresolvable, UnknownType, re.error, TypeError):
             error = None
         if error is not None:
             raise ArgumentsRefused(f"{_path(error.absolute_path)}: {error.message}")
@@ -91,7 +94,7 @@ def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, 
     shape = _only(branches, "object")
     if not isinstance(value, dict) or shape is None:
         return value
-    properties = shape.get("properties", {})
+    properties = shape.get("properties") or {}
     others = shape.get("additionalProperties", True)
     unknown = [key for key in value if key not in properties]
     if unknown and others is False and "patternProperties" not in shape:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from stillhouse.tools.arguments import ArgumentsRefused
-from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
+from stillhouse.tools.context import RolloutScope, ToolArgs, explain
 from stillhouse.tools.decorator import Tool
+from stillhouse.tools.results import cut, utf8
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.types import JsonObject
@@ -30,6 +31,8 @@ class ToolResult:
     """None if the tool returned."""
     latency_s: float
     """Seconds the call ran, without waiting for a free slot."""
+    is_cut: bool = False
+    """Whether the model reads the beginning of a longer text."""
 
 
 class CallFailed(Exception):
@@ -47,6 +50,8 @@ class BoundToolbox:
     tools: Mapping[str, Tool]
     timeout_s: float
     """Time limit of one call in seconds, for tools that set none."""
+    max_result_characters: int
+    """Length at which a result is cut, for tools that set none."""
     environment: Mapping[str, str]
     """The environment variables that `ToolArgs` holds."""
     sandbox: Sandbox
@@ -63,8 +68,9 @@ class BoundToolbox:
             arguments = tool.read_arguments(raw_arguments)
             async with tool.concurrency.slot():
                 started = time.monotonic()
-                content = _utf8(await self._run(tool, raw_arguments, arguments, timeout_s))
-            return ToolResult(content, None, time.monotonic() - started)
+                content = utf8(await self._run(tool, raw_arguments, arguments, timeout_s))
+            content, is_cut = cut(content, tool.max_characters or self.max_result_characters)
+            return ToolResult(content, None, time.monotonic() - started, is_cut)
         except CallFailed as error:
             kind, message = error.kind, str(error)
         except ArgumentsRefused as error:
@@ -73,12 +79,11 @@ class BoundToolbox:
             kind, message = "timeout", f"{name} did not return within {timeout_s:g} s"
         except SandboxFailed as error:
             kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
-        except ToolError as error:
-            kind, message = "exception", str(error)
-        except (Exception, SystemExit) as error:
-            kind, message = "exception", f"{type(error).__name__}: {error}"
-        content = json.dumps({"error": _utf8(message)}, ensure_ascii=False)
-        return ToolResult(content, kind, time.monotonic() - started)
+        except Exception as error:
+            kind, message = "exception", explain(error)
+        message, is_cut = cut(utf8(message), self.max_result_characters)
+        content = json.dumps({"error": message}, ensure_ascii=False)
+        return ToolResult(content, kind, time.monotonic() - started, is_cut)
 
     def _find(self, name: str) -> Tool:
         if name == MALFORMED_TOOL_CALL:
@@ -104,7 +109,8 @@ class BoundToolbox:
             kwargs[tool.args_parameter] = tool_args
         if tool.scope_parameter is not None:
             kwargs[tool.scope_parameter] = self.scope
-        return tool.write_result(await run_function(tool.function, kwargs, timeout_s))
+        content: str = await run_function(tool.function, kwargs, timeout_s, tool.write_result)
+        return content
 
 
 def _read_object(arguments_json: str) -> JsonObject:
@@ -118,8 +124,3 @@ def _read_object(arguments_json: str) -> JsonObject:
     if not isinstance(arguments, dict):
         raise CallFailed("malformed_arguments", f"the arguments must be a JSON object, not {type(arguments).__name__}")
     return arguments
-
-
-def _utf8(text: str) -> str:
-    """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")

@@ -14,6 +14,20 @@ class ToolError(Exception):
     """Raised by a tool: the model reads the message verbatim, without the name of an exception."""
 
 
+def explain(error: BaseException) -> str:
+    """What an error says: its message behind its type, or alone for a `ToolError`; of a group all its errors."""
+    try:
+        text = str(error)
+    # It is the error's own code.
+    except BaseException as failure:
+        text = f"its message cannot be read ({type(failure).__name__})"
+    if isinstance(error, BaseExceptionGroup):
+        text = f"{error.message}: {'; '.join(map(explain, error.exceptions))}"
+    if isinstance(error, ToolError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class AsyncClosable(Protocol):
     """A resource opened by the first call that needs it: a browser, the session of an MCP server."""
 

@@ -4,19 +4,19 @@ The schema shown to the model is made by pydantic from the function's type hints
 model validates and coerces what the model writes. Both are therefore required, and checked when the file is loaded.
 """
 
-import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
-from pydantic import ConfigDict, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
 from stillhouse.errors import ConfigError
 from stillhouse.tools.arguments import ReadArguments, reader_of_model
 from stillhouse.tools.context import ToolArgs
-from stillhouse.tools.running import ConcurrencyLimit, validate_limits
+from stillhouse.tools.results import written
+from stillhouse.tools.running import ConcurrencyLimit, run_awaitable, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.user_file import describe_function, type_hints
 from stillhouse.types import JsonObject, ToolSchema
@@ -35,6 +35,8 @@ class Tool:
     """Turns what the function returns into what the model reads."""
     timeout_s: float | None = None
     """Time limit of one call in seconds; None takes that of the toolbox."""
+    max_characters: int | None = None
+    """Length at which a result is cut; None takes that of the toolbox."""
     concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(None), repr=False)
     sandboxed: SandboxedFunction | None = None
     """Where a sandbox finds it; None if it runs in this process."""
@@ -55,8 +57,7 @@ class Tool:
         kwargs = self.read_arguments(payload["arguments"])
         if self.args_parameter is not None:
             kwargs[self.args_parameter] = ToolArgs(**payload["tool_args"])
-        value = self.function(**kwargs)
-        return self.write_result(asyncio.run(value) if inspect.iscoroutinefunction(self.function) else value)
+        return self.write_result(run_awaitable(self.function(**kwargs)))
 
 
 _ARGUMENTS = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -138,20 +139,28 @@ def _make_tool(
     if len(args_parameters) > 1:
         raise ValueError(f"parameters {' and '.join(args_parameters)} are both ToolArgs; one is enough")
     fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ValueError(f"parameter {parameter} cannot be described to a model; name every parameter")
         if name not in hints:
             raise ValueError(f"parameter {name!r} has no type hint; write for instance `{name}: str`")
         if name not in args_parameters:
-            fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+            field_name, hint = name, hints[name]
+            if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
+                # Pydantic gives such a field another meaning, but not its alias.
+                field_name, hint = f"argument_{len(fields)}_{name}", Annotated[hint, Field(alias=name)]
+            fields[field_name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+            names[field_name] = name
     try:
         model = create_model(f"{function.__name__} arguments", __config__=_ARGUMENTS, **fields)
         parameters = _ordered(_strict(model.model_json_schema()))
         result = TypeAdapter(hints["return"])
         result.json_schema(mode="serialization")
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
-        raise ValueError(f"a type of its signature has no JSON form: {error}") from error
+        # Without what to set in a pydantic model of one's own.
+        problem = str(error).partition(". Set `")[0]
+        raise ValueError(f"a type of its signature has no JSON form: {problem}") from error
     return Tool(
         name=function.__name__,
         schema={
@@ -159,9 +168,8 @@ def _make_tool(
             "function": {"name": function.__name__, "description": description, "parameters": parameters},
         },
         function=function,
-        read_arguments=reader_of_model(model, parameters),
-        # Strings as they are, all else as the JSON of the type.
-        write_result=lambda value: value if isinstance(value, str) else result.dump_json(value).decode(),
+        read_arguments=reader_of_model(model, names, parameters),
+        write_result=lambda value: written(value, result),
         timeout_s=timeout_s,
         concurrency=ConcurrencyLimit.of(max_concurrency, sandbox=sandboxed is not None),
         sandboxed=sandboxed,

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,10 +39,10 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """As `run`, but returns a future."""
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._started = Future()
                 # A daemon: a hanging browser must not keep the process alive.
-                self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=self._name, daemon=True)
+                self._thread = threading.Thread(target=run_loop, args=(self._serve(),), name=self._name, daemon=True)
                 self._thread.start()
             loop, _ = self._started.result()
             return asyncio.run_coroutine_threadsafe(work, loop)
@@ -59,3 +60,13 @@ class LoopThread:
         stop = asyncio.Event()
         self._started.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.run`, but goes on when a task that a user's function started raises SystemExit or stops the loop."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main)
+        while not task.done():
+            with suppress(BaseException):
+                loop.run_until_complete(task)

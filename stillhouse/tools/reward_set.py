@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from stillhouse.config import ToolsConfig
-from stillhouse.tools.context import ToolError
+from stillhouse.tools.context import explain
 from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
-from stillhouse.tools.rewards import Reward, RewardArgs, awaited, checked_reward
+from stillhouse.tools.rewards import Reward, RewardArgs, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.user_file import load_decorated
@@ -133,28 +133,27 @@ class RewardSet:
         timeout_s = reward.timeout_s or self._timeout_s
         try:
             async with reward.concurrency.slot():
-                return checked_reward(await self._run(reward, args, messages, timeout_s))
+                return await self._run(reward, args, messages, timeout_s)
         except TimeLimitReached:
             return f"did not return within {timeout_s:g} s"
-        except (SandboxFailed, ToolError) as error:
+        except SandboxFailed as error:
             return str(error)
-        except (Exception, SystemExit) as error:
-            return f"{type(error).__name__}: {error}"
+        except Exception as error:
+            return explain(error)
 
-    async def _run(self, reward: Reward, args: RewardArgs, messages: list[Message], timeout_s: float) -> Any:
+    async def _run(self, reward: Reward, args: RewardArgs, messages: list[Message], timeout_s: float) -> float:
         if reward.sandboxed is None and reward.name not in self._on_main_thread:
             names = inspect.signature(reward.function).parameters
             kwargs = dict(zip(names, reward.arguments(args, messages), strict=True))
             try:
-                value = await run_function(reward.function, kwargs, timeout_s)
-                return await run_function(awaited, {"value": value}, timeout_s) if inspect.isawaitable(value) else value
+                return await run_function(reward.function, kwargs, timeout_s, checked_reward)
             except ValueError as error:
                 if self._process is None or not needs_main_thread(error):
                     raise
                 self._on_main_thread.add(reward.name)
         payload = {"args": asdict(args), "messages": messages}
         if reward.sandboxed is not None:
-            return await self._sandbox.call(reward.sandboxed, payload, timeout_s)
+            return float(await self._sandbox.call(reward.sandboxed, payload, timeout_s))
         assert self._process is not None
         return await self._process.call(reward.name, payload, timeout_s)
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.context import ToolError
-from stillhouse.tools.rewards import Reward, awaited, checked_reward
+from stillhouse.tools.context import explain
+from stillhouse.tools.loop_thread import run_loop
+from stillhouse.tools.rewards import Reward, checked_reward
+from stillhouse.tools.running import awaited
 from stillhouse.tools.user_file import load_module
 from stillhouse.types import JsonObject
 
@@ -38,7 +40,7 @@ def main() -> None:
         print("null", file=ready)
     rewards = {value.name: value for value in vars(module).values() if isinstance(value, Reward)}
     with socket.socket(fileno=int(sys.argv[-1])) as control:
-        asyncio.run(_serve(control, rewards))
+        run_loop(_serve(control, rewards))
 
 
 async def _serve(control: socket.socket, rewards: Mapping[str, Reward]) -> None:
@@ -77,18 +79,12 @@ async def _answer(call: socket.socket, rewards: Mapping[str, Reward]) -> None:
 async def _run(reward: Reward, payload: JsonObject, writer: asyncio.StreamWriter) -> None:
     # Both lines are sent at once, so that the caller's clock runs with the function even if others block the loop.
     writer.write(b"\n")
-    answer = await _value(reward, payload)
-    writer.write(json.dumps(answer).encode() + b"\n")
-
-
-async def _value(reward: Reward, payload: JsonObject) -> JsonObject:
     try:
-        return {"value": checked_reward(await awaited(reward.apply(payload)))}
-    except ToolError as error:
-        return {"error": str(error)}
+        answer: JsonObject = {"value": checked_reward(await awaited(reward.apply(payload)))}
     # SystemExit and KeyboardInterrupt would end the loop that all calls share.
     except BaseException as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        answer = {"error": explain(error)}
+    writer.write(json.dumps(answer).encode() + b"\n")
 
 
 if __name__ == "__main__":

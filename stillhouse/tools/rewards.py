@@ -1,7 +1,5 @@
 """`@reward`: makes a function of a user's file one that scores finished trajectories."""
 
-import asyncio
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +7,7 @@ from typing import Any, ClassVar, Final, Self, overload
 
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.running import ConcurrencyLimit, validate_limits
+from stillhouse.tools.running import ConcurrencyLimit, run_awaitable, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.user_file import describe_function, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason
@@ -99,17 +97,9 @@ class Reward:
         args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
         return self.function(*self.arguments(RewardArgs(**args), payload["messages"]))
 
-    def serve(self, payload: JsonObject) -> object:
-        """As `apply`, inside a sandbox, and waits."""
-        value = self.apply(payload)
-        return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
-
-
-async def awaited(value: Any) -> Any:
-    """The value behind any number of awaitables: a function may return a coroutine that it did not await."""
-    while inspect.isawaitable(value):
-        value = await value
-    return value
+    def serve(self, payload: JsonObject) -> float:
+        """The value of a call inside a sandbox, as `apply` takes it."""
+        return checked_reward(run_awaitable(self.apply(payload)))
 
 
 def checked_reward(value: Any) -> float:
@@ -118,9 +108,11 @@ def checked_reward(value: Any) -> float:
     Raises:
         ToolError: it is none from 0 to 1.
     """
-    if not isinstance(value, NUMBERS) or not math.isfinite(value) or not 0 <= value <= 1:
+    # Numbers of numpy and torch are none of Python's.
+    number = float(value) if hasattr(value, "__float__") else math.nan
+    if not 0 <= number <= 1:
         raise ToolError(f"returned {value!r}; expected a number from 0 to 1")
-    return float(value)
+    return number
 
 
 @overload

@@ -2,6 +2,9 @@
 
 A plain function runs in a daemon thread of its own, which cannot be killed and stays if it hangs; the threads of an
 executor are joined when the interpreter exits, and one hanging tool would keep the process alive for ever.
+
+What it raises is kept as a value: futures and event loops take some errors (StopIteration, KeyboardInterrupt,
+CancelledError) for their own end.
 """
 
 import asyncio
@@ -9,17 +12,20 @@ import contextvars
 import inspect
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.context import ToolError
+from stillhouse.tools.context import ToolError, explain
 from stillhouse.tools.loop_thread import LoopThread
 
 T = TypeVar("T")
+Outcome = tuple[Any, BaseException | None]
+"""What a function returned, or raised."""
 
 # One loop for the async functions of all callers: a client held by a user's file belongs to one loop, and a function
 # that blocks must hold up neither the loop that paces the teacher nor the clock of its own timeout.
@@ -31,28 +37,43 @@ class TimeLimitReached(Exception):
     """The function had not returned after its time limit. Apart from TimeoutError, which the function may raise."""
 
 
-async def run_function(function: Callable[..., Any], kwargs: dict[str, Any], timeout_s: float) -> Any:
-    """What the function returns or raises.
+async def run_function(
+    function: Callable[..., Any],
+    kwargs: dict[str, Any],
+    timeout_s: float,
+    read: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """What `read`, which may run the user's code as well, makes of what the function returns; awaitables are awaited.
 
     Raises:
         TimeLimitReached: it has not returned after `timeout_s` seconds.
+        Exception: as the function raised it; a `ToolError` in place of KeyboardInterrupt, StopIteration and their like.
     """
+    deadline = time.monotonic() + timeout_s
+
+    def call() -> Any:
+        value = function(**kwargs)
+        return value if inspect.isawaitable(value) else read(value)
+
     if inspect.iscoroutinefunction(function):
-        running = asyncio.wrap_future(_ASYNC_FUNCTIONS.submit(_without_exit(function(**kwargs))))
+        value = function(**kwargs)
     else:
-        running = asyncio.wrap_future(_start_thread(lambda: function(**kwargs)))
-    try:
-        done, _ = await asyncio.wait({running}, timeout=timeout_s)
-    except asyncio.CancelledError:
-        running.cancel()
-        raise
-    if not done:
-        # Not awaited: it may refuse to end.
-        running.cancel()
-        raise TimeLimitReached
-    if running.cancelled():
-        raise RuntimeError("it was cancelled from inside")
-    return running.result()
+        value = await _settled(_start_thread(call), deadline)
+    if inspect.isawaitable(value):
+        value = await _settled(_ASYNC_FUNCTIONS.submit(_outcome(value, read)), deadline)
+    return value
+
+
+async def awaited(value: Any) -> Any:
+    """The value behind any number of awaitables: a function may return a coroutine that it did not await."""
+    while inspect.isawaitable(value):
+        value = await value
+    return value
+
+
+def run_awaitable(value: Any) -> Any:
+    """As `awaited`, in an event loop of its own."""
+    return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -65,31 +86,45 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     return _BLOCKING_CALLERS.submit(work)
 
 
-def _start_thread(function: Callable[[], Any]) -> "Future[Any]":
-    """A future of what `function` returns or raises, SystemExit included."""
-    future: Future[Any] = Future()
+async def _settled(future: Future[Outcome], deadline: float) -> Any:
+    running = asyncio.wrap_future(future)
+    try:
+        done, _ = await asyncio.wait({running}, timeout=deadline - time.monotonic())
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    if not done:
+        # Not awaited: it may refuse to end.
+        running.cancel()
+        raise TimeLimitReached
+    value, error = running.result()
+    if error is None:
+        return value
+    raise error if isinstance(error, Exception) and not isinstance(error, StopIteration) else ToolError(explain(error))
+
+
+def _start_thread(function: Callable[[], Any]) -> Future[Outcome]:
+    future: Future[Outcome] = Future()
     # A running future cannot be cancelled, so the late result of an abandoned call can still be set.
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
     def run() -> None:
         try:
-            result = context.run(function)
+            outcome: Outcome = context.run(function), None
         except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+            outcome = None, error
+        future.set_result(outcome)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return future
 
 
-async def _without_exit(work: Coroutine[Any, Any, Any]) -> Any:
+async def _outcome(work: Awaitable[Any], read: Callable[[Any], Any]) -> Outcome:
     try:
-        return await work
-    # Either would end the loop that all async functions share.
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ToolError(f"{type(error).__name__}: {error}") from error
+        return read(await awaited(work)), None
+    except BaseException as error:
+        return None, error
 
 
 class ConcurrencyLimit:

@@ -12,7 +12,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.sandbox.jail import drop_privileges, run_child
 from stillhouse.sandbox.server import problem_with_jail, serve_calls
 from stillhouse.sandbox.supervisor import MAX_MEMORY_BYTES, MAX_RESULT_BYTES, JailMain, describe_exit, failure
-from stillhouse.tools.context import ToolError
+from stillhouse.tools.context import explain
 from stillhouse.tools.user_file import load_module
 from stillhouse.types import JsonObject
 
@@ -60,12 +60,10 @@ def _answer(target: Any, payload: JsonObject) -> JsonObject:
     """What the `serve` of a tool or reward returns or raises."""
     try:
         return {"value": target.serve(payload)}
-    except ToolError as error:
-        message = str(error)
     except MemoryError:
         message = f"MemoryError: at most {MAX_MEMORY_BYTES >> 20} MiB are allowed"
     except BaseException as error:
-        message = f"{type(error).__name__}: {error}"
+        message = explain(error)
     return {"kind": "exception", "message": message}
 
 

@@ -32,8 +32,9 @@ class Toolbox:
     sessions of an MCP server; `resources`) is closed when the last block is left. Entering raises ConfigError if a
     sandbox cannot load its file.
 
-    `timeout_s` is the longest run of one call of tools that set none; `ToolArgs` and sandboxed tools see the variables
-    of `environment`. Raises ConfigError if two different tools share a name.
+    `timeout_s` is the longest run of one call of tools that set none, `max_result_characters` their longest result;
+    `ToolArgs` and sandboxed tools see the variables of `environment`. Raises ConfigError if two different tools share a
+    name.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Toolbox:
         tools: Iterable[Tool],
         *,
         timeout_s: float = 60.0,
+        max_result_characters: int = 50_000,
         environment: Mapping[str, str] | None = None,
         resources: Sequence[AsyncClosable] = (),
     ) -> None:
@@ -49,6 +51,7 @@ class Toolbox:
             if self._tools.setdefault(tool.name, tool) is not tool:
                 raise ConfigError(f"tools: two tools are called {tool.name!r}; rename one of the functions")
         self._timeout_s = timeout_s
+        self._max_result_characters = max_result_characters
         self._environment = dict(environment or {})
         self._sandbox = Sandbox(self._environment)
         self._resources = [*resources, self._sandbox]
@@ -72,7 +75,13 @@ class Toolbox:
         with _CACHE_LOCK:
             if key not in _CACHE:
                 tools, resources = _configured_tools(config)
-                _CACHE[key] = Toolbox(tools, timeout_s=config.timeout_s, environment=environment, resources=resources)
+                _CACHE[key] = Toolbox(
+                    tools,
+                    timeout_s=config.timeout_s,
+                    max_result_characters=config.max_result_characters,
+                    environment=environment,
+                    resources=resources,
+                )
             return _CACHE[key]
 
     @property
@@ -114,7 +123,8 @@ class Toolbox:
         """The tools for one rollout; what they keep for it (the session of an MCP server) ends with the block."""
         scope = RolloutScope(context)
         try:
-            yield BoundToolbox(self._tools, self._timeout_s, self._environment, self._sandbox, scope)
+            limits = (self._timeout_s, self._max_result_characters)
+            yield BoundToolbox(self._tools, *limits, self._environment, self._sandbox, scope)
         finally:
             await scope.close()
 

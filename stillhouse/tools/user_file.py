@@ -8,12 +8,19 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 from stillhouse.errors import ConfigError
 from stillhouse.tools.rnow.importing import is_rnow_installed, offer_rnow, rnow_hint
 
 T = TypeVar("T")
+
+_NAMESPACES: Final = (
+    *("stillhouse.tools", "rnow.core", "typing", "collections.abc", "dataclasses", "datetime", "pathlib"),
+    *("collections", "pydantic", "stillhouse.types"),
+)
+"""Where tools and rewards import names from, in this order."""
+_SHORT_NAMES: Final = {"np": "numpy as np", "pd": "pandas as pd"}
 
 
 def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purpose: str) -> list[T]:
@@ -46,6 +53,8 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
 def load_module(path: Path, setting: str) -> ModuleType:
     """Runs a user's Python file, as a module named after its path: two files called tools.py do not collide.
 
+    The decorators `tool` and `reward` are there without an import.
+
     Raises:
         ConfigError: `setting` names no file, or it does not run; the message names the file, and the line if known.
     """
@@ -58,6 +67,9 @@ def load_module(path: Path, setting: str) -> ModuleType:
         raise ConfigError(f"{path}: is not a Python file; expected a name that ends in .py")
     offer_rnow()
     module = importlib.util.module_from_spec(spec)
+    # Not above: the decorators' own modules import this one.
+    ours = importlib.import_module("stillhouse.tools")
+    vars(module).update(tool=ours.tool, reward=ours.reward)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -83,7 +95,17 @@ def _remedy(error: BaseException) -> str:
         return hint
     if isinstance(error, ModuleNotFoundError):
         return f"; install its package for {sys.executable}, as a requirements.txt beside the file may list it"
-    return ""
+    return import_hint(error) if isinstance(error, NameError) else ""
+
+
+def import_hint(error: NameError) -> str:
+    """The line that a file needs, in which the name of the error is not defined."""
+    name = error.name or ""
+    if name in _SHORT_NAMES or importlib.util.find_spec(name or "_") is not None:
+        return f"; add the line `import {_SHORT_NAMES.get(name, name)}`"
+    offer_rnow()
+    modules = [module for module in _NAMESPACES if hasattr(importlib.import_module(module), name)]
+    return f"; add the line `from {modules[0]} import {name}`" if modules else "; define or import it before this line"
 
 
 def describe_function(function: Callable[..., Any]) -> str:
@@ -94,11 +116,13 @@ def describe_function(function: Callable[..., Any]) -> str:
 
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The function's resolved type hints; raises ValueError if one names something unknown."""
+    """The function's resolved type hints; raises ValueError if one names something unknown, or there can be none."""
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise ValueError(f"a type hint names something unknown: {error}") from error
+        raise ValueError(f"a type hint names something unknown: {error}{import_hint(error)}") from error
+    except TypeError as error:
+        raise ValueError(f"its type hints cannot be read ({error}); write it as a function") from error
 
 
 def scorer_hints(function: Callable[..., Any], args: type) -> dict[str, Any]:

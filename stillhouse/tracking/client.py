@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from stillhouse.tracking.database import begin_database, check_database, exclusive, is_database
+from stillhouse.tracking.fallback import is_sent
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -106,7 +107,7 @@ class RunPages:
     @property
     def run(self) -> str | None:
         """The run's page, or the server's where the experiment is not known; None without a run."""
-        if self.uri is None or self.run_id is None:
+        if self.uri is None or not is_sent(self.run_id):
             return None
         if self.experiment is None:
             return _server(self.uri)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from stillhouse.types import JsonObject
 
@@ -25,7 +26,19 @@ _REFUSALS = {
 }
 """Error codes that concern one record only; they do not begin an outage."""
 
+_UNSENT = "unsent-"
+
 Answer = TypeVar("Answer")
+
+
+def unsent_id() -> str:
+    """Return an id for a run that MLflow did not start; its records bear it until they are sent."""
+    return f"{_UNSENT}{uuid4().hex}"
+
+
+def is_sent(run_id: str | None) -> bool:
+    """Return whether a run of this id is in MLflow."""
+    return run_id is not None and not run_id.startswith(_UNSENT)
 
 
 @dataclass
@@ -98,19 +111,25 @@ class Fallback:
             for line in lines:
                 # Most lines are metrics, and the last line of a killed process may be cut.
                 with suppress(ValueError, KeyError):
-                    if '"kind": "status"' in line and (entry := json.loads(line))["run_id"] is not None:
+                    if '"kind": "status"' in line and is_sent((entry := json.loads(line))["run_id"]):
                         states[entry["run_id"]] = entry["status"]
         return states
 
     def _failed(self, error: Exception, kind: str) -> None:
-        if getattr(error, "error_code", None) in _REFUSALS:
+        if is_refusal(error):
             _logger.warning("MLflow refused %s: %s. The run goes on; see %s", kind, _brief(error), self._path)
             return
         self._outage.until = self._outage.clock() + RETRY_AFTER_S
         if not self._outage.reported:
             self._outage.reported = True
-            refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s"
-            _logger.warning(refused, self._uri, kind, _brief(error), self._path)
+            refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s, "
+            refused += "and `stillhouse send-tracking --store %s` sends it"
+            _logger.warning(refused, self._uri, kind, _brief(error), self._path, self._path.parent)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether an error concerns the record that was sent, and no other."""
+    return getattr(error, "error_code", None) in _REFUSALS
 
 
 def _brief(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """Tags, params and dataset inputs of a run in MLflow's form."""
 
 import getpass
+import hashlib
 import json
 import os
 import re
@@ -79,8 +80,26 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             flat.update(flatten(value, prefix=f"{name}."))
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            flat[name] = shorten(text, MAX_PARAM_CHARS)
+            flat[tracking_key(name)] = shorten(text, MAX_PARAM_CHARS)
     return flat
+
+
+_MAX_KEY_CHARS = 250
+_KEY_DIGEST_CHARS = 8
+
+
+def tracking_key(name: str) -> str:
+    """Return the name of a metric or param as MLflow takes it: unchanged, or changed and told apart by a digest.
+
+    MLflow refuses more than 250 characters, characters other than letters, digits and `_-./: `, and paths that are not
+    in their normal form, such as `a//b` or `../a` (mlflow/utils/validation.py).
+    """
+    parts = re.sub(r"[^/\w.\- :]", "_", name).split("/")
+    key = "/".join("_" if part in ("", ".", "..") else part for part in parts)
+    if key == name and len(name) <= _MAX_KEY_CHARS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_DIGEST_CHARS]
+    return f"{key[: _MAX_KEY_CHARS - _KEY_DIGEST_CHARS - 1]}-{digest}"
 
 
 def shorten(text: str, max_chars: int) -> str:

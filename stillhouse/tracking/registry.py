@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stillhouse.tracking.fallback import is_sent
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
 
 _logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _version(client: Any, name: str, student: StudentVersion) -> str | None:
         for key, value in tags.items():
             client.set_model_version_tag(name, str(known), key, value)
         return str(known)
-    if student.run_id is None or not client.list_artifacts(student.run_id, student.artifact_path):
+    if not (is_sent(student.run_id) and client.list_artifacts(student.run_id, student.artifact_path)):
         missing = "student %s is not registered as %s: MLflow has no copy of its files"
         _logger.warning(missing, student.fingerprint, name)
         return None

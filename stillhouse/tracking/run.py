@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
 from stillhouse.tracking.database import is_database
-from stillhouse.tracking.fallback import Answer, Fallback
+from stillhouse.tracking.fallback import Answer, Fallback, is_refusal, is_sent, unsent_id
 from stillhouse.tracking.lifecycle import (
     end_orphaned_runs,
     end_stale_runs,
@@ -22,14 +22,13 @@ from stillhouse.tracking.lifecycle import (
     resume_suspended_run,
     take_over,
 )
-from stillhouse.tracking.metadata import MAX_TAG_CHARS, dataset_input, flatten, origin_tags, shorten
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, flatten, origin_tags, shorten, tracking_key
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
+from stillhouse.tracking.records import SENDERS
 from stillhouse.tracking.registry import StudentVersion, register_students
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
-
-_MAX_PARAMS_PER_CALL = 100
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -54,7 +53,8 @@ class TrackedRun:
         self.uri = uri
         """Tracking URI, for `attach` in another process; None when tracking is off."""
         self.run_id = run_id
-        """Id in MLflow; None when tracking is off, or the run did not start and all goes to the fallback file."""
+        """Id in MLflow, or an `unsent_id` where the run did not start and all goes to the fallback file; None when
+        tracking is off."""
         self.name = name
         self.pages = RunPages(uri, run_id, experiment)
         """Addresses in MLflow's UI."""
@@ -65,72 +65,54 @@ class TrackedRun:
 
     def log_params(self, config: Mapping[str, Any]) -> None:
         """Records a nested config by dotted key. Existing params keep their value, as MLflow demands."""
-        params = flatten(config)
-
-        def send(client: Any) -> None:
-            from mlflow.entities import Param
-
-            known = client.get_run(self.run_id).data.params
-            changed = sorted(key for key in params if known.get(key, params[key]) != params[key])
-            if changed:
-                _logger.warning("MLflow run %s keeps its first values of %s", self.run_id, ", ".join(changed))
-            new = [Param(key, value) for key, value in params.items() if key not in known]
-            for start in range(0, len(new), _MAX_PARAMS_PER_CALL):
-                client.log_batch(self.run_id, params=new[start : start + _MAX_PARAMS_PER_CALL])
-
-        self.ask("params", {"params": params}, send)
+        self.send("params", {"params": flatten(config)})
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0) -> None:
-        """Records values at a step, in the background; None values are left out."""
+        """Records values at a step, in the background; None values are left out. See `tracking_key`."""
         if self._fallback is None:
             return
         now_ms = time.time_ns() // 1_000_000
         self._writer.put(
-            [MetricPoint(key, float(value), step, now_ms) for key, value in metrics.items() if value is not None]
+            [
+                MetricPoint(tracking_key(key), float(value), step, now_ms)
+                for key, value in metrics.items()
+                if value is not None
+            ]
         )
 
     def set_tags(self, tags: Mapping[str, str | None]) -> None:
         """Sets tags; None values are left out."""
         cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in tags.items() if value is not None}
-
-        def send(client: Any) -> None:
-            from mlflow.entities import RunTag
-
-            client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in cut.items()])
-
-        self.ask("tags", {"tags": cut}, send)
+        self.send("tags", {"tags": cut})
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
         """Copies the files of `folder` to the run's artifacts."""
-        record = {"folder": str(folder), "subfolder": subfolder}
-        self.ask("artifacts", record, lambda client: client.log_artifacts(self.run_id, str(folder), subfolder))
+        self.send("artifacts", {"folder": str(folder.absolute()), "subfolder": subfolder})
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
         """Copies one file to the run's artifacts."""
-        record = {"file": str(file), "subfolder": subfolder}
-        self.ask("artifact", record, lambda client: client.log_artifact(self.run_id, str(file), subfolder))
+        self.send("artifact", {"file": str(file.absolute()), "subfolder": subfolder})
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
         """Records the dataset at `uri`, whose use (`context`) is training, validation or evaluation."""
         record = {"name": name, "dataset": uri, "digest": digest, "context": context, "num_rows": num_rows}
-
-        def send(client: Any) -> None:
-            client.log_inputs(self.run_id, [dataset_input(name, uri, digest, context, num_rows)])
-
-        self.ask("dataset", record, send)
+        self.send("dataset", record)
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         """Records rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
         if not rows:
             return
         columns = {key: [row.get(key) for row in rows] for key in rows[0]}
-        record = {"file": file, "num_rows": len(rows)}
-        self.ask("table", record, lambda client: client.log_table(self.run_id, columns, file))
+        self.send("table", {"file": file, "columns": columns})
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
         """Result of `register_students`; None if MLflow failed."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
         return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
+
+    def send(self, kind: str, record: JsonObject, *, insist: bool = False) -> None:
+        """Sends a record of one of the kinds of `SENDERS`; see `ask`."""
+        self.ask(kind, record, lambda client: SENDERS[kind](client, str(self.run_id), record), insist=insist)
 
     def ask(
         self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
@@ -143,7 +125,7 @@ class TrackedRun:
         if self._fallback is None or uri is None:
             return None
         run = {"run_id": self.run_id, "run": self.name}
-        if self.run_id is None:
+        if not is_sent(self.run_id):
             self._fallback.write(run, kind, record)
             return None
         return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
@@ -160,8 +142,7 @@ class TrackedRun:
         """Flushes and ends the run."""
         self._writer.close()
         # Even during an outage: an unended run looks alive until the next start.
-        record = {"status": status}
-        self.ask("status", record, lambda client: client.set_terminated(self.run_id, status), insist=True)
+        self.send("status", {"status": status}, insist=True)
 
     def suspend(self) -> None:
         """Flushes and marks the run as waiting; `start_run` of the same flow run resumes it."""
@@ -193,12 +174,23 @@ class TrackedRun:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
     def _write_metrics(self, points: list[MetricPoint]) -> None:
-        def send(client: Any) -> None:
-            from mlflow.entities import Metric
+        """Sends the points; where MLflow refuses one, the others arrive."""
+        record = {"metrics": [point._asdict() for point in points]}
 
-            client.log_batch(self.run_id, metrics=[Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points])
+        def send(client: Any) -> bool:
+            try:
+                SENDERS["metrics"](client, str(self.run_id), record)
+            except Exception as error:
+                if len(points) == 1 or not is_refusal(error):
+                    raise
+                return True
+            return False
 
-        self.ask("metrics", {"metrics": [point._asdict() for point in points]}, send)
+        is_refused = self.ask("metrics", record, send)
+        if is_refused:
+            half = len(points) // 2
+            self._write_metrics(points[:half])
+            self._write_metrics(points[half:])
 
 
 def start_run(
@@ -231,6 +223,8 @@ def start_run(
     place = shared_url or store_root.absolute().as_uri()
     location = f"{place}/mlartifacts" if is_database(uri) else None
 
+    start_time = None if started_at is None else int(started_at * 1000)
+
     def create() -> tuple[str, str]:
         client = connect(uri)
         experiment = experiment_id(client, tracking.experiment, location)
@@ -239,18 +233,18 @@ def start_run(
                 _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
             if suspended := resume_suspended_run(client, experiment, cut):
                 return experiment, suspended
-        start_time = None if started_at is None else int(started_at * 1000)
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id
 
     fallback = Fallback(store_root, uri)
-    created = fallback.attempt(create, {"run_id": None, "run": name}, "run", {"tags": cut})
-    experiment, run_id = created if created is not None else (None, None)
+    unsent = unsent_id()
+    record = {"tags": cut, "experiment": tracking.experiment, "location": location, "start_time": start_time}
+    created = fallback.attempt(create, {"run_id": unsent, "run": name}, "run", record)
+    experiment, run_id = created if created is not None else (None, unsent)
     run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
     if params is not None:
         run.log_params(params)
-        file = "config.yaml"
-        run.ask("config", {"file": file}, lambda client: client.log_dict(run_id, dict(params), file))
+        run.send("config", {"file": "config.yaml", "config": dict(params)})
     return run
 
 

@@ -90,8 +90,11 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             """For methods that sample or score with the running mean of the weights, which the trainer below makes."""
             return trainer.weights.averaged()
 
+        method = _method(job, student, ranks, tracked, averaged, resources, progress)
+        if ranks.is_first:
+            _tell_dropout(student, is_on=method.uses_dropout)
         trainer = build_trainer(
-            _method(job, student, ranks, tracked, averaged, resources, progress),
+            method,
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -115,6 +118,17 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             ranks.barrier()
         trainer.watch.show(facts["steps"])
         return facts
+
+
+def _tell_dropout(student: Student, *, is_on: bool) -> None:
+    for name, rate in student.dropout_rates().items():
+        if is_on:
+            consequence = (
+                "on: other microbatches or processes draw it anew, which changes results by more than rounding"
+            )
+        else:
+            consequence = "off: the student's probabilities are compared with others, so it computes as it samples"
+        logger.info("%s %g is %s", name, rate, consequence)
 
 
 def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:

@@ -9,6 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from stillhouse.config import DistillConfig, load_config
+from stillhouse.errors import ConfigError
 from stillhouse.tracking.client import default_uri
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,3 +64,12 @@ def test_every_shipped_mode_trains(tmp_path: Path, cli) -> None:
         few_steps = ("--set", "on_policy.num_steps=2", "--set", f"runtime.store={tmp_path / path.stem}")
         done = cli("on-policy", str(path), *few_steps, cwd=ROOT, timeout_s=600)
         assert done.returncode == 0, (path.name, done.stdout, done.stderr)
+
+
+def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path: Path) -> None:
+    from flows.train_on_policy import train_on_policy
+
+    path = next(path for path in CONFIGS if path.stem == "pure_agentic")
+    several = {"runtime.launcher": "torchrun", "runtime.num_processes": 2, "tracking.enabled": False}
+    with pytest.raises(ConfigError, match=r"num_processes = 2 .* in one process. Set both to 1"):
+        train_on_policy(shortened(path, tmp_path, **several))

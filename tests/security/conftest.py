@@ -13,10 +13,10 @@ from stillhouse.config import McpServerConfig
 from stillhouse.dataset.embeddings.embed import embed_batch
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.budget.prices import listed_price
-from stillhouse.inference.completion import Sampling
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_server import ModelServer
+from stillhouse.inference.request import Sampling
 from stillhouse.tools.mcp_servers.tools import McpTools
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)

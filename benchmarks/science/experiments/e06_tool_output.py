@@ -7,7 +7,7 @@ from benchmarks.science.exams import Exam
 from benchmarks.science.findings import Claim, Curve, Experiment, SeedResult
 from benchmarks.science.lab import CHAIN, Lab
 from benchmarks.science.tasks import shop
-from benchmarks.science.tasks.rows import write_rows
+from benchmarks.science.tasks.rows import write_dataset
 from benchmarks.science.training import Training
 from stillhouse.config import PromptsConfig, ToolsConfig
 from stillhouse.embedded import embedded_path
@@ -23,7 +23,7 @@ def run(lab: Lab, seed: int) -> SeedResult:
     exam = _exam(lab)
     curves = {}
     for name, with_output in (("masked", False), ("learnt", True)):
-        rows = write_rows(lab.data, shop.rows(lab.num(_NUM_ROWS, 16), seed, with_output=with_output))
+        rows = write_dataset(lab.data, shop.rows(lab.num(_NUM_ROWS, 16), seed, with_output=with_output))
         config = lab.sft(rows, seed, num_epochs=1, learning_rate=5e-4).model_copy(
             update={
                 "schedule": "linear",

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.prompts.parse import PROMPT_SOURCE
 from stillhouse.store import digest
-from stillhouse.store.atomic import replaced_atomically
+from stillhouse.store.atomic import replaced_atomically, replaced_folder
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
@@ -69,6 +73,20 @@ def write_rows(folder: Path, rows: Iterable[JsonObject]) -> Path:
     listed = list(rows)
     path = folder / f"{digest(listed)[:16]}.rows.jsonl"
     _write(path, listed)
+    return path
+
+
+def write_dataset(folder: Path, rows: Iterable[JsonObject]) -> Path:
+    """A dataset of the rows' messages and tools: learnt as they are, where rows of a file must not hold turns."""
+    listed = list(rows)
+    path = folder / f"{digest(listed)[:16]}.dataset"
+    columns = [column for column in COLUMNS if column.name in ("id", "messages", "tools", "prompt_id", "tag")]
+    if not path.exists():
+        with replaced_folder(path) as work, TableWriter(work / "train.parquet", columns) as writer:
+            for number, row in enumerate(listed):
+                texts = {name: [orjson.dumps(one).decode() for one in row[name]] for name in ("messages", "tools")}
+                asked = prompt_id(row["messages"][:1], [tool["function"]["name"] for tool in row["tools"]])
+                writer.write({"id": f"{number}", "prompt_id": asked, "tag": None, **texts})
     return path
 
 

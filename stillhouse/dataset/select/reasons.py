@@ -21,6 +21,8 @@ class DropReason(StrEnum):
     LENGTH = "length", "a completion was cut at its token limit"
     CONTEXT_OVERFLOW = "context_overflow", "the conversation outgrew the teacher's context"
     BUDGET = "budget", "the rollout met its own cap on tokens or money"
+    MALFORMED = "malformed", "the model wrote a call that its endpoint could not read"
+    UNFINISHED = "unfinished", "a completion may be cut, by a finish reason that rollouts.finish_reasons does not name"
     INVALID = "invalid", "the answer misses rollouts.response_schema"
     NO_ANSWER = "no_answer", "the last message calls tools, is not the assistant's, or holds no text"
     WRONG = "wrong", "the answer is not the expected one or was not reached, and dataset.filters.drop_wrong is on"

@@ -26,10 +26,12 @@ from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsCon
 from stillhouse.errors import ConfigError
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
 from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
-from stillhouse.inference.completion import Completion, Sampling, request_body
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
+from stillhouse.inference.request import Sampling, request_body
+from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ class BatchClient:
         """
         started = time.monotonic()
         await self._attached()
-        body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
+        body = exact_json.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
         request = BatchRequest(digest, body, asyncio.get_running_loop().create_future())
         if held := self._unclaimed.get(digest):
@@ -178,7 +180,7 @@ class BatchClient:
 
 def _line(custom_id: str, body: bytes) -> bytes:
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
-    return orjson.dumps(line) + b"\n"
+    return exact_json.dumps(line) + b"\n"
 
 
 def batch_controller() -> Controller:

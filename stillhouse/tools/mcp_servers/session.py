@@ -22,6 +22,7 @@ from stillhouse.config import McpServerConfig
 from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.http.hooks import guard_answers
 from stillhouse.http.keys import KeyRedactor
+from stillhouse.tools.mcp_servers.results import readable
 
 _log = logging.getLogger(__name__)
 # A broken connection is reported to the model and counted; mcp would log a traceback for each.
@@ -181,7 +182,7 @@ class Session:
             async with AsyncExitStack() as stack:
                 if self._config.url is not None:
                     http = await stack.enter_async_context(_http_client(self._config, self))
-                    transport = streamable_http_client(self._config.url, http_client=http)
+                    transport = readable(streamable_http_client(self._config.url, http_client=http))
                     client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
                 else:
                     errors = await stack.enter_async_context(_stderr(self._config.name, self))
@@ -191,7 +192,7 @@ class Session:
                         args=["-I", "-S", str(_SUPERVISOR), ",".join(names), *self._config.command],
                         env={name: os.environ[name] for name in names if name in os.environ},
                     )
-                    transport = stdio_client(process, errlog=errors)
+                    transport = readable(stdio_client(process, errlog=errors))
                     client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
                     # Held open here, the pipe would outlive the server.
                     errors.close()

@@ -1,17 +1,19 @@
 """The tools of the config's MCP servers, frozen when the run starts, their sessions, and the recovery of lost ones."""
 
 import asyncio
-import json
+import hashlib
 import logging
 import os
 import random
 import re
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import mcp_types
 from mcp import MCPError
+from pydantic import ValidationError
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
@@ -32,7 +34,8 @@ MAX_CONNECTS: Final = 8
 _CONNECT_ATTEMPTS: Final = 3
 _RETRY_WITHIN_S: Final = 1.0
 # https://platform.openai.com/docs/api-reference/chat/create: the name of a function.
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME: Final = 64
 # For connecting, beyond the time limit of the call.
 _CONNECT_ALLOWANCE_S: Final = 120.0
 
@@ -138,7 +141,7 @@ class McpServer:
                 result = await self._ask(slot, name, arguments)
             except SessionLost as lost_again:
                 raise ToolError(f"the connection to {self._config.name} broke twice during the call") from lost_again
-        text = as_text(result)
+        text = "\n".join(block.text for block in result.content if isinstance(block, mcp_types.TextContent))
         if result.is_error:
             raise ToolError(text or f"{name} failed and did not say why")
         return text
@@ -151,8 +154,10 @@ class McpServer:
         except SessionLost:
             await self._drop(slot, session)
             raise
-        except MCPError as error:
-            raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
+        except (MCPError, ValidationError, RuntimeError) as error:
+            if isinstance(error, MCPError) and error.code != mcp_types.PARSE_ERROR:
+                raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
+            raise ToolError(f"{self._config.name} answered the call with something that is no result") from error
         except TimeoutError as error:
             # The server may still be executing it.
             self._note_state(slot, name)
@@ -246,28 +251,6 @@ def _may_be_repeated(tool: mcp_types.Tool) -> bool:
     return _reads_only(tool) or (tool.annotations is not None and bool(tool.annotations.idempotent_hint))
 
 
-def as_text(result: mcp_types.CallToolResult) -> str:
-    """The texts of a result, one per line; a placeholder for content that is not text."""
-    # The same answer for programs.
-    if not result.content and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(_block(block) for block in result.content)
-
-
-def _block(block: mcp_types.ContentBlock) -> str:
-    match block:
-        case mcp_types.TextContent():
-            return block.text
-        case mcp_types.ImageContent() | mcp_types.AudioContent():
-            return f"[{block.type} ({block.mime_type}) that cannot be shown here]"
-        case mcp_types.ResourceLink():
-            return f"[resource {block.name}: {block.uri}]"
-        case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents() as resource):
-            return resource.text
-        case mcp_types.EmbeddedResource():
-            return f"[resource {block.resource.uri} ({block.resource.mime_type or 'binary'}) that cannot be shown here]"
-
-
 class McpTools:
     """The servers' tools and their sessions. The constructor connects to every server to list its tools.
 
@@ -275,8 +258,7 @@ class McpTools:
     a server has since removed or changed are refused.
 
     Raises:
-        ConfigError: a server cannot be used, lacks an allowed tool, or has one whose name cannot be offered; two
-            servers offer tools of one name.
+        ConfigError: a server cannot be used, or lacks an allowed tool; two servers offer tools of one name.
     """
 
     def __init__(self, servers: Sequence[McpServerConfig]) -> None:
@@ -285,11 +267,17 @@ class McpTools:
         self.tools: list[Tool] = []
         try:
             listed = self._thread.run_blocking(_all(server.freeze() for server in self._servers))
+            offered = _offered_names({tool.name for tools in listed for tool in tools})
             owners: dict[str, str] = {}
             for config, server, tools in zip(servers, self._servers, listed, strict=True):
                 for tool in tools:
-                    _check_name(config.name, tool.name, owners)
-                    self.tools.append(_make_tool(config, server, tool))
+                    if tool.name in owners:
+                        raise ConfigError(
+                            f"MCP servers {owners[tool.name]!r} and {config.name!r} both have a tool {tool.name!r}; "
+                            "list under `allow` what each is to offer"
+                        )
+                    owners[tool.name] = config.name
+                    self.tools.append(_make_tool(config, server, tool, offered[tool.name]))
         except BaseException:
             self._thread.close()
             raise
@@ -305,16 +293,16 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return await asyncio.gather(*work)
 
 
-def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool) -> Tool:
+def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool, name: str) -> Tool:
     async def call(arguments: JsonObject, scope: RolloutScope) -> str:
         return await server.call(scope, tool.name, arguments)
 
     description = tool.description or tool.title or tool.name
     return Tool(
-        name=tool.name,
+        name=name,
         schema={
             "type": "function",
-            "function": {"name": tool.name, "description": description, "parameters": tool.input_schema},
+            "function": {"name": name, "description": description, "parameters": tool.input_schema},
         },
         function=call,
         read_arguments=reader_of_schema(tool.input_schema),
@@ -324,15 +312,13 @@ def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool)
     )
 
 
-def _check_name(server: str, name: str, owners: dict[str, str]) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise ConfigError(
-            f"MCP server {server!r}: the name of its tool {name!r} cannot be offered to a model (letters, digits, _ "
-            "and -, at most 64); list the others under `allow`"
-        )
-    if name in owners:
-        raise ConfigError(
-            f"MCP servers {owners[name]!r} and {server!r} both have a tool {name!r}; list under `allow` what each is "
-            "to offer"
-        )
-    owners[name] = server
+def _offered_names(names: Collection[str]) -> dict[str, str]:
+    """The name under which each tool is offered: its own, or the nearest that sellers take and no other tool has."""
+    near = {name: _FOREIGN.sub("_", name)[:_MAX_NAME] or "_" for name in names}
+    count = Counter(near.values())
+    return {
+        name: offered
+        if offered == name or count[offered] == 1
+        else f"{offered[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        for name, offered in near.items()
+    }

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +67,6 @@ class Browse:
                 "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take "
                 "browse out of tools.builtin"
             )
-        self._max_characters = config.browse_max_characters
         self._timeout_s = min(_LOAD_TIMEOUT_S, config.timeout_s)
         self._guard = Guard(config.allowed_hosts)
         self._thread = LoopThread("browse")
@@ -87,7 +87,7 @@ class Browse:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
             return await self._thread.run(self._read(url))
 
-        self.tool: Tool = browse
+        self.tool: Tool = replace(browse, max_characters=config.browse_max_characters)
 
     async def close(self) -> None:
         """Ends the browser; a later call starts another."""
@@ -104,7 +104,7 @@ class Browse:
             raise ToolError(str(error)) from error
         # Conversion may take seconds of processor time.
         text = await asyncio.to_thread(to_markdown, page)
-        return cut(text or "(the page has no text)", self._max_characters)
+        return text or "(the page has no text)"
 
     async def _get(self, url: str) -> WebPage:
         host, port = host_and_port(url)
@@ -132,11 +132,3 @@ class Browse:
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is not None:
             await fetcher.close()
-
-
-def cut(text: str, max_characters: int) -> str:
-    """The text, cut to `max_characters` with a note."""
-    if len(text) <= max_characters:
-        return text
-    note = f"[cut here: these are the first {max_characters} of {len(text)} characters]"
-    return f"{text[:max_characters].rstrip()}\n\n{note}"

@@ -120,6 +120,14 @@ class TokenLoss(Protocol):
         """Divides the logits of student and teacher where they are compared."""
 
     @property
+    def uses_dropout(self) -> bool:
+        """Whether the model's dropout is on in training.
+
+        Off where the student's own probabilities are compared with others, a teacher's or those it was sampled with:
+        dropout would compare another model than the one that samples.
+        """
+
+    @property
     def wants(self) -> frozenset[ScoreName]:
         """The optional scores that the loss uses."""
 

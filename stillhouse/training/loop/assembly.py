@@ -18,7 +18,7 @@ from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wan
 from stillhouse.training.model.memory import wants_checkpointing
 from stillhouse.training.model.router_loss import router_loss
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.flops import measure_peak_flops, model_flops
+from stillhouse.training.monitoring.flops import known_flops, measure_peak_flops
 from stillhouse.training.monitoring.metrics import Listener, NoListener
 from stillhouse.training.monitoring.throughput import Throughput
 from stillhouse.training.ranks import Ranks
@@ -77,7 +77,7 @@ def build_trainer(
         student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled
     )
     prepare_blocks(student.causal_lm, compiled=compiled, checkpointed=checkpointed)
-    flops = model_flops(student.step.backbone, student.head, student.causal_lm.config.get_text_config())
+    flops = known_flops(student.step.backbone, student.head, student.causal_lm.config.get_text_config())
     if ranks.size > 1:
         shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
     peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12

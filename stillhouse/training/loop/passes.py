@@ -64,7 +64,7 @@ class Passes:
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
         """Adds the gradient of the mean loss to the trained parameters."""
-        self._student.model.train()
+        self._student.model.train(method.uses_dropout)
         return self._run(samples, method, is_training=True)
 
     @torch.no_grad()

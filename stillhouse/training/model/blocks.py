@@ -41,7 +41,7 @@ def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
 
 
 def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: bool) -> None:
-    """Changes the forward pass of the blocks in training mode with gradients; validation and sampling stay uncompiled.
+    """Changes the forward pass of the blocks where gradients are taken; validation and sampling stay uncompiled.
 
     Checkpointing (arXiv 1604.06174, torch's form that is not reentrant) computes the same bits and needs no input
     with a gradient, which a block over frozen embeddings does not have; dropout is drawn alike both times. A compiled
@@ -105,7 +105,7 @@ def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -
         trained = partial(checkpoint, trained, use_reentrant=False)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if not (block.training and torch.is_grad_enabled()):
+        if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
         if compiled and isinstance(args[0], Tensor) and not args[0].requires_grad:
             # The first block over frozen embeddings would otherwise be compiled separately.

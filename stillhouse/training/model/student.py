@@ -95,6 +95,15 @@ class Student:
         finally:
             self.model.train(was_training)
 
+    def dropout_rates(self) -> dict[str, float]:
+        """Return the dropout of the model's config and of its adapter by name, where it is above 0."""
+        settings = self.causal_lm.config.get_text_config().to_dict()
+        if self.model is not self.causal_lm:
+            settings |= self.model.peft_config["default"].to_dict()
+        return {
+            name: value for name, value in settings.items() if "drop" in name and isinstance(value, float) and value > 0
+        }
+
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Trained parameters by name; tied weights come once."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
@@ -180,7 +189,7 @@ class StudentStep(nn.Module):
         self._parts: tuple[Any, nn.Linear] = (backbone_of(causal_lm), causal_lm.get_output_embeddings())
         self.scaling = LogitScaling.of(causal_lm)
         self.noise_alpha: float | None = None
-        """Size of the noise on the embeddings in training mode; None adds none."""
+        """Size of the noise on the embeddings where gradients are taken; None adds none."""
         self.compiles_head = False
         """Whether the head uses compiled kernels."""
         self.router_loss: RouterLoss | None = None
@@ -231,7 +240,7 @@ class StudentStep(nn.Module):
 
 @contextmanager
 def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) -> Iterator[None]:
-    """Within the block adds noise to the output of `embedding`, in training mode only (NEFTune).
+    """Within the block adds noise to the output of `embedding`, only where gradients are taken (NEFTune).
 
     Each element gets a draw from the uniform distribution between -s and s with s = alpha / sqrt(L H), where L is the
     number of tokens of the sample that the element belongs to and H the width of the embedding (arXiv 2310.05914,
@@ -240,7 +249,7 @@ def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) 
     """
 
     def add_noise(module: nn.Module, inputs: Any, embedded_BTH: Tensor) -> Tensor:
-        if not module.training:
+        if not torch.is_grad_enabled():
             return embedded_BTH
         size_BT = alpha * (_sample_lengths(microbatch) * embedded_BTH.shape[-1]).rsqrt()
         noise_BTH = torch.empty_like(embedded_BTH).uniform_(-1.0, 1.0)

@@ -14,16 +14,29 @@ bfloat16).
 Dimensions: H hidden, V vocabulary.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 
 from stillhouse.training.model.adapter_targets import fused_experts
+
+_logger = logging.getLogger(__name__)
+
+
+class AttentionCost(NamedTuple):
+    """Of one attention layer."""
+
+    per_pair: float
+    """Operations of each pair of a token and one it attends to: 12 for each of the heads' dimensions, 4 forward
+    (queries with keys, weights with values) and twice that backward."""
+    window: int | None
+    """Tokens that each attends to at most; None is all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +48,16 @@ class ModelFlops:
     passes through it but is not taken of it."""
     per_target: float
     """The head, at each loss position: 6VH, or 4VH where it is frozen."""
-    per_pair: float
-    """Attention of one layer, each pair of a token and one it attends to: 12 for each of the heads' dimensions, 4
-    forward (queries with keys, weights with values) and twice that backward."""
-    windows: tuple[int | None, ...]
-    """For each attention layer the tokens it attends to at most; None is all of them."""
+    attention: tuple[AttentionCost, ...]
+    """One for each attention layer; none for state-space models, whose scans are elementwise."""
 
     def of_step(self, lengths: Iterable[int], num_targets: int) -> float:
         """Operations of a step over sequences of these lengths in input tokens."""
-        pairs = num_inputs = 0
+        attending, num_inputs = 0.0, 0
         for length in lengths:
             num_inputs += length
-            pairs += sum(_pairs(length, window) for window in self.windows)
-        return self.per_input * num_inputs + self.per_target * num_targets + self.per_pair * pairs
+            attending += sum(layer.per_pair * _pairs(length, layer.window) for layer in self.attention)
+        return self.per_input * num_inputs + self.per_target * num_targets + attending
 
 
 def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops:
@@ -58,13 +68,20 @@ def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
         head: the output layer.
         config: the transformers config of the text model.
     """
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelFlops(
         per_input=sum(size * (6.0 if is_trained else 4.0) for size, is_trained in _matrices(backbone, config)),
         per_target=head.in_features * head.out_features * (6.0 if head.weight.requires_grad else 4.0),
-        per_pair=12.0 * config.num_attention_heads * head_dim,
-        windows=tuple(_windows(config)),
+        attention=tuple(_attention(config)),
     )
+
+
+def known_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops | None:
+    """Return `model_flops`; None where a family names its sizes otherwise, since a figure ends no training."""
+    try:
+        return model_flops(backbone, head, config)
+    except (AttributeError, LookupError, TypeError) as error:
+        _logger.warning("mfu is not measured: the operations of %s are unknown: %s", type(config).__name__, error)
+        return None
 
 
 def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
@@ -95,16 +112,18 @@ def _shares_of_experts(backbone: Any, config: Any) -> dict[int, float]:
     return shares
 
 
-def _windows(config: Any) -> Iterator[int | None]:
+def _attention(config: Any) -> Iterator[AttentionCost]:
     kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
     if kinds is None:
+        window = getattr(config, "sliding_window", None)
         kinds = ["full_attention" if window is None else "sliding_attention"] * config.num_hidden_layers
-    for kind in kinds:
-        if kind == "full_attention":
-            yield None
-        elif kind == "sliding_attention":
-            yield window
+    for number, kind in enumerate(kinds):
+        if kind in ("full_attention", "sliding_attention"):
+            # Layers of Gemma 4 differ in their head dimension.
+            layer = config.per_layer_config[number]
+            num_heads = layer.num_attention_heads
+            head_dim = getattr(layer, "head_dim", None) or layer.hidden_size // num_heads
+            yield AttentionCost(12.0 * num_heads * head_dim, layer.sliding_window if kind[0] == "s" else None)
 
 
 def _pairs(length: int, window: int | None) -> int:

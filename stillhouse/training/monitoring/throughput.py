@@ -24,7 +24,7 @@ class Throughput:
     on the host. Steps of several ranks are counted on each of them, from the microbatches of all.
 
     Args:
-        flops: costs of a token.
+        flops: costs of a token; None where they are unknown, and with them MFU.
         peak_flops: operations a second of all devices together.
         num_steps: steps of the whole training.
         packing: whether microbatches are packed and so have no padding.
@@ -34,7 +34,7 @@ class Throughput:
 
     def __init__(
         self,
-        flops: ModelFlops,
+        flops: ModelFlops | None,
         peak_flops: float,
         num_steps: int,
         *,
@@ -81,10 +81,13 @@ class Throughput:
         num_tokens = sum(map(sum, lengths))
         num_slots = num_tokens if self._packing else sum(len(group) * max(group) for group in lengths)
         num_supervised = sum(map(num_targets, groups))
-        flops = self._flops.of_step((length for group in lengths for length in group), num_supervised)
+        mfu: dict[str, Ratio] = {}
+        if self._flops is not None:
+            flops = self._flops.of_step((length for group in lengths for length in group), num_supervised)
+            mfu["mfu"] = (flops, self._peak_flops * busy_s)
         return {
             "tokens_per_s": (num_tokens, step_s),
-            "mfu": (flops, self._peak_flops * busy_s),
+            **mfu,
             "padding_share": (num_slots - num_tokens, num_slots),
             "supervised_share": (num_supervised, num_tokens),
             "step_s": (step_s, 1.0),

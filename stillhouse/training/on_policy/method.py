@@ -51,6 +51,7 @@ class OnPolicy:
     name = "on_policy"
     headline = ("teacher_kl", "reward", "mean_completion_tokens")
     guarded = None
+    uses_dropout = False
     validation: tuple[Sample, ...] = ()
     """Empty: each batch is itself a measurement on fresh samples."""
 

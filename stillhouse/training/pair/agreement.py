@@ -12,7 +12,7 @@ import numpy as np
 
 from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
-from stillhouse.training.pair.figures import Agreement, EndScores
+from stillhouse.training.pair.figures import Agreement, EndScores, OneSided
 
 _WORST: Final = 0.05
 """Share of the tokens that are looked at as the worst."""
@@ -51,6 +51,17 @@ def end_scores(
         return None
     ours, theirs = (float(np.exp(sampled(requests, scores)[is_end_N]).mean()) for scores in (student, teacher))
     return EndScores(int(is_end_N.sum()), ours, theirs)
+
+
+def one_sided(num_shared: int, student: Sequence[TeacherScores], teacher: Sequence[TeacherScores]) -> OneSided:
+    """Probability on ids that are not below `num_shared`, as far as the most probable tokens show it."""
+    return OneSided(num_shared, *(_mass_behind(num_shared, scores) for scores in (student, teacher)))
+
+
+def _mass_behind(num_shared: int, scores: Sequence[TeacherScores]) -> float:
+    tops = [one.top for one in scores if one.top is not None and len(one.top.ids_NK)]
+    masses = [np.where(top.ids_NK >= num_shared, np.exp(top.logprobs_NK.astype(np.float64)), 0.0) for top in tops]
+    return float(np.concatenate([mass_NK.sum(axis=1) for mass_NK in masses]).mean()) if masses else 0.0
 
 
 def sampled(requests: Sequence[ScoreRequest], scores: Sequence[TeacherScores]) -> np.ndarray:

@@ -77,6 +77,17 @@ class RenderingFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class OneSided:
+    """Tokens behind the shared ids, which one model alone has, and their probability where tokens were sampled."""
+
+    num_shared: int
+    student: float
+    """Mean mass of the student's own, among its most probable tokens."""
+    teacher: float
+    """The same of the teacher's."""
+
+
+@dataclass(frozen=True, slots=True)
 class TeacherFigures:
     """One teacher on the trajectories of its prompts."""
 
@@ -96,6 +107,8 @@ class TeacherFigures:
     """None where no completion ended."""
     rendering: RenderingFigures | None = None
     """None where its template is unknown or is what it reads."""
+    one_sided: OneSided | None = None
+    """None where both have the same tokens, or that is unknown."""
     template_problem: str | None = None
     """Why its own template is unknown, where that is not plain."""
     scoring_s: float = 0.0

@@ -19,8 +19,8 @@ from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher, TeacherScores
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary
-from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
-from stillhouse.training.pair.agreement import agreement, end_scores
+from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids, stop_token_warning
+from stillhouse.training.pair.agreement import agreement, end_scores, one_sided
 from stillhouse.training.pair.figures import TeacherFigures
 from stillhouse.training.pair.rendering import compare_renderings, prompt_opening
 from stillhouse.training.pair.samples import StudentSamples, request_of
@@ -101,6 +101,8 @@ def _with_template(
     """
     ours, theirs = samples.student.tokenizer, _tokenizer(settings, job)
     figures = replace(figures, opening=prompt_opening(theirs))
+    if settings.alignment == "ids" and (num_shared := num_shared_ids(settings.name, theirs, ours)) is not None:
+        figures = replace(figures, one_sided=one_sided(num_shared, samples.scores, scores))
     if settings.reads_own_template:
         return figures
     generation = samples.student.causal_lm.generation_config

@@ -19,8 +19,9 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.served.connect import connect
+from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
-from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids
 from stillhouse.types import Sample
 
 Score = Callable[[Sequence[Sample]], list[SequenceScores]]
@@ -80,15 +81,18 @@ def _local(
 ) -> Iterator[Score]:
     ref = settings.model
     assert ref is not None
-    check_vocabularies(ref, load_tokenizer(ref), tokenizer)
+    num_shared = num_shared_ids(ref, load_tokenizer(ref), tokenizer)
     dtype = student_dtype if settings.dtype == "auto" else settings.dtype
     device = device if settings.device is None else torch.device(settings.device)
     model = load_local_model(ref, settings, device, getattr(torch, dtype))
     limits = LocalSettings(
         settings.name, 1.0, sft.soft_temperature, settings.batch_tokens, vocabulary=0, top_k=sft.top_k
     )
-    teacher = LocalTeacher(limits, model, device)
+    shared = None if num_shared is None else SharedIds(settings.name, num_shared, tokenizer)
+    teacher = LocalTeacher(limits, model, device, alignment=shared)
     known_by = {"kind": "local", "model": model_identity(ref), "dtype": dtype, "temperature": sft.soft_temperature}
+    if num_shared is not None:
+        known_by["num_shared"] = num_shared
     probed = probe_local(teacher, tokenizer)
     with open_ledger(store, {**known_by, "quantised": settings.quantised}, probed, sft.top_k) as ledger:
         yield partial(ledger.completed, score=partial(_scores, teacher))

@@ -1,13 +1,15 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from stillhouse.agent.loop import Conversation, run_agent
-from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
+from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState, next_action
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.completion import Completion, ToolChoice, read_completion
+from stillhouse.inference.completion import Completion, read_completion
+from stillhouse.inference.request import ToolChoice
 from stillhouse.store import canonical_json, digest
 from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult
@@ -171,22 +173,41 @@ def test_a_completion_that_was_cut_ends_it_even_with_a_call(reason: str, expecte
     assert played.conversation.turns[0].finish_reason == reason
 
 
-@pytest.mark.parametrize("reason", ["eos", "end_turn", "brand-new"])
-def test_a_finish_reason_nobody_knows_is_a_regular_end_and_is_kept(reason: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "config"), [("eos", {}), ("end_turn", {}), ("Brand", {"finish_reasons": ["Brand"]})]
+)
+def test_a_known_finish_reason_ends_a_completion_and_is_kept(reason: str, config: dict[str, Any]) -> None:
     called = {**sums("1")}
     called["choices"][0]["finish_reason"] = reason
-    played = Played([called, completion("one", finish_reason=reason)])
+    played = Played([called, completion("one", finish_reason=reason)], **config)
     assert played.stop is StopReason.ANSWERED
     assert len(played.calls) == 1
     assert [turn.finish_reason for turn in played.conversation.turns] == [reason, reason]
+
+
+def test_after_a_finish_reason_that_nobody_knows_nothing_follows_and_the_word_is_named() -> None:
+    called = {**sums("1")}
+    called["choices"][0]["finish_reason"] = "Brand"
+    played = Played([called, completion("one")])
+    assert (played.stop, played.calls) == (StopReason.UNFINISHED, [])
+    assert played.ending.error is not None
+    assert played.ending.error["kind"] == "unfinished"
+    assert "'Brand'" in played.ending.error["message"]
+    assert "rollouts.finish_reasons" in played.ending.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("abort", StopReason.UNFINISHED), ("MALFORMED_FUNCTION_CALL", StopReason.MALFORMED)],
+)
+def test_a_journal_of_before_may_hold_completions_that_are_asked_again_today(reason: str, expected: StopReason) -> None:
+    assert next_action(TurnRules(), TurnState(3, False), {"role": "assistant"}, reason)[1] == (expected, ANY)
 
 
 @pytest.mark.parametrize(
     "broken",
     [
         {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "1+'}},
-        {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": {"expression": "1"}}},
-        {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": ""}},
         {"id": "c", "type": "function", "function": {"arguments": "{}"}},
         {"id": "c", "type": "function"},
         "calculator(1)",

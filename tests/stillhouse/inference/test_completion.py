@@ -7,18 +7,13 @@ import pytest
 
 from stillhouse.inference.completion import (
     Completion,
-    Sampling,
     decode_completion,
     encode_completion,
-    explain_refusal,
     read_completion,
-    request_body,
 )
-from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.testing import completion
-from stillhouse.tools.calculator import calculator
 
 
 def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | None = None) -> Completion:
@@ -28,7 +23,6 @@ def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | No
 
 def test_a_message_is_kept_as_it_was_written_less_its_nulls() -> None:
     extra = {
-        "reasoning": "hm",
         "reasoning_content": "hm",
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
         "annotations": [],
@@ -99,7 +93,11 @@ def test_tokens_are_kept_only_when_asked_for() -> None:
 @pytest.mark.parametrize("extra", [{"refusal": "I cannot."}, {"reasoning_details": [{"data": "opaque"}]}])
 def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(extra: dict[str, Any]) -> None:
     message = read(completion(None, completion_tokens=None, message=extra)).message
-    assert message == {"role": "assistant", **extra}
+    assert message == {"role": "assistant", "content": "", **extra}
+
+
+def test_thinking_that_is_empty_is_an_answer_whatever_its_usage_says() -> None:
+    assert read(completion("<think>\n\n</think>\n\n", completion_tokens=5)).message["content"] == ""
 
 
 def test_facts_of_the_wrong_type_are_unknown() -> None:
@@ -134,6 +132,12 @@ def test_what_headers_answer_of_limits_is_not_journaled() -> None:
         (completion("", completion_tokens=0), "transient", 200),
         (completion("", completion_tokens=9), "transient", 200),
         (completion(None, completion_tokens=None), "transient", 200),
+        *((completion("half", finish_reason=word), "transient", 200) for word in ("abort", "network_error")),
+        ({"choices": [{"finish_reason": "UNEXPECTED_TOOL_CALL", "message": None}]}, "malformed", 200),
+        (completion(None, finish_reason="MALFORMED_FUNCTION_CALL", completion_tokens=0), "malformed", 200),
+        (completion(message={"content": 4}), "permanent", 200),
+        (completion(message={"content": {"answer": "B"}}), "permanent", 200),
+        ({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}, "choices": None}, "rate", 200),
     ],
 )
 def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: int) -> None:
@@ -141,6 +145,40 @@ def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: i
         read(body)
     assert caught.value.failure.kind is FailureKind(kind)
     assert caught.value.failure.status == status
+
+
+@pytest.mark.parametrize(
+    ("message", "read_content"),
+    [({"content": {"type": "text", "text": "4"}}, "4"), ({"role": "model", "content": "4"}, "4")],
+)
+def test_a_text_in_another_form_is_read(message: dict[str, Any], read_content: str) -> None:
+    assert read(completion(message=message)).message == {"role": "assistant", "content": read_content}
+
+
+def test_a_completion_of_text_alone_and_an_error_that_says_nothing_are_no_failure() -> None:
+    assert read({"choices": [{"text": "4", "finish_reason": "stop"}]}).message == {"role": "assistant", "content": "4"}
+    assert read({**completion("4"), "error": {"code": 0, "message": ""}}).message["content"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("body", "finish_reason"),
+    [
+        (completion("4", finish_reason="Brand"), "Brand"),
+        (completion("", finish_reason="OTHER", completion_tokens=0), "OTHER"),
+        ({"choices": [{"finish_reason": "SAFETY", "message": None}]}, "SAFETY"),
+        ({"choices": [{"finish_reason": {"type": "length"}, "message": {"content": "4"}}]}, "{'type': 'length'}"),
+        ({"choices": [{"message": {"content": "4"}}]}, "unknown"),
+        (
+            {"choices": [{"finish_reason": "", "message": {"content": "4"}}], "usage": {"completion_tokens": 8}},
+            "length",
+        ),
+        ({"choices": [{"message": {"tool_calls": [{"id": "c"}]}}]}, "tool_calls"),
+    ],
+)
+def test_the_finish_reason_is_the_endpoints_word_or_stands_for_none(body: Any, finish_reason: str) -> None:
+    content = json.dumps(body).encode()
+    answer = read_completion(content, {}, latency_s=1.0, model="m", record_tokens=False, max_tokens=8)
+    assert answer.turn.finish_reason == finish_reason
 
 
 def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
@@ -165,82 +203,8 @@ def test_the_journal_gives_back_an_equal_completion() -> None:
     assert orjson.dumps(again) == orjson.dumps(answer)
 
 
-PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
-SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
-
-
-def body(url: str = "http://127.0.0.1/v1", *, tools: bool = False, **sampling: Any) -> dict[str, Any]:
-    endpoint = Endpoint(url, "m", "m")
-    return request_body(endpoint, [], [calculator.schema] if tools else [], Sampling(**{**PLAIN, **sampling}))
-
-
-def test_nothing_is_sent_that_was_not_asked_for() -> None:
-    assert body() == {"model": "m", "messages": [], "temperature": 0.5, "top_p": 0.9, "max_tokens": 32}
-
-
-@pytest.mark.parametrize(
-    ("url", "keys"),
-    [
-        ("https://api.openai.com/v1", {"max_completion_tokens": 32, "reasoning_effort": "low", "logprobs": True}),
-        (
-            "https://openrouter.ai/api/v1",
-            {
-                "max_tokens": 32,
-                "reasoning": {"effort": "low"},
-                "logprobs": True,
-                "return_token_ids": True,
-                "usage": {"include": True},
-            },
-        ),
-        (
-            "http://127.0.0.1/v1",
-            {"max_tokens": 32, "reasoning_effort": "low", "logprobs": True, "return_token_ids": True},
-        ),
-    ],
-)
-def test_each_provider_is_sent_the_keys_that_it_takes(url: str, keys: dict[str, Any]) -> None:
-    sent = body(url, reasoning_effort="low", record_tokens=True)
-    assert sent == {"model": "m", "messages": [], "temperature": 0.5, "top_p": 0.9, **keys}
-
-
-@pytest.mark.parametrize(
-    ("url", "keys"),
-    [
-        ("https://api.openai.com/v1", {}),
-        ("http://127.0.0.1/v1", {"return_tokens_as_token_ids": True}),
-    ],
-)
-def test_the_most_probable_tokens_are_asked_for_in_the_providers_form(url: str, keys: dict[str, Any]) -> None:
-    sent = body(url, record_top_k=7)
-    assert {"logprobs": True, "top_logprobs": 7, **keys}.items() <= sent.items()
-    assert "raw_logprobs" not in sent
-    assert ("return_tokens_as_token_ids" in sent) is bool(keys)
-
-
-def test_a_refusal_of_log_probabilities_says_what_to_set() -> None:
-    def explained(message: str, kind: FailureKind = FailureKind.PERMANENT, top_k: int | None = 30) -> str:
-        return explain_refusal(Failure(kind, message), Sampling(1.0, 1.0, 8, None, record_top_k=top_k)).message
-
-    refused = "HTTP 400: Invalid 'top_logprobs'"
-    assert "refuses rollouts.record_top_k 30: lower it" in explained(refused)
-    assert explained("HTTP 400: too long") == "HTTP 400: too long"
-    assert explained(refused, FailureKind.TRANSIENT) == explained(refused, top_k=None) == refused
-
-
-def test_tools_are_shown_but_refused_for_a_closing_answer() -> None:
-    assert body(tools=True, tool_choice="none")["tool_choice"] == "none"
-    assert body(tools=True)["tools"] == [calculator.schema]
-    assert "tool_choice" not in body(tools=True)
-    assert "tool_choice" not in body(tool_choice="none")
-
-
-def test_a_schema_becomes_a_strict_response_format() -> None:
-    assert body(response_schema=SCHEMA)["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA},
-    }
-
-
-def test_the_users_own_keys_have_the_last_word() -> None:
-    assert body(extra_body={"temperature": 0.0, "provider": {"only": ["x"]}})["temperature"] == 0.0
-    assert body(extra_body={"provider": {"only": ["x"]}})["provider"] == {"only": ["x"]}
+def test_whole_numbers_above_64_bits_in_arguments_stay_exact() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
+    answer = read(completion(None, message={"tool_calls": [call]}))
+    assert "98765432109876543210" in str(answer.message["tool_calls"])
+    assert decode_completion(encode_completion(answer)) == answer

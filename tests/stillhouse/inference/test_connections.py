@@ -1,9 +1,9 @@
 import asyncio
 
-from stillhouse.inference.completion import Sampling
 from stillhouse.inference.connections import shared_connections
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.request import Sampling
 from stillhouse.testing import Reply, SimulatedProvider, completion
 
 

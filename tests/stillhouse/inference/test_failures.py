@@ -35,6 +35,38 @@ def body(message: str = "no", **error: Any) -> dict[str, Any]:
         (403, body("flagged", metadata={"reasons": ["violence"]}), "content"),
         (400, body(code="content_filter"), "content"),
         (400, body(code="content_policy_violation"), "content"),
+        (400, body("Content Exists Risk", code="invalid_request_error"), "content"),
+        (400, body("no", code="data_inspection_failed"), "content"),
+        (400, body("<400> InternalError.Algo.DataInspectionFailed: Input text data may contain it."), "content"),
+        (400, body(innererror={"code": "ResponsibleAIPolicyViolation"}), "content"),
+        (400, body(code="1301"), "content"),
+        (400, body("litellm.ContentPolicyViolationError: AzureException", code="400"), "content"),
+        (200, body("Error code: 400 - triggering Azure OpenAI's content management policy"), "content"),
+        (502, body("This content was flagged for possible cybersecurity risk", code=502), "content"),
+        (403, body("Your paid balance is insufficient. Please top up and try again.", code=30011), "quota"),
+        (422, body("input new_sensitive (1026)"), "content"),
+        (400, body("Invalid prompt: your prompt was flagged as potentially violating our policy"), "content"),
+        (200, {"base_resp": {"status_code": 1027, "status_msg": "output new_sensitive"}}, "content"),
+        (200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, "rate"),
+        (200, {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, "quota"),
+        (200, {"base_resp": {"status_code": 2049, "status_msg": "invalid api key"}}, "auth"),
+        (200, {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}}, "transient"),
+        (200, {"detail": "Model overloaded"}, "transient"),
+        (429, body("Insufficient balance or no resource package", code="1113"), "quota"),
+        (429, body("Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 342389"), "permanent"),
+        (
+            413,
+            body("Request too large for model `x` on tokens per minute (TPM)", code="rate_limit_exceeded"),
+            "permanent",
+        ),
+        (498, body("Flex tier capacity exceeded", code="capacity_exceeded"), "rate"),
+        (400, body("The model is overloaded. Please try again later."), "transient"),
+        (
+            400,
+            body("Failed to call a function.", code="tool_use_failed", failed_generation="<function=f>"),
+            "malformed",
+        ),
+        (400, body("Failed to generate JSON.", code="json_validate_failed"), "malformed"),
         (400, body("unsupported parameter"), "permanent"),
         (404, body(code="model_not_found"), "permanent"),
         (413, "too large", "permanent"),
@@ -49,20 +81,20 @@ def test_kind_follows_status_and_type(status: int, answer: Any, kind: str) -> No
     assert not failure.context_overflow
 
 
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
 @pytest.mark.parametrize(
     "answer",
     [
         body(code="context_length_exceeded"),
-        body(type="exceed_context_size_error"),
         body("This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
-        body("prompt is too long: 210000 tokens > 200000 maximum"),
-        body("the request exceeds the available context size"),
-        body("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"),
         {"object": "error", "message": "This model's maximum context length is 4096", "code": 400},
+        [body("The input token count (5000) exceeds the maximum number of tokens allowed (4096).", code=400)],
+        {"detail": "Prompt exceeds max length"},
+        body("Provider returned error", metadata={"raw": '{"message": "Input length 9 exceeds the maximum length 8"}'}),
     ],
 )
-def test_a_context_that_is_too_long_is_told_from_other_bad_requests(answer: Any) -> None:
-    failure = classify(400, {}, answer, NOW)
+def test_a_context_that_is_too_long_is_told_from_other_bad_requests(status: int, answer: Any) -> None:
+    failure = classify(status, {}, answer, NOW)
     assert failure.kind is FailureKind.PERMANENT
     assert failure.context_overflow
 
@@ -70,6 +102,8 @@ def test_a_context_that_is_too_long_is_told_from_other_bad_requests(answer: Any)
 def test_what_an_upstream_provider_said_is_kept() -> None:
     answer = body("Provider returned error", metadata={"raw": "upstream is down", "provider_name": "X"})
     assert "upstream is down" in classify(502, {}, answer, NOW).message
+    written = body("Failed to call a function.", code="tool_use_failed", failed_generation="<function=f>{}")
+    assert "<function=f>{}" in classify(400, {}, written, NOW).message
 
 
 def test_a_failure_becomes_a_record() -> None:

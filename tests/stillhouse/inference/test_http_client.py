@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.request import Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
 

@@ -97,7 +97,7 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     }
     left_out = {
         *("max_prompts", "num_samples", "trajectories_file"),
-        *("failure_budget", "max_rollout_tokens", "max_rollout_usd"),
+        *("failure_budget", "max_rollout_tokens", "max_rollout_usd", "finish_reasons"),
     }
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 

@@ -86,6 +86,21 @@ def test_attempts_end() -> None:
     assert scripted.script == []
 
 
+def test_what_an_endpoint_could_not_read_is_asked_for_once_more() -> None:
+    malformed = Failure(FailureKind.MALFORMED, "no call", 400)
+    assert Scripted(malformed, ANSWER).ask() is ANSWER
+    scripted = Scripted(malformed, malformed, ANSWER)
+    with pytest.raises(RequestFailed, match="no call"):
+        scripted.ask()
+    assert scripted.script == [ANSWER]
+
+
+def test_where_no_provider_takes_tools_the_models_name_is_not_blamed() -> None:
+    scripted = Scripted(Failure(FailureKind.PERMANENT, "HTTP 404: No endpoints found that support tool use.", 404))
+    with pytest.raises(EndpointError, match=r"no provider of model .* takes these requests: .*tools"):
+        scripted.ask()
+
+
 def test_being_rate_limited_costs_no_attempt() -> None:
     scripted = Scripted(*[LIMITED] * 4, TRANSIENT, TRANSIENT, ANSWER)
     assert scripted.ask() is ANSWER

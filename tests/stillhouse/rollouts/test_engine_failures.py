@@ -225,3 +225,32 @@ def test_a_journal_that_cannot_be_written_stops_the_run(collect: Collect, tmp_pa
         assert again.error is None
         assert len(again.trajectories) == 100
         assert again.stats.num_replayed >= len(got.trajectories)
+
+
+def test_a_call_that_the_endpoint_cannot_read_is_the_models_failure(collect: Collect) -> None:
+    refused = error(400, "Failed to call a function.", code="tool_use_failed")
+    with SimulatedProvider(lambda _: refused) as provider:
+        for _ in range(2):
+            (row,) = collect(provider.url, 1).trajectories
+            assert (row.stop_reason, row.error["kind"]) == (StopReason.MALFORMED, "malformed")
+            assert len(provider.ledger) == 2
+
+
+def test_an_answer_with_an_unknown_finish_reason_is_named_and_whole_once_the_config_says_so(
+    collect: Collect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SimulatedProvider(lambda _: Reply(completion("4", finish_reason="Brand"))) as provider:
+        (row,) = collect(provider.url, 1).trajectories
+        assert row.stop_reason is StopReason.UNFINISHED
+        assert "finish_reason 'Brand'" in caplog.text
+        (row,) = collect(provider.url, 1, config=RolloutsConfig(finish_reasons=("Brand",))).trajectories
+        assert (row.stop_reason, row.error, row.turns[0].finish_reason) == (StopReason.ANSWERED, None, "Brand")
+        assert len(provider.ledger) == 1
+
+
+def test_events_that_nobody_asked_for_are_paid_once(collect: Collect) -> None:
+    chunk = b'data: {"choices": [{"index": 0, "delta": {"content": "4"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    with SimulatedProvider(lambda _: Reply(chunk)) as provider:
+        (row,) = collect(provider.url, 1).trajectories
+    assert row.messages[-1] == {"role": "assistant", "content": "4"}
+    assert len(provider.ledger) == 1

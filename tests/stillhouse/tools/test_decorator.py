@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.jail import Permissions
-from stillhouse.tools import ToolArgs, tool
+from stillhouse.tools import ToolArgs, Toolbox, tool
 
 
 def test_schema_comes_from_hints_and_docstring_in_the_usual_key_order() -> None:
@@ -101,6 +102,23 @@ def test_the_injected_argument_is_not_in_the_schema() -> None:
     assert lookup.args_parameter == "args"
 
 
+@pytest.mark.parametrize("name", ["_x", "__x", "model_config", "model_extra", "model_dump", "schema", "json", "self"])
+def test_an_argument_may_have_a_name_that_pydantic_keeps_for_itself(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(
+        f'def say({name}: int, other: str = "d") -> str:\n    """Says it."""\n    return f"{{{name}}} {{other}}"',
+        namespace,
+    )
+    say = tool(namespace["say"])
+    parameters = say.schema["function"]["parameters"]
+    assert parameters["properties"] == {name: {"type": "integer"}, "other": {"default": "d", "type": "string"}}
+    assert parameters["required"] == [name]
+    toolbox = Toolbox([say])
+    assert toolbox.call_sync("say", json.dumps({name: "5"})).content == "5 d"
+    assert f"{name}: Input should be" in toolbox.call_sync("say", json.dumps({name: "five"})).content
+    assert "no such argument" in toolbox.call_sync("say", json.dumps({name: 5, f"argument_0_{name}": 5})).content
+
+
 def documented() -> str:
     """Documented."""
     return ""
@@ -170,6 +188,11 @@ def unserialisable(a: int) -> NotJson:
     return NotJson()
 
 
+def iterator(a: int) -> Iterator[int]:
+    """Documented."""
+    yield a
+
+
 def two_contexts(first: ToolArgs, second: ToolArgs) -> int:
     """Documented."""
     return 1
@@ -192,6 +215,7 @@ def unknown_hint(a: "Nowhere") -> int:  # type: ignore[name-defined]  # noqa: F8
         (unserialisable, "no JSON form"),
         (two_contexts, "both ToolArgs"),
         (unknown_hint, "something unknown"),
+        (iterator, r"no JSON form: Unable to generate pydantic-core schema for collections.abc.Iterator\[int\]$"),
     ],
 )
 def test_a_function_that_cannot_be_described_is_refused_by_name_and_line(function, missing) -> None:  # type: ignore[no-untyped-def]

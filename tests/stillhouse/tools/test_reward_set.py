@@ -166,6 +166,66 @@ def test_rewards_of_a_file_run_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.
     ), json.dumps(scored.errors)
 
 
+RAISING = """
+import asyncio
+from stillhouse.tools import RewardArgs, reward
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise KeyError("no text")
+
+KINDS = {kind.__name__: kind for kind in (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit, Unreadable)}
+KINDS["CancelledError"] = asyncio.CancelledError
+
+def fail(args):
+    raise KINDS[args.metadata["kind"]]()
+
+@reward
+def plain(args: RewardArgs, messages: list) -> float:
+    fail(args)
+
+@reward
+async def shared(args: RewardArgs, messages: list) -> float:
+    fail(args)
+
+@reward
+async def task(args: RewardArgs, messages: list) -> float:
+    await asyncio.create_task(shared(args, messages))
+
+@reward(sandbox=True)
+def jailed(args: RewardArgs, messages: list) -> float:
+    fail(args)
+
+@reward
+def well(args: RewardArgs, messages: list) -> float:
+    import numpy
+    return numpy.float32(0.5)
+
+@reward(sandbox=True)
+def well_jailed(args: RewardArgs, messages: list) -> float:
+    from decimal import Decimal
+    return Decimal("0.5")
+"""
+
+
+@pytest.mark.usefixtures("jail")
+def test_whatever_a_reward_raises_is_its_error_and_nothing_more(tmp_path: Path) -> None:
+    path = tmp_path / "rewards.py"
+    path.write_text(RAISING)
+    kinds = ("SystemExit", "KeyboardInterrupt", "StopIteration", "GeneratorExit", "CancelledError", "Unreadable")
+
+    async def score() -> list[RewardScores]:
+        async with RewardSet.from_config(ToolsConfig(rewards_file=str(path))) as book:
+            rows = [PromptMetadata("prompt", None, None, "exact", {"kind": kind}) for kind in kinds]
+            return [await book.score(TRAJECTORY, row) for row in rows]
+
+    for kind, scored in zip(kinds, asyncio.run(score()), strict=True):
+        assert (scored.values["well"], scored.values["well_jailed"]) == (0.5, 0.5), scored.errors
+        assert scored.errors.keys() == {"plain", "shared", "task", "jailed"}
+        for name, error in scored.errors.items():
+            assert kind in error, (name, error)
+
+
 IMPORTS = "from stillhouse.tools import RewardArgs, reward\n"
 
 

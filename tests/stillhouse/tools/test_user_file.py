@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.tools import Toolbox
+from stillhouse.tools import RewardSet, Toolbox
 from stillhouse.tools.toolbox import load_tools
 
 GOOD = """
@@ -62,3 +62,42 @@ def test_a_file_that_does_not_load_is_named_with_its_line(tmp_path: Path, text: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.py: no such file"):
         load_tools(tmp_path / "nowhere.py")
+
+
+DECORATED = """
+@tool
+def ask(question: str) -> str:
+    '''Answers a question.'''
+    return question
+
+@reward
+def right(args: {args}, messages: list) -> float:
+    return 1.0
+"""
+
+
+def test_the_decorators_are_there_without_an_import(tmp_path: Path) -> None:
+    path = tmp_path / "tools.py"
+    path.write_text("from stillhouse.tools import RewardArgs\n" + DECORATED.format(args="RewardArgs"))
+    assert [tool.name for tool in load_tools(path)] == ["ask"]
+    assert RewardSet.from_config(ToolsConfig(rewards_file=str(path))).names == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (DECORATED.format(args="RewardArgs"), "line 8: .*'RewardArgs' .*; add the line `from stillhouse.tools import "),
+        (DECORATED.format(args="'RewardArgs'"), "@reward right .*; add the line `from stillhouse.tools import RewardA"),
+        ("judge = llm_judge", "line 1: .*; add the line `from rnow.core import llm_judge`"),
+        ("x: Annotated[int, 'x'] = 1", "add the line `from typing import Annotated`"),
+        ("pattern = re.compile('x')", "add the line `import re`"),
+        ("values = np.zeros(3)", "add the line `import numpy as np`"),
+        ("class Point(BaseModel): ...", "add the line `from pydantic import BaseModel`"),
+        ("total = subtotal + 1", "name 'subtotal' is not defined; define or import it before this line"),
+    ],
+)
+def test_a_name_that_was_not_imported_comes_with_the_line_to_add(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "tools.py"
+    path.write_text(line)
+    with pytest.raises(ConfigError, match=message):
+        load_tools(path)

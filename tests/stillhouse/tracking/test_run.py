@@ -13,7 +13,8 @@ import pytest
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import TrackedRun, attach, start_run
-from stillhouse.tracking.fallback import outage_of
+from stillhouse.tracking.fallback import is_sent, outage_of
+from stillhouse.tracking.metric_writer import MetricPoint
 
 
 def history(client: Any, run_id: str, key: str) -> list[tuple[int, float]]:
@@ -112,7 +113,8 @@ def test_an_unreachable_server_costs_one_warning_and_no_exception(
                 trainer.log_metrics({"sft/loss": 1.25}, 8)
         parent.log_table([{"a": 1}], "samples.json")
     assert time.monotonic() - started < 20
-    assert (parent.run_id, parent.pages.run) == (None, None)
+    assert not is_sent(parent.run_id)
+    assert parent.pages.run is None
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "tracking-fallback.jsonl" in warning.getMessage()
     lines = fallback_lines(tmp_path)
@@ -134,16 +136,31 @@ def test_a_server_that_dies_during_a_run_loses_no_metric(
     assert all(line["run_id"] == "a" * 32 for line in lines)
 
 
-def test_a_record_that_mlflow_refuses_does_not_stop_the_next_one(
+def test_metrics_of_any_tags_arrive_and_stay_apart(start, tracking: TrackingConfig, client, tmp_path: Path) -> None:
+    tags = ["a@b", "a_b", "x" * 300, "x" * 301, "../../etc", "a|b=c,d%", "", " lead", "größe/ü", "plain"]
+    with start("evaluation", params={"prompts": {"verifier_by_tag": dict.fromkeys(tags, "math")}}) as run:
+        run.log_metrics({f"accuracy_by_tag/{tag}": float(number) for number, tag in enumerate(tags)}, 1)
+        run.log_metrics({"sft/loss": 0.5}, 1)
+    data = client.get_run(run.run_id).data
+    assert sorted(data.metrics.values()) == sorted([0.5, *map(float, range(len(tags)))])
+    assert data.metrics["accuracy_by_tag/plain"] == 9.0
+    assert list(data.params.values()) == ["math"] * len(tags)
+    assert not (tmp_path / "tracking-fallback.jsonl").exists()
+
+
+def test_where_mlflow_refuses_one_metric_the_others_arrive(
     start, tracking: TrackingConfig, client, tmp_path: Path, fallback_lines
 ) -> None:
     with start("sft") as run:
-        run.log_metrics({"not a name!?": 1.0}, 1)
+        names = ["sft/loss", "not a name!?", "sft/nll", "grad", "rate"]
+        run._writer.put([MetricPoint(name, 1.0, 1, 0) for name in names])
         run.flush()
-        run.log_metrics({"sft/loss": 1.0}, 1)
+        run.log_metrics({"sft/loss": 1.0}, 2)
         run.flush()
-        assert history(client, run.run_id or "", "sft/loss") == [(1, 1.0)], "seen while the run goes on"
-    assert [line["kind"] for line in fallback_lines(tmp_path)] == ["metrics"]
+        assert history(client, run.run_id or "", "sft/loss") == [(1, 1.0), (2, 1.0)], "seen while the run goes on"
+        assert client.get_run(run.run_id).data.metrics.keys() == set(names) - {"not a name!?"}
+    [line] = fallback_lines(tmp_path)
+    assert [point["key"] for point in line["metrics"]] == ["not a name!?"]
     assert not outage_of(tracking.uri or "").lasts
 
 
@@ -240,4 +257,4 @@ def test_a_store_that_cannot_be_written_at_all_stops_nothing(tmp_path: Path) -> 
     (tmp_path / "taken").write_text("", encoding="utf-8")
     with start_run(TrackingConfig(), tmp_path / "taken", "distill", params={"a": 1}) as run:
         run.log_metrics({"accuracy": 0.5})
-    assert run.run_id is None
+    assert not is_sent(run.run_id)

@@ -107,7 +107,7 @@ class BatchMaker:
         samples = with_advantages(samples, totals, self.objective.algorithm)
         self.show(index, trajectories, samples, rewards)
         samples, skipped = without_first_tokens(samples, self.config.skip_first_n_tokens)
-        labels = {prompt.id: self.teachers.label(self.metadata.get(prompt.id)) for prompt in work.prompts}
+        labels = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
         parts = self._parts(work.prompts, samples)
         metrics = {

@@ -102,6 +102,6 @@ class Scoring:
             teacher_logprobs=None if scores is None else scores.logprobs,
             teacher_top=None if scores is None else scores.top,
             teacher_view=view,
-            route=self._teachers.label(metadata),
+            route=self._teachers.route(metadata),
             policy_version=trajectory.policy_version,
         )

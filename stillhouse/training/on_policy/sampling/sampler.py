@@ -16,7 +16,8 @@ from functools import partial
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
+from stillhouse.agent.turns import Ask, CallTools, End, TurnRules, TurnState, first_messages, next_action
+from stillhouse.chat.content import Call
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
@@ -234,7 +235,7 @@ class Sampler:
 
     def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:
         """Adds completions and what the student reads next, the results of all their tool calls at once."""
-        calling: list[tuple[StudentRollout, list[RequestedCall]]] = []
+        calling: list[tuple[StudentRollout, list[Call]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
             rollout.num_drifted_turns += is_drifted
             message = self._parse(generation, rollout)

@@ -16,7 +16,6 @@ from stillhouse.inference.budget import Budget
 from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
@@ -141,7 +140,7 @@ class _Loading:
             student.causal_lm.generation_config,
             generation,
             teacher_name=settings.name,
-            exchange=reading.alignment if isinstance(reading.alignment, EndExchange) else None,
+            exchange=reading.exchange,
         )
         if warning:
             logger.warning("%s", warning)
@@ -190,13 +189,15 @@ class _Loading:
         rows = len(model.get_output_embeddings().weight)
         is_same_size = rows == len(student.head.weight)
         num_tokens = max(student.tokenizer.get_vocab().values()) + 1
+        vocabulary = rows if is_same_size else min(rows, num_tokens)
         return LocalTeacher(
             LocalSettings(
                 settings.name,
                 kl_coef,
                 self.config.temperature,
                 settings.batch_tokens,
-                vocabulary=rows if is_same_size else min(rows, num_tokens),
+                vocabulary=min(vocabulary, reading.num_shared or vocabulary),
+                exchanged=None if reading.exchange is None else reading.exchange.pair,
                 top_k=self._top_k(settings),
                 num_passes=self.config.num_passes,
             ),

@@ -21,7 +21,6 @@ from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
 from stillhouse.training.on_policy.teachers.packed import PackedModel
 from stillhouse.training.on_policy.teachers.teacher import (
@@ -44,6 +43,8 @@ class LocalSettings:
     batch_tokens: int
     vocabulary: int
     """Ids below it are shared with the student."""
+    exchanged: tuple[int, int] | None = None
+    """Two shared ids, each of which means to the student what the other means to the teacher."""
     top_k: int = 0
     """Most probable tokens to give beside the scored ones."""
     num_passes: int = 1
@@ -101,8 +102,8 @@ class LocalTeacher:
             hidden_NR = self._hidden_states(views)
         else:
             hidden_NR = self._cache.get(views, lambda: self._hidden_states(views)).to(self._device)
-        exchanged = self._alignment.pair if isinstance(self._alignment, EndExchange) else None
-        return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling, exchanged)
+        settings = self._settings
+        return Reference(hidden_NR, self._packed.head, settings.vocabulary, self._packed.scaling, settings.exchanged)
 
     def begin_batch(self) -> None:
         """Forgets the hidden states of the last batch."""

@@ -12,9 +12,10 @@ from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
+from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
 from stillhouse.training.on_policy.teachers.teacher import Alignment
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
-from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids
 
 
 class Reading(NamedTuple):
@@ -25,6 +26,10 @@ class Reading(NamedTuple):
     views: ViewBuilder
     alignment: Alignment | None = None
     """From the teacher's tokens to the student's; None where they are the same."""
+    exchange: EndExchange | None = None
+    """Of end-of-turn tokens; None where none are exchanged."""
+    num_shared: int | None = None
+    """Ids below it are the same tokens for both; None where all are."""
 
 
 def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, config: OnPolicyConfig) -> Reading:
@@ -43,17 +48,22 @@ def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, conf
     hint = None if settings.hint is None else Hint(settings.hint, settings.name)
     tokenizer = _tokenizer(settings)
     if settings.alignment == "bytes" and tokenizer is not None:
-        ends = stop_token_ids(student)
-        views = OtherVocabulary(student, tokenizer, ends, hint)
-        return Reading(tokenizer, views, ByteAlignment.between(student, tokenizer, ends))
-    if tokenizer is not None:
-        check_vocabularies(str(settings.model), tokenizer, student)
+        stops = stop_token_ids(student)
+        other = OtherVocabulary(student, tokenizer, stops, hint)
+        return Reading(tokenizer, other, ByteAlignment.between(student, tokenizer, stops))
+    num_shared = None if tokenizer is None else num_shared_ids(str(settings.model), tokenizer, student)
+    views: ViewBuilder = SameVocabulary(student, hint)
+    exchange = None
     if settings.template == "own" and tokenizer is not None:
-        exchange = EndExchange.between(student, tokenizer)
+        ends = EndExchange.between(student, tokenizer)
         max_turns = 1 if config.agentic == "off" else config.max_turns
-        own = OwnTemplate(settings.name, student, tokenizer, exchange, max_turns, hint)
-        return Reading(tokenizer, own, exchange if exchange.changes else None)
-    return Reading(tokenizer, SameVocabulary(student, hint))
+        views = OwnTemplate(settings.name, student, tokenizer, ends, max_turns, hint)
+        exchange = ends if ends.changes else None
+    alignment: Alignment | None = exchange
+    if num_shared is not None:
+        reads_prompt = settings.template != "own"
+        alignment = SharedIds(settings.name, num_shared, student, exchange, reads_prompt)
+    return Reading(tokenizer, views, alignment, exchange, num_shared)
 
 
 def _tokenizer(settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:

@@ -1,7 +1,6 @@
 """Assigns each prompt its teacher."""
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,14 +84,9 @@ class TeacherRouter:
         value = metadata.tag if self._route_by == "tag" else metadata.metadata.get(self._route_by)
         return None if value is None else str(value)
 
-    def label(self, metadata: PromptMetadata | None) -> str | None:
-        """The route in the characters that MLflow allows in a metric's name."""
-        route = self.route(metadata)
-        return None if route is None else re.sub(r"[^\w. -]", "_", route)
-
     def labels(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> list[str]:
-        """Labels that metrics are reported by; none if all prompts share one or there are too many."""
-        distinct = {self.label(metadata.get(prompt.id)) for prompt in prompts}
+        """Routes that metrics are reported by; none if all prompts share one or there are too many."""
+        distinct = {self.route(metadata.get(prompt.id)) for prompt in prompts}
         labels = sorted(label for label in distinct if label is not None)
         return labels if len(distinct) > 1 and len(labels) <= _MAX_LABELS else []
 

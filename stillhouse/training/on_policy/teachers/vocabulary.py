@@ -16,30 +16,45 @@ _REMEDY: Final = (
 )
 
 
-def check_vocabularies(teacher_ref: str, teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
-    """Checks that every token has the same id for both; the numbers of embedding rows may differ.
+def num_shared_ids(teacher_ref: str, teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> int | None:
+    """Return the number of ids, from 0, that are the same token for both; None where all tokens are the same.
+
+    The numbers of embedding rows may differ, and so may added tokens behind the shared ids: the special tokens of
+    another release (`<think>` of Qwen3, which Qwen2.5 lacks) or of a finetuning.
 
     Raises:
-        TrainingError: some differ; the message shows examples.
+        TrainingError: other tokens differ, or the student ends its turns with one that the teacher lacks; the message
+            shows examples.
     """
     teacher_ids, student_ids = teacher.get_vocab(), student.get_vocab()
     differing = sorted(
         token for token in teacher_ids.keys() | student_ids.keys() if teacher_ids.get(token) != student_ids.get(token)
     )
-    if differing:
-        shown = ", ".join(
-            f"{token!r} is {student_ids.get(token)} for the student and {teacher_ids.get(token)} for the teacher"
-            for token in differing[:_SHOWN_TOKENS]
-        )
-        raise TrainingError(
-            f"teacher {teacher_ref!r} does not share the student's vocabulary: {len(differing)} tokens differ "
-            f"({shown}). {_REMEDY}"
-        )
+    if not differing:
+        return None
+    num_shared = min(ids[token] for ids in (teacher_ids, student_ids) for token in differing if token in ids)
+    sides = ((teacher, teacher_ids), (student, student_ids))
+    are_added = all(
+        token_id in tokenizer.added_tokens_decoder
+        for tokenizer, ids in sides
+        for token_id in ids.values()
+        if token_id >= num_shared
+    )
+    if are_added and max(stop_token_ids(student)) < num_shared:
+        return num_shared
+    shown = ", ".join(
+        f"{token!r} is {student_ids.get(token)} for the student and {teacher_ids.get(token)} for the teacher"
+        for token in differing[:_SHOWN_TOKENS]
+    )
+    raise TrainingError(
+        f"teacher {teacher_ref!r} does not share the student's vocabulary: {len(differing)} tokens differ ({shown}). "
+        f"{_REMEDY}"
+    )
 
 
 def spelling_sample(student: PreTrainedTokenizerBase, count: int) -> list[int]:
-    """Up to `count` ids spread over the vocabulary."""
-    ids = sorted(student.get_vocab().values())
+    """Up to `count` ids spread over the vocabulary, without added tokens, which a teacher may lack."""
+    ids = sorted(set(student.get_vocab().values()) - student.added_tokens_decoder.keys())
     return ids[:: max(1, len(ids) // count)][:count]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import FailureKind, RequestFailed
+from stillhouse.inference.request import Sampling
 
 AskAll = Callable[..., list[Any]]
 PACE = BatchPace(gather_s=0.05, poll_s=0.05)
@@ -21,7 +22,7 @@ CHILD = """
 import asyncio, json, sys
 from pathlib import Path
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import Sampling
+from stillhouse.inference.request import Sampling
 from stillhouse.inference.endpoint import Endpoint
 
 async def main(url, folder, questions):
@@ -113,6 +114,7 @@ def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, ask_
     [
         (400, {"message": "bad", "type": "invalid_request_error"}, FailureKind.PERMANENT),
         (400, {"message": "flagged", "code": "content_filter"}, FailureKind.CONTENT),
+        (400, {"message": "no call", "code": "tool_use_failed"}, FailureKind.MALFORMED),
         (429, {"message": "slow", "code": "rate_limit_exceeded"}, FailureKind.RATE),
         (429, {"message": "no money", "code": "insufficient_quota"}, FailureKind.QUOTA),
         (500, {"message": "oops"}, FailureKind.TRANSIENT),
@@ -134,6 +136,23 @@ def test_an_error_in_a_line_is_as_over_http(
     good, bad = ask_all(["a", "b"])
     assert isinstance(good, Completion)
     assert failure_of(bad).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "kind"), [("abort", FailureKind.TRANSIENT), ("MALFORMED_FUNCTION_CALL", FailureKind.MALFORMED)]
+)
+def test_an_answer_that_was_broken_off_is_none(
+    batch_server: Any, ask_all: AskAll, finish_reason: str, kind: FailureKind
+) -> None:
+    answer_well = batch_server.line
+
+    def line(request: dict[str, Any]) -> dict[str, Any]:
+        row = answer_well(request)
+        row["response"]["body"]["choices"][0]["finish_reason"] = finish_reason
+        return row
+
+    batch_server.line = line
+    assert failure_of(ask_all(["a"])[0]).kind is kind
 
 
 def test_answers_of_an_expired_batch_are_kept(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:

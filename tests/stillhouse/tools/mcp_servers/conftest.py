@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -129,6 +130,56 @@ else:
 '''
 
 
+CANNED = """
+import http.server, json, sys
+from pathlib import Path
+
+here, where = Path(sys.argv[1]), sys.argv[2]
+tools = [
+    {"name": name, "inputSchema": {}, "icons": "none",
+     "outputSchema": {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}}
+    for name in json.loads((here / "results.json").read_text())
+]
+
+def answer(message):
+    match message.get("method"):
+        case "initialize":
+            version = message["params"]["protocolVersion"]
+            info = {"name": "canned", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": tools}
+        case "tools/call":
+            result = json.loads((here / "results.json").read_text())[message["params"]["name"]]
+        case _:
+            return None
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        body = answer(json.loads(self.rfile.read(int(self.headers["Content-Length"])))) or b""
+        self.send_response(200 if body else 202)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.send_error(405)
+    def log_message(self, *args):
+        pass
+
+if where == "stdio":
+    for line in sys.stdin.buffer:
+        if body := answer(json.loads(line)):
+            sys.stdout.buffer.write(body + b"\\n")
+            sys.stdout.buffer.flush()
+else:
+    http.server.ThreadingHTTPServer(("127.0.0.1", int(where)), Handler).serve_forever()
+"""
+"""A server whose tools, by name, answer what `results.json` beside it holds, word for word."""
+
+
 class HttpServer:
     """An MCP server over streamable HTTP that a test can kill and start again on the same port."""
 
@@ -164,6 +215,24 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "server.py"
     path.write_text(SERVER)
     return path
+
+
+@pytest.fixture(params=["stdio", "http"])
+def canned(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., McpServerConfig]]:
+    """A server that gives fixed results, by the name of the tool."""
+    path, started = tmp_path / "canned.py", []
+    path.write_text(CANNED)
+
+    def make(results: dict[str, Any], **fields: Any) -> McpServerConfig:
+        (tmp_path / "results.json").write_text(json.dumps(results))
+        if request.param == "stdio":
+            return McpServerConfig(name="canned", command=(sys.executable, str(path), str(tmp_path), "stdio"), **fields)
+        started.append(HttpServer(path))
+        return McpServerConfig(name="canned", url=started[0].url, stateless=True, **fields)
+
+    yield make
+    for server in started:
+        server.kill()
 
 
 @pytest.fixture

@@ -1,20 +1,17 @@
 import asyncio
 import json
+import re
 from pathlib import Path
 
-import mcp_types
 import pytest
-from mcp_types import AudioContent, BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 from stillhouse.config import McpServerConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.tools import McpTools, as_text
-
-NOTE = mcp_types.TextResourceContents(uri="shop://note", text="the note")
-MAP = BlobResourceContents(uri="shop://map", mime_type="image/webp", blob="eA==")
+from stillhouse.tools.mcp_servers.tools import McpTools
+from stillhouse.types import JsonObject
 
 
 def test_tools_are_offered_as_the_server_describes_them(stdio) -> None:
@@ -132,21 +129,90 @@ def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio) ->
         assert sorted(map(int, asyncio.run(use()))) == list(range(1, 13))
 
 
-@pytest.mark.parametrize(
-    ("content", "structured", "text"),
-    [
-        ([TextContent(text="a"), TextContent(text="b\nc")], None, "a\nb\nc"),
-        ([ImageContent(data="eA==", mime_type="image/png")], None, "[image (image/png) that cannot be shown here]"),
-        ([AudioContent(data="eA==", mime_type="audio/wav")], None, "[audio (audio/wav) that cannot be shown here]"),
-        ([ResourceLink(name="report", uri="file:///report.pdf")], None, "[resource report: file:///report.pdf]"),
-        ([EmbeddedResource(resource=MAP)], None, "[resource shop://map (image/webp) that cannot be shown here]"),
-        ([EmbeddedResource(resource=NOTE)], None, "the note"),
-        ([], {"price": 3}, '{"price": 3}'),
-        ([TextContent(text="three")], {"price": 3}, "three"),
-        ([], None, ""),
-    ],
-)
-def test_a_result_is_written_as_text(
-    content: list[mcp_types.ContentBlock], structured: dict[str, int] | None, text: str
-) -> None:
-    assert as_text(mcp_types.CallToolResult(content=content, structured_content=structured)) == text
+def result(*content: object, **fields: object) -> JsonObject:
+    return {"content": list(content), **fields}
+
+
+def text(words: str) -> JsonObject:
+    return {"type": "text", "text": words}
+
+
+MAP = {"uri": "shop://map", "mimeType": "image/webp", "blob": "eA=="}
+RESULTS: dict[str, tuple[JsonObject, str]] = {
+    "texts": (result(text("a"), text("b\nc"), structuredContent={"price": 3}), "a\nb\nc"),
+    "image": (result({"type": "image", "data": "eA==", "mimeType": "image/png"}), "[image (image/png) that cannot be "),
+    "audio": (result({"type": "audio", "data": "eA==", "mimeType": "audio/wav"}), "[audio (audio/wav) that cannot be "),
+    "link": (
+        result({"type": "resource_link", "name": "report", "uri": "file:///r.pdf"}),
+        "[resource report: file:///r",
+    ),
+    "map": (result({"type": "resource", "resource": MAP}), "[resource shop://map (image/webp) that cannot be shown"),
+    "note": (result({"type": "resource", "resource": {"uri": "shop://note", "text": "the note"}}), "the note"),
+    "structured_alone": ({"structuredContent": {"price": 3}}, '{"price": 3}'),
+    "structured_beside_nothing": (result(structuredContent={"price": 3}), '{"price": 3}'),
+    "structured_list": (result(text("three"), structuredContent=[3]), "three"),
+    "structured_absent": (result(text("three")), "three"),
+    "structured_null": (result(text("three"), structuredContent=None), "three"),
+    "structured_wrong": (result(text("three"), structuredContent={"price": "three"}), "three"),
+    "empty": (result(), ""),
+    "null": ({"content": None, "isError": False}, ""),
+    "words": ({"content": "three"}, "three"),
+    "one_block": ({"content": text("three")}, "three"),
+    "unknown_type": (result(text("a"), {"type": "video", "data": "eA=="}), "a\n[video that cannot be shown here]"),
+    "unknown_type_with_text": (result({"type": "thinking", "text": "three"}), "three"),
+    "image_without_type": (
+        result(text("a"), {"type": "image", "data": "eA=="}),
+        "a\n[image that cannot be shown here]",
+    ),
+    "untyped": (result({"text": "three"}), "three"),
+    "null_text": (result({"type": "text", "text": None}, text("a")), "[text that cannot be shown here]\na"),
+}
+ERRORS: dict[str, tuple[JsonObject, str]] = {
+    "fails": (result(text("sold out"), isError=True), "sold out"),
+    "fails_structured": ({"structuredContent": {"why": "sold out"}, "isError": True}, '{"why": "sold out"}'),
+    "fails_silently": (result(isError=True), "fails_silently failed and did not say why"),
+    "fails_in_words": (result({"type": "oops"}, text("sold out"), isError="true"), "sold out"),
+    "nothing": ({}, "canned answered the call with something that is no result"),
+}
+
+
+def test_every_form_of_a_result_reaches_the_model_as_its_text(canned, offer) -> None:
+    rollouts = offer(canned({name: answer for name, (answer, _) in (RESULTS | ERRORS).items()}))
+    for name, (_, expected) in RESULTS.items():
+        content = rollouts.call(name)
+        assert content.startswith(expected), name
+        assert bool(content) is bool(expected), name
+    for name, (_, message) in ERRORS.items():
+        with pytest.raises(ToolError, match=re.escape(message)):
+            rollouts.call(name)
+
+
+def test_names_that_sellers_refuse_are_offered_as_near_ones_and_called_by_their_own(canned) -> None:
+    long = "x" * 70
+    own = ["add", "files.read", "files/read", "get price", "größe", "files_list", "files.list", long + "a", long + "b"]
+    config = canned({name: result(text(f"this is {name}")) for name in [*own, "other"]}, allow=tuple(own))
+    toolbox = Toolbox.from_config(ToolsConfig(mcp=(config,)))
+    offered = dict(zip(toolbox.names, own, strict=True))
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in offered)
+    assert {name for name in offered if name == offered[name]} == {"add", "files_list"}
+    assert {"get_price", "gr__e"} < offered.keys()
+    # The server leaves the type out.
+    assert all(schema["function"]["parameters"] == {"type": "object"} for schema in toolbox.schemas())
+
+    async def use() -> None:
+        async with toolbox:
+            for name, called in offered.items():
+                assert (await toolbox.call(name, "{}")).content == f"this is {called}"
+
+    asyncio.run(use())
+
+
+def test_half_a_character_in_a_result_does_not_hold_up_its_call(canned, offer) -> None:
+    config = canned({"halved": result(text("half \ud83d"))}, timeout_s=5)
+    rollouts = offer(config)
+    if config.url is None:
+        assert rollouts.call("halved") == "half ?"
+    else:
+        # The package itself reads what comes over HTTP.
+        with pytest.raises(ToolError, match="canned answered the call with something that is no result"):
+            rollouts.call("halved")

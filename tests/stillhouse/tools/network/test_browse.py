@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -25,10 +26,11 @@ def read(site) -> Read:
         one = Browse(ToolsConfig(**{"browse_with": "http", "allowed_hosts": (site.host,), **fields}))
 
         async def use() -> str:
-            try:
-                return await one.tool.function(url)
-            finally:
-                await one.close()
+            async with Toolbox([one.tool], resources=[one]) as toolbox:
+                result = await toolbox.call("browse", json.dumps({"url": url}))
+            if result.error_kind is not None:
+                raise ToolError(result.content)
+            return result.content
 
         return asyncio.run(use())
 

@@ -48,6 +48,7 @@ class Likelihood:
     """Cross-entropy, with a mean, a ratio and a maximum."""
 
     temperature = divergence_temperature = 1.0
+    uses_dropout = True
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 
@@ -86,6 +87,34 @@ def test_a_measurement_of_many_samples_holds_few_and_says_the_same_as_one_pass(p
     assert whole.num_targets == num_targets(everything)
     assert figures == pytest.approx(whole.metrics, rel=1e-5)
     assert figures.keys() == {"loss", "nll", "nll_by_id", "worst"}
+
+
+class Compared(Likelihood):
+    uses_dropout = False
+
+
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+def test_dropout_is_off_where_the_students_probabilities_are_compared(tiny_model: str, parameters: str):
+    config = StudentConfig.model_validate({"parameters": parameters, "dtype": "float32", "lora_dropout": 0.5})
+    student = load_student(tiny_model, config, torch.device("cpu"), seed=0)
+    for module in student.causal_lm.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    if parameters == "lora":
+        with torch.no_grad():
+            for name, weight in student.trained_parameters():
+                weight.add_(0.3 if "lora_B" in name else 0.0)
+    passes, samples = Passes(student, Ranks.single(torch.device("cpu")), TrainerConfig()), list(OnDisk(9))
+    sampled_with = passes.measure(samples, Compared())["loss"]
+    assert passes.backward(samples, Compared()).loss == pytest.approx(sampled_with, rel=1e-6)
+    assert passes.backward(samples, Likelihood()).loss != pytest.approx(sampled_with, rel=1e-4)
+
+
+def test_dropout_of_the_model_and_of_its_adapter_is_known_by_name(tiny_model: str):
+    config = StudentConfig.model_validate({"parameters": "lora", "dtype": "float32", "lora_dropout": 0.25})
+    student = load_student(tiny_model, config, torch.device("cpu"), seed=0)
+    student.causal_lm.config.attention_dropout = 0.5
+    assert student.dropout_rates() == {"attention_dropout": 0.5, "lora_dropout": 0.25}
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -45,6 +45,7 @@ class Imitation:
     guarded = "loss"
     facts: dict[str, int] = {"rows": 6}
     temperature = divergence_temperature = 1.0
+    uses_dropout = True
     wants: frozenset[ScoreName] = frozenset({"entropy"})
     divergence: tuple[Divergence, ...] = ()
 

@@ -39,6 +39,7 @@ class Likelihood:
     """Cross-entropy."""
 
     temperature = divergence_temperature = 1.0
+    uses_dropout = True
     wants: frozenset[ScoreName] = frozenset()
     divergence: tuple[Divergence, ...] = ()
 

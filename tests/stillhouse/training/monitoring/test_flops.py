@@ -4,12 +4,23 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma4TextConfig,
+    Mamba2Config,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    RwkvConfig,
+)
 
 from stillhouse.config import StudentConfig
 from stillhouse.training.model.adapters import new_adapter
 from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.flops import ModelFlops, measure_peak_flops, model_flops
+from stillhouse.training.monitoring.flops import AttentionCost, ModelFlops, known_flops, measure_peak_flops, model_flops
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -58,21 +69,45 @@ def test_linear_layers_cost_what_torch_counts(tiny_model: str, parameters: str):
 
 
 def test_attention_costs_what_it_sees():
-    costs = ModelFlops(per_input=0.0, per_target=0.0, per_pair=1.0, windows=(None, 3, 100))
+    costs = ModelFlops(0.0, 0.0, tuple(AttentionCost(1.0, window) for window in (None, 3, 100)))
     lengths = (1, 2, 3, 7, 20)
     pairs = sum(
-        sum(key <= query and query - key < (window or 10**9) for query in range(length) for key in range(length))
-        for window in costs.windows
+        sum(key <= query and query - key < (layer.window or 10**9) for query in range(length) for key in range(length))
+        for layer in costs.attention
         for length in lengths
     )
     assert costs.of_step(lengths, 5) == pairs
 
 
+def windows_of(config: PreTrainedConfig) -> list[int | None]:
+    return [layer.window for layer in flops_of(without_weights(config)).attention]
+
+
 def test_windows_are_those_of_the_layers():
     mixed = Qwen3Config(**SMALL, layer_types=["sliding_attention", "full_attention"], use_sliding_window=True)
-    assert flops_of(without_weights(mixed)).windows == (mixed.sliding_window, None)
-    assert flops_of(without_weights(MistralConfig(**SMALL, sliding_window=64))).windows == (64, 64)
-    assert flops_of(without_weights(Qwen3Config(**SMALL))).windows == (None, None)
+    assert windows_of(mixed) == [mixed.sliding_window, None]
+    assert windows_of(MistralConfig(**SMALL, sliding_window=64)) == [64, 64]
+    assert windows_of(Qwen3Config(**SMALL)) == [None, None]
+
+
+def test_heads_of_another_size_in_some_layers_count_as_they_are():
+    layers = ["sliding_attention", "full_attention"]
+    config = Gemma4TextConfig(**{**SMALL, "head_dim": 16}, global_head_dim=32, layer_types=layers, sliding_window=8)
+    costs = [layer.per_pair for layer in flops_of(without_weights(config)).attention]
+    assert costs[1] == 2 * costs[0]
+
+
+def test_a_model_without_attention_has_no_costs_of_it():
+    heads = {"num_heads": 4, "head_dim": 8, "n_groups": 1}
+    config = Mamba2Config(hidden_size=16, num_hidden_layers=1, state_size=8, vocab_size=32, **heads)
+    assert flops_of(without_weights(config)).attention == ()
+
+
+def test_a_family_whose_sizes_have_other_names_is_trained_without_its_mfu(caplog: pytest.LogCaptureFixture):
+    model = without_weights(Qwen3Config(**SMALL))
+    config = RwkvConfig(hidden_size=16, num_hidden_layers=1)
+    assert known_flops(model.base_model, model.get_output_embeddings(), config) is None
+    assert "mfu is not measured: the operations of RwkvConfig are unknown" in caplog.text
 
 
 def test_of_many_experts_only_those_a_token_goes_to_count():

@@ -2,7 +2,7 @@ import psutil
 import pytest
 import torch
 
-from stillhouse.training.monitoring.flops import ModelFlops
+from stillhouse.training.monitoring.flops import AttentionCost, ModelFlops
 from stillhouse.training.monitoring.throughput import Throughput, peak_memory_gib
 from stillhouse.types import Sample
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def throughput(clock: Clock, *, packing: bool = True, num_steps: int = 10) -> Throughput:
-    costs = ModelFlops(per_input=100.0, per_target=10.0, per_pair=1.0, windows=(None,))
+    costs = ModelFlops(per_input=100.0, per_target=10.0, attention=(AttentionCost(1.0, None),))
     return Throughput(costs, 1000.0, num_steps, packing=packing, device=torch.device("cpu"), clock=clock)
 
 

@@ -63,6 +63,15 @@ def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameter
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
 
 
+def test_a_model_with_dropout_is_trained_as_it_samples(new_method: NewMethod):
+    method = new_method(student=StudentConfig(parameters="lora", dtype="float32", lora_dropout=0.3), **_SHORT)
+    for module in method._student.causal_lm.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+    final = trainer_of(method).run()["final"]
+    assert final["on_policy/log_ratio_abs_max"] < 1e-4
+
+
 def test_a_step_says_when_it_samples_and_when_it_trains(new_method: NewMethod):
     class Doings(NoProgress):
         seen: list[str] = []

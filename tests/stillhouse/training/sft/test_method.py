@@ -17,6 +17,7 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.microbatches import num_targets
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.method import Sft, load_sft
+from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.types import Sample
 
 CONFIG = SftConfig(batch_size=4, num_epochs=2)
@@ -66,6 +67,12 @@ def test_an_epoch_trains_on_every_row_and_says_how_far_it_is(sft: Sft):
     assert set(rows.values()) == {2}
     assert batches[0].metrics == {"epoch": pytest.approx(4 / len(rows))}
     assert batches[-1].metrics == {"epoch": 2.0}
+
+
+def test_only_hard_targets_are_learnt_with_dropout(sft: Sft, tmp_path: Path):
+    assert sft.uses_dropout
+    soft = Sft(sft._train, (), sft._order, [1] * 1000, sft._config, {}, SoftTargets(tmp_path, 4))
+    assert not soft.uses_dropout
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for(sft: Sft):

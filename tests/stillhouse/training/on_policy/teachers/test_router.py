@@ -64,12 +64,6 @@ def test_metadata_may_decide_in_place_of_the_tag() -> None:
     assert teachers.select(metadata("3")) is None
 
 
-def test_a_route_keeps_its_letters_in_a_metrics_name() -> None:
-    teachers = TeacherRouter([Route("rest", REST)])
-    assert teachers.label(metadata("größe 3-events, 50%/x")) == "größe 3-events_ 50__x"
-    assert teachers.label(metadata(None)) is None
-
-
 def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_many() -> None:
     teachers = TeacherRouter([Route("rest", REST)])
     prompts = [Prompt(str(number), []) for number in range(33)]

@@ -1,5 +1,7 @@
 import pytest
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from stillhouse.chat.next_turn import TurnEnds
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -7,20 +9,43 @@ from stillhouse.errors import TrainingError
 from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.vocabulary import (
     check_spellings,
-    check_vocabularies,
+    num_shared_ids,
     spelling_sample,
     stop_token_warning,
 )
 
 
+def test_all_tokens_are_shared_with_a_teacher_of_the_same_vocabulary(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert num_shared_ids("embedded:teacher", load_tokenizer("embedded:teacher"), tokenizer) is None
+
+
+@pytest.mark.parametrize("with_more", ["student", "teacher", "both"])
+def test_one_more_special_token_is_one_sided(with_more: str) -> None:
+    student, teacher = load_tokenizer("embedded:student"), load_tokenizer("embedded:teacher")
+    count = len(teacher)
+    for name, tokenizer in (("student", student), ("teacher", teacher)):
+        if with_more in (name, "both"):
+            tokenizer.add_special_tokens({"additional_special_tokens": [f"<of the {name}>"]})
+    assert num_shared_ids("embedded:teacher", teacher, student) == count
+
+
 def test_a_teacher_of_another_vocabulary_is_refused_with_the_tokens_that_differ(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    teacher = load_tokenizer("embedded:teacher")
-    check_vocabularies("embedded:teacher", teacher, tokenizer)
-    teacher.add_tokens(["<extra>"])
-    with pytest.raises(TrainingError, match=r"1 tokens differ \('<extra>' is None for the student.*alignment.*bytes"):
-        check_vocabularies("embedded:teacher", teacher, tokenizer)
+    words = {**tokenizer.get_vocab()}
+    first, second = (word for word, token in words.items() if token in (300, 301))
+    words[first], words[second] = words[second], words[first]
+    teacher = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(words, [])))
+    with pytest.raises(TrainingError, match=r"2 tokens differ \(.* is 30[01] for the student.*alignment.*bytes"):
+        num_shared_ids("far", teacher, tokenizer)
+
+
+def test_a_teacher_without_the_students_end_of_turn_is_refused() -> None:
+    student, teacher = load_tokenizer("embedded:student"), load_tokenizer("embedded:teacher")
+    student.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    student.chat_template = student.chat_template.replace("<|im_end|>", "<|end|>")
+    with pytest.raises(TrainingError, match=r"'<\|end\|>' is \d+ for the student and None for the teacher"):
+        num_shared_ids("embedded:teacher", teacher, student)
 
 
 def test_spellings_are_tried_all_over_the_vocabulary(tokenizer: PreTrainedTokenizerBase) -> None:

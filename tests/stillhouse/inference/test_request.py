@@ -1,0 +1,88 @@
+from typing import Any
+
+import pytest
+
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.request import Sampling, explain_refusal, request_body
+from stillhouse.tools.calculator import calculator
+
+PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+
+
+def body(url: str = "http://127.0.0.1/v1", *, tools: bool = False, **sampling: Any) -> dict[str, Any]:
+    endpoint = Endpoint(url, "m", "m")
+    return request_body(endpoint, [], [calculator.schema] if tools else [], Sampling(**{**PLAIN, **sampling}))
+
+
+def test_nothing_is_sent_that_was_not_asked_for() -> None:
+    assert body() == {"model": "m", "messages": [], "temperature": 0.5, "top_p": 0.9, "max_tokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        ("https://api.openai.com/v1", {"max_completion_tokens": 32, "reasoning_effort": "low", "logprobs": True}),
+        (
+            "https://openrouter.ai/api/v1",
+            {
+                "max_tokens": 32,
+                "reasoning": {"effort": "low"},
+                "logprobs": True,
+                "return_token_ids": True,
+                "usage": {"include": True},
+            },
+        ),
+        (
+            "http://127.0.0.1/v1",
+            {"max_tokens": 32, "reasoning_effort": "low", "logprobs": True, "return_token_ids": True},
+        ),
+    ],
+)
+def test_each_provider_is_sent_the_keys_that_it_takes(url: str, keys: dict[str, Any]) -> None:
+    sent = body(url, reasoning_effort="low", record_tokens=True)
+    assert sent == {"model": "m", "messages": [], "temperature": 0.5, "top_p": 0.9, **keys}
+
+
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        ("https://api.openai.com/v1", {}),
+        ("http://127.0.0.1/v1", {"return_tokens_as_token_ids": True}),
+    ],
+)
+def test_the_most_probable_tokens_are_asked_for_in_the_providers_form(url: str, keys: dict[str, Any]) -> None:
+    sent = body(url, record_top_k=7)
+    assert {"logprobs": True, "top_logprobs": 7, **keys}.items() <= sent.items()
+    assert "raw_logprobs" not in sent
+    assert ("return_tokens_as_token_ids" in sent) is bool(keys)
+
+
+def test_a_refusal_of_log_probabilities_says_what_to_set() -> None:
+    def explained(message: str, kind: FailureKind = FailureKind.PERMANENT, top_k: int | None = 30) -> str:
+        return explain_refusal(Failure(kind, message), Sampling(1.0, 1.0, 8, None, record_top_k=top_k)).message
+
+    refused = "HTTP 400: Invalid 'top_logprobs'"
+    assert "refuses rollouts.record_top_k 30: lower it" in explained(refused)
+    assert explained("HTTP 400: too long") == "HTTP 400: too long"
+    assert explained(refused, FailureKind.TRANSIENT) == explained(refused, top_k=None) == refused
+
+
+def test_tools_are_shown_but_refused_for_a_closing_answer() -> None:
+    assert body(tools=True, tool_choice="none")["tool_choice"] == "none"
+    assert body(tools=True)["tools"] == [calculator.schema]
+    assert "tool_choice" not in body(tools=True)
+    assert "tool_choice" not in body(tool_choice="none")
+
+
+def test_a_schema_becomes_a_strict_response_format() -> None:
+    assert body(response_schema=SCHEMA)["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA},
+    }
+
+
+def test_the_users_own_keys_have_the_last_word() -> None:
+    assert body(extra_body={"temperature": 0.0, "provider": {"only": ["x"]}})["temperature"] == 0.0
+    assert body(extra_body={"provider": {"only": ["x"]}})["provider"] == {"only": ["x"]}

@@ -1,0 +1,71 @@
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from stillhouse.chat.refs import resolve_model
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import OnPolicyConfig
+from stillhouse.errors import TrainingError
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
+from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.teachers.load import load_teachers
+from stillhouse.training.on_policy.teachers.local import LocalTeacher
+from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, SharedIds
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+
+
+def with_one_more_token(folder: Path) -> str:
+    """A copy of the embedded teacher with a special token and its row behind all others."""
+    source = resolve_model("embedded:teacher")
+    tokenizer = load_tokenizer("embedded:teacher")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<tool>"]})
+    model = AutoModelForCausalLM.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
+    student: Student, requests: list[ScoreRequest], tmp_path: Path
+) -> None:
+    scores = []
+    for ref in ("embedded:teacher", with_one_more_token(tmp_path / "teacher")):
+        config = OnPolicyConfig.model_validate({"teachers": [{"name": "near", "model": ref}]})
+        teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
+        teacher = teachers.by_name["near"]
+        assert isinstance(teacher, LocalTeacher)
+        scores.append([one.logprobs for one in teacher.start(requests).result()])
+    for plain, more in zip(*scores, strict=True):
+        # The new row takes some of the probability.
+        assert more == pytest.approx(plain, abs=0.2)
+    assert teacher._settings.vocabulary == len(student.tokenizer)
+
+
+@pytest.mark.parametrize(("mask", "reads_prompt"), [([False, True, False], False), ([False, False, True], True)])
+def test_training_stops_where_a_token_that_the_teacher_lacks_is_sampled_or_read(
+    tokenizer: PreTrainedTokenizerBase, mask: list[bool], reads_prompt: bool
+) -> None:
+    shared = SharedIds("near", 50, tokenizer, reads_prompt=reads_prompt)
+    with pytest.raises(TrainingError, match=r"prompt p: .* \(50\), which teacher 'near' does not have: the first 50"):
+        shared.scores(ScoreRequest([1, 50, 2], mask, "p"), SequenceScores([-1.0]))
+
+
+def test_a_teacher_that_renders_the_prompt_itself_reads_no_token_of_the_students(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    shared = SharedIds("near", 50, tokenizer, reads_prompt=False)
+    scores = SequenceScores([-1.0])
+    assert shared.scores(ScoreRequest([1, 50, 2], [False, False, True], "p"), scores) == scores
+
+
+def test_the_teachers_own_tokens_are_no_ids_of_the_student(tokenizer: PreTrainedTokenizerBase) -> None:
+    top = TopLogprobs.of([[(3, -0.5), (50, -1.0)], [(51, -0.1), (2, -3.0)]])
+    request = ScoreRequest([1, 3, 2], [False, True, True], "p")
+    answer = SharedIds("near", 50, tokenizer).scores(request, SequenceScores([-0.5, -3.0], top))
+    assert answer.top is not None
+    assert answer.top.ids_NK.tolist() == [[3, NO_ID], [NO_ID, 2]]
+    np.testing.assert_array_equal(answer.top.logprobs_NK, top.logprobs_NK)
