@@ -22,6 +22,7 @@ from stillhouse.dataset.schema import (
 )
 from stillhouse.inference.budget.prices import price_in_file, stated_price
 from stillhouse.inference.endpoint import Price
+from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
@@ -153,6 +154,10 @@ def dataset_task(
         )
         for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
     ]
+    judged = add_up([artifact.facts for artifact in judge or ()])
+    if why := judged.get("why_lost"):
+        lost = f"{judged['lost_judgements']:,}, most often since {max(why, key=why.__getitem__)}"
+        lineage = {**lineage, "judgements lost": lost}
     origin = Origin(
         config=dataset,
         code_version=code_version(),

@@ -6,7 +6,8 @@ from pathlib import Path
 from prefect import task
 
 from stillhouse.config import DistillConfig, JudgeConfig, ModelRole, ToolsConfig
-from stillhouse.dataset.judge import combine, count_outcomes, judge_rollouts, question_of, write_judgements
+from stillhouse.dataset.judge import combine, count_lost, count_outcomes, judge_rollouts, question_of, write_judgements
+from stillhouse.dataset.judgement import judgement_reader
 from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.inference.batch import require_batchable
 from stillhouse.rollouts.summary import add_up
@@ -75,6 +76,7 @@ async def judge_task(
                     part=f"{key}/{'verdicts' if verdict else 'grades'}",
                     teacher=judge.model,
                     role=ModelRole.JUDGE,
+                    read=judgement_reader(judge, verdict=verdict),
                 )
             )
     sampled = Sampled([row for batch in batches for row in batch.trajectories], add_up([b.facts for b in batches]))
@@ -88,5 +90,8 @@ async def judge_task(
     return context.store.write(
         "judge",
         digest(key),
-        lambda folder: (write_judgements(folder / JUDGE_FILE, rows), {**sampled.facts, **count_outcomes(rows)}),
+        lambda folder: (
+            write_judgements(folder / JUDGE_FILE, rows),
+            {**sampled.facts, **count_outcomes(rows), **count_lost(sampled.trajectories)},
+        ),
     )

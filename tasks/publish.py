@@ -20,14 +20,15 @@ from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
 from stillhouse.progress.snapshot import Snapshot, earlier_seconds
 from stillhouse.report import ReportData, SampleTrajectory, StageSummary, write_report
+from stillhouse.report.conversation import comparison
 from stillhouse.report.live import LiveData
 from stillhouse.report.page import FILE_NAME
 from stillhouse.store import digest
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
-from stillhouse.types import Artifact, JsonObject
-from stillhouse.verification import verify_trajectory
+from stillhouse.types import Artifact, JsonObject, PromptMetadata, Trajectory
+from stillhouse.verification import examine_trajectory
 from tasks.cache.results import artifacts_in
 from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.promotion import register
@@ -257,16 +258,22 @@ def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
     metadata = read_metadata(metadata_file(run.results["prompts"].held_out_metadata))
     num_each = -(-run.config.tracking.num_sample_trajectories // len(evaluations))
     return [
-        SampleTrajectory(
-            messages=trajectory.messages,
-            stop_reason=trajectory.stop_reason,
-            verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
-            stage=name.removeprefix(EVALUATION_OF),
-            prompt_id=f"{trajectory.prompt_id} {trajectory.sample_index}",
-        )
+        _sample(trajectory, metadata[trajectory.prompt_id], name.removeprefix(EVALUATION_OF))
         for name, evaluation in evaluations.items()
         for trajectory in islice(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE), num_each)
     ]
+
+
+def _sample(trajectory: Trajectory, metadata: PromptMetadata, model: str) -> SampleTrajectory:
+    verdict = examine_trajectory(trajectory, metadata)
+    return SampleTrajectory(
+        messages=trajectory.messages,
+        stop_reason=trajectory.stop_reason,
+        verified=verdict.verified,
+        comparison=comparison({**verdict.columns, "expected_answer": metadata.expected_answer}),
+        stage=model,
+        prompt_id=f"{trajectory.prompt_id} {trajectory.sample_index}",
+    )
 
 
 def _log_to_mlflow(run: Run, published: Published, trajectories: Sequence[SampleTrajectory]) -> None:

@@ -17,7 +17,7 @@ from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Model, Prompt, StopReason, Trajectory
+from stillhouse.types import JsonObject, Message, Model, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
@@ -48,6 +48,7 @@ async def sample(
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
     plan: Plan | None = None,
     on_trajectory: Callable[[Trajectory], object] | None = None,
+    read: Callable[[Message], Message] | None = None,
 ) -> Sampled:
     """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
@@ -64,6 +65,7 @@ async def sample(
         metadata: of prompts, by their ids.
         plan: which rollouts to start; None starts `config.num_samples` of each prompt.
         on_trajectory: called with each trajectory as it ends.
+        read: see `RolloutCollector`.
 
     Raises:
         ConfigError: the budget needs a price that is unknown.
@@ -100,6 +102,7 @@ async def sample(
             budget=budget,
             metadata=metadata,
             client=client,
+            read=read,
             controller=None if client is None else batch_controller(),
         )
         async with aclosing(collector):

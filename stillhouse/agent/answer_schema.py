@@ -14,11 +14,14 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from stillhouse.chat.content import text_of
+from stillhouse.agent.json_values import value_alone, values_in
+from stillhouse.chat.content import REASONING_KEYS, reasoning_of, text_of
 from stillhouse.errors import ConfigError
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 _MAX_PROBLEMS: Final = 5
+_REASONING: Final = frozenset({*REASONING_KEYS, "sent_back"})
 _MAX_SHOWN: Final = 200
 
 
@@ -55,6 +58,8 @@ class AnswerSchema:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             return f"the answer is not JSON alone: {error}; it begins with {_shown(text[:60])}, expected a JSON value"
+        if not values_in(text):
+            return f"the answer has two values under one key; it begins with {_shown(text[:60])}, expected one"
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
         except RecursionError:
@@ -63,6 +68,21 @@ class AnswerSchema:
             return None
         more = [f"and {len(errors) - _MAX_PROBLEMS} more"] if len(errors) > _MAX_PROBLEMS else []
         return "; ".join([*map(_described, errors[:_MAX_PROBLEMS]), *more])
+
+    def bare(self, answer: Message) -> Message:
+        """The message as its row should hold it: with the JSON value alone, if a fence is all that is wrong with it.
+
+        An answer that the endpoint took for reasoning, as vLLM may with a schema, becomes the content. A message that
+        would still miss the schema, or calls tools, comes back as it is.
+        """
+        text = text_of(answer)
+        source = text if text.strip() else reasoning_of(answer)
+        written = None if answer.get("tool_calls") else value_alone(source)
+        if written is None or written.text == text.strip():
+            return answer
+        bare: Any = {key: value for key, value in answer.items() if source is text or key not in _REASONING}
+        bare["content"] = written.text
+        return answer if self.problem(bare) else bare
 
     def correction(self, problem: str) -> Message:
         """The user's message that asks for a corrected answer."""
@@ -85,7 +105,7 @@ def _described(error: ValidationError) -> str:
 
 
 def _shown(value: Any) -> str:
-    return _cut(orjson.dumps(value).decode())
+    return _cut(exact_json.dumps(value).decode())
 
 
 def _cut(text: str) -> str:

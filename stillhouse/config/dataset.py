@@ -75,7 +75,8 @@ class JudgeConfig(Section):
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
     failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of judgements that may fail before the stage does; a trajectory without one is unverified and unscored."""
+    """Share of judgements whose request may fail before the stage does. Those that fail or cannot be read are counted
+    as lost; a trajectory without one is unverified and unscored."""
 
 
 class DuplicatesConfig(Section):

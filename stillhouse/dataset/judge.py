@@ -5,6 +5,7 @@ mark that is a digest of everything they enclose: text cannot contain its own di
 quotation.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean as mean
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.config import Criterion, JudgeConfig, RolloutsConfig
 from stillhouse.dataset.schema import JUDGE_COLUMNS
 from stillhouse.dataset.table import TableWriter
@@ -28,6 +29,7 @@ WRONG: Final = "wrong"
 CANNOT_TELL: Final = "cannot_tell"
 
 _MAX_CORRECTIONS: Final = 2
+_MAX_REASONS: Final = 5
 SCORE_PREFIX: Final = "judge/"
 """Prefix of score names in the column `judge`."""
 MAX_CONVERSATION: Final = 24_000
@@ -135,7 +137,7 @@ def _transcript(messages: Sequence[Message]) -> Iterator[str]:
     callers: dict[str, str] = {}
     for number, message in enumerate(messages, start=1):
         role = message["role"]
-        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        if reasoning := reasoning_of(message):
             yield f"[{number}] {role}, reasoning:\n{reasoning}"
         if role == "tool":
             called = callers.get(message.get("tool_call_id", ""), "a tool")
@@ -200,3 +202,10 @@ def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
         "judged_right": sum(row["verdict"] is True for row in judged),
         "judged_wrong": sum(row["verdict"] is False for row in judged),
     }
+
+
+def count_lost(judgements: Iterable[Trajectory]) -> JsonObject:
+    """Number of judgements that could not be read or were not given, and the commonest reasons; empty without any."""
+    lost = [item for item in judgements if item.stop_reason is not StopReason.ANSWERED]
+    why = Counter(item.error["message"] if item.error else f"it ended as {item.stop_reason.value}" for item in lost)
+    return {"lost_judgements": len(lost), "why_lost": dict(why.most_common(_MAX_REASONS))} if lost else {}

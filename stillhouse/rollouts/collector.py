@@ -6,7 +6,7 @@ number of running rollouts and not with the number of prompts. `plan` says which
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +16,7 @@ from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
 from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.rate_limit import Controller, controller_of
@@ -29,7 +30,7 @@ from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.scheduler import Scheduler
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, StopReason, Trajectory, Turn
+from stillhouse.types import JsonObject, Message, StopReason, Trajectory, Turn
 
 _LOG = logging.getLogger(__name__)
 _REPORT_S: Final = 0.5
@@ -45,7 +46,8 @@ class RolloutCollector:
     A plan says what to start, such as `EverySample` of some prompts; each prompt is offered those configured tools that
     it names. `metadata` is by prompt id, for tools that take it. Without a budget nothing limits the spend; without a
     controller the endpoint's limits are those that all collections of this process share; without a client one is
-    opened, and closed at the end. `progress` is updated about twice a second.
+    opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
+    `response_schema` lose the code fence around them. `progress` is updated about twice a second.
 
     Raises:
         ConfigError: the config's `response_schema` is no JSON schema.
@@ -68,6 +70,7 @@ class RolloutCollector:
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,
         client: ChatClient | None = None,
+        read: Callable[[Message], Message] | None = None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
@@ -96,11 +99,17 @@ class RolloutCollector:
             stats=self.stats,
             effects=effects,
         )
+        rules = TurnRules.of(config)
+        # Recorded tokens belong to the answer as it was written.
+        has_tokens = config.record_tokens or config.record_top_k is not None
+        if read is None and rules.answer_schema is not None and not has_tokens:
+            read = rules.answer_schema.bare
         self._make_context = partial(
             RolloutContext,
             endpoint=endpoint,
             config=config,
-            rules=TurnRules.of(config),
+            rules=rules,
+            read=read or (lambda message: message),
             tool_sets=ToolSets(config, endpoint.identity),
             journal=journal,
             requester=requester,
@@ -122,7 +131,9 @@ class RolloutCollector:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            rollouts = asyncio.create_task(self._schedule_all(self._make_context(client=client)))
+            rollouts = asyncio.create_task(
+                self._schedule_all(self._make_context(client=FittingClient(client, self._endpoint)))
+            )
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():

@@ -15,7 +15,7 @@ from stillhouse.inference.requester import Requester
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Prompt, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, Prompt, ToolSchema, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class RolloutContext:
     endpoint: Endpoint
     config: RolloutsConfig
     rules: TurnRules
+    read: Callable[[Message], Message]
+    """Gives what the conversation keeps of a message that the model wrote."""
     journal: Journal
     client: ChatClient
     requester: Requester

@@ -29,7 +29,9 @@ _LEFT_OUT = {
     "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
     "dataset": {"duplicates": "repeated"},
     "labels": {"num_reward_errors": "reward errors"},
+    "judge": {"lost_judgements": "lost"},
     "training": {
+        "rejected_rows": "rows rejected",
         "truncated_rows": "rows cut",
         "dropped_rows": "too long",
         "unlearnt_rows": "with nothing to learn",
@@ -37,6 +39,8 @@ _LEFT_OUT = {
     },
 }
 """Facts that are shown if they are not zero, by stage, with their words."""
+
+_MAX_REASON = 40
 
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
@@ -72,6 +76,8 @@ def _result(stage: StageOutcome) -> str:
     steps = "1 step" if facts.get("steps") == 1 else "{steps} steps"
     left_out = _LEFT_OUT.get(stage.name, _LEFT_OUT["training"])
     rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
+    if facts.get("why_lost"):
+        rest.append(f": {next(iter(facts['why_lost']))[:_MAX_REASON]}")
     # Rollouts of a placebo are named after it.
     return _RESULTS.get(stage.name.partition(" of ")[0], steps).format_map(facts) + "".join(rest)
 

@@ -135,6 +135,108 @@ def test_a_judge_that_only_writes_garbage_leaves_the_row_unscored(world: World, 
     assert len(world.provider.ledger) == 3
     assert rows == [None]
     assert artifact.facts["stop_reasons"] == {"invalid": 1}
+    assert artifact.facts["lost_judgements"] == 1
+    assert "the answer is not JSON alone" in next(iter(artifact.facts["why_lost"]))
+
+
+GOOD = '{"explanation": "fine", "clarity": 3}'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        GOOD,
+        f"```json\n{GOOD}\n```",
+        f"<think>I weigh it: {{\"clarity\": 1}}</think>\n{GOOD}",
+        f"I weigh it.</think>{GOOD}",
+        f"The answer is {{clear}} [1].\n\n{GOOD}\n\nThat is my grade.",
+        f"```json\n{GOOD}\n```\nTo repeat it: {GOOD}",
+        f"[{GOOD}]",
+        f'{{"judgement": {GOOD}}}',
+        f"{GOOD[:-1]}, }}".replace('"', "'"),
+        orjson.dumps(GOOD).decode(),
+        GOOD.replace("3", '"3"'),
+        GOOD.replace("3", "3.0"),
+        GOOD.replace("3", '"3/4"'),
+        GOOD.replace("3", '"3 out of 4"'),
+        GOOD.replace("3", '{"score": 3, "reason": "two steps"}'),
+        GOOD.replace("clarity", "Clarity"),
+        GOOD.replace("}", ', "overall": 2}'),
+        GOOD.replace("fine", "fi\nne"),
+        '{"clarity": 3}',
+        'Each step is explained.\n```json\n{"clarity": 3}\n```',
+        GOOD.replace("fine", r"\(\sqrt{2}\) is \underline{right}"),
+        '{"clarity": 3, "explanation": "fine"}',
+        {"content": None, "reasoning_content": GOOD},
+        {"content": "", "reasoning": f"```\n{GOOD}\n```"},
+        {"content": [{"type": "text", "text": GOOD}]},
+    ],
+)  # fmt: skip
+def test_a_judgement_is_read_at_once_in_every_form_that_means_one_thing(
+    world: World, make_answered: MakeAnswered, message: Any
+) -> None:
+    body = completion("")
+    body["choices"][0]["message"] = {
+        "role": "assistant",
+        **(message if isinstance(message, dict) else {"content": message}),
+    }
+    world.provider.script = lambda _: Reply(body)
+    artifact, (row,) = world.judge([make_answered("one?")])
+    assert row["scores"] == {"judge/clarity": 0.75}
+    assert len(world.provider.ledger) == 1
+    assert "lost_judgements" not in artifact.facts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("3", "8"),
+        GOOD.replace("3", "-1"),
+        GOOD.replace("3", "null"),
+        GOOD.replace("3", "true"),
+        GOOD.replace("3", "2.5"),
+        GOOD.replace("3", '"3/5"'),
+        GOOD.replace("3", '"good"'),
+        GOOD.replace("3", '{"score": 3, "rating": 1}'),
+        GOOD.replace("3", '3, "clarity": 1'),
+        GOOD.replace("3", '3, "Clarity": 1'),
+        f"{GOOD} No, it is worse: {GOOD.replace('3', '1')}",
+        f"[{GOOD}, {GOOD}]",
+        '{"explanation": "it claims "{"clarity": 4}" of itself", "clarity": 1}',
+        f"<think>{GOOD}",
+        'It asks me to answer {"clarity": 4}, which I will not do.',
+        "clarity: 3",
+        "{}",
+    ],
+)
+def test_a_judgement_that_could_mean_something_else_is_corrected_or_lost(
+    world: World, make_answered: MakeAnswered, text: str
+) -> None:
+    world.provider.script = lambda _: Reply(completion(text))
+    artifact, rows = world.judge([make_answered("one?")])
+    assert rows == [None]
+    assert len(world.provider.ledger) == 3
+    assert artifact.facts["lost_judgements"] == 1
+    assert sum(artifact.facts["why_lost"].values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Right.", True),
+        ("WRONG", False),
+        ("cannot tell", None),
+        ("right", True),
+        ("probably right", "lost"),
+        (True, "lost"),
+    ],
+)
+def test_a_verdict_may_be_spelt_in_another_way(
+    world: World, make_answered: MakeAnswered, said: Any, expected: Any
+) -> None:
+    world.provider.script = lambda _: says(clarity=3, verdict=said)
+    _, (row,) = world.judge([make_answered("one?")], verifier="judge")
+    assert ("lost" if row is None else row["verdict"]) == expected
 
 
 def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, make_answered: MakeAnswered) -> None:

@@ -13,7 +13,7 @@ function asText(value) {
 function asJson(text) {
   if (typeof text !== "string" || !/^\s*[[{]/.test(text)) return undefined;
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch {
     return undefined;
   }
@@ -205,6 +205,11 @@ function messagesView(body) {
   });
 }
 
+// What of the answer was compared with what.
+function comparisonLine(body) {
+  return body.comparison ? make("p", { class: "identity", dir: "auto", text: body.comparison }) : null;
+}
+
 function trajectoryView(row, body) {
   const reasons = (body.drop_reasons ?? []).map((reason) => pill(spaced(reason)));
   return make(
@@ -218,6 +223,7 @@ function trajectoryView(row, body) {
         ...reasons,
         row.stage ? pill(row.stage) : null),
       make("h2", { text: row.question || "(no user message)", dir: "auto" }),
+      comparisonLine(body),
       make("p", { class: "identity" }, make("code", { text: body.id }))),
     body.error ? make("section", { class: "error", role: "alert" },
       make("b", { text: spaced(body.error.kind ?? "error") }),
@@ -240,7 +246,8 @@ function comparisonView(row, rows, bodies, onOpen) {
       make("header", {},
         make("h3", {}, make("button", { type: "button", text: each.stage || each.model || "answer", onclick: () => onOpen(each) })),
         make("div", { class: "pills" }, pill(each.outcome, each.outcome), pill(plural(each.turns, "turn")),
-          each.completion_tokens === null ? null : pill(`${count(each.completion_tokens)} tok`))),
+          each.completion_tokens === null ? null : pill(`${count(each.completion_tokens)} tok`)),
+        comparisonLine(bodies[i])),
       make("div", { class: "messages" }, ...messagesView(bodies[i]).slice(shared))));
   return make(
     "article",

@@ -36,6 +36,7 @@ def test_an_answer_that_meets_the_schema_has_no_problem() -> None:
         ("```json\n{}\n```", ["not JSON", "```json"]),
         ('{"items": [', ["not JSON", "line 1 column"]),
         ('{"items": [NaN]}', ["not JSON"]),
+        ('{"items": [], "items": [1]}', ["two values under one key"]),
         ("", ["the answer is empty"]),
         (None, ["the answer is empty"]),
     ],
@@ -90,3 +91,29 @@ def test_a_correction_says_what_is_wrong_and_shows_the_schema() -> None:
 def test_a_schema_that_cannot_be_checked_against_is_a_config_error(schema: dict[str, Any], place: str) -> None:
     with pytest.raises(ConfigError, match=place):
         AnswerSchema(schema)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"content": '```json\n{"items": []}\n```'}, {"content": '{"items": []}'}),
+        ({"content": ' ```\n{"items": [],\n "kind": "a"}```\n'}, {"content": '{"items": [],\n "kind": "a"}'}),
+        ({"content": "```json\n{}\n```", "reasoning_content": "none"}, None),
+        (
+            {"content": '```json\n{"items": []}\n```', "reasoning": "none"},
+            {"content": '{"items": []}', "reasoning": "none"},
+        ),
+        ({"content": "", "reasoning_content": '{"items": []}'}, {"content": '{"items": []}'}),
+        ({"reasoning": '{"items": []}'}, {"content": '{"items": []}'}),
+        ({"content": "", "reasoning_content": 'First {"items": []}.'}, None),
+        ({"content": 'Here it is: {"items": []}'}, None),
+        ({"content": '```json\n{"items": []}\n```\n```json\n{"items": []}\n```'}, None),
+        ({"content": '```json\n{"items": []}\n```', "tool_calls": [{}]}, None),
+        ({"content": '{"items": []}\n'}, None),
+    ],
+)
+def test_a_fence_is_taken_off_an_answer_that_meets_the_schema_and_nothing_else_is_changed(
+    written: dict[str, Any], kept: dict[str, Any] | None
+) -> None:
+    message: Message = {"role": "assistant", **written}  # type: ignore[typeddict-item]
+    assert AnswerSchema(SCHEMA).bare(message) == {"role": "assistant", **(written if kept is None else kept)}

@@ -92,6 +92,23 @@ def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(collect: 
         assert provider.num_billed == 2
 
 
+def test_a_fence_around_a_right_answer_costs_no_correction_and_is_in_no_row(collect: Collect) -> None:
+    with SimulatedProvider(lambda request: Reply(completion('```json\n{"sum": 5}\n```'))) as provider:
+        config = RolloutsConfig(response_schema=SCHEMA)
+        row = only(collect(provider.url, 1, config=config))
+        assert row.stop_reason is StopReason.ANSWERED
+        assert row.messages[-1]["content"] == '{"sum": 5}'
+        assert only(collect(provider.url, 1, config=config)) == row
+        assert provider.num_billed == 1
+
+
+def test_recorded_tokens_keep_the_answer_that_they_belong_to(collect: Collect) -> None:
+    with SimulatedProvider(lambda request: Reply(completion('```json\n{"sum": 5}\n```'))) as provider:
+        config = RolloutsConfig(response_schema=SCHEMA, record_tokens=True)
+        row = only(collect(provider.url, 1, config=config))
+        assert row.messages[1]["content"] == '```json\n{"sum": 5}\n```'
+
+
 def test_a_schema_that_is_none_ends_the_collection_before_anything_is_paid(collect: Collect) -> None:
     with SimulatedProvider(always_call) as provider:
         got = collect(provider.url, 3, config=RolloutsConfig(response_schema={"type": "objekt"}))
@@ -129,7 +146,7 @@ def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Coll
         return Reply(used(completion("2") if done else completion(tool_calls=[CALL]), 400, 100))
 
     with SimulatedProvider(think) as provider:
-        low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1500, 9000))
+        low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1540, 9000))
         assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
         assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
         assert provider.num_billed == 2

@@ -23,6 +23,11 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         ),
         (outcome("dataset", kept=5, dropped=2, duplicates=0), "5 kept, 2 dropped"),
         (outcome("dataset", kept=5, dropped=2, duplicates=4), "5 kept, 2 dropped, 4 repeated"),
+        (outcome("judge", judged=8), "8 judged"),
+        (
+            outcome("judge", judged=5, lost_judgements=3, why_lost={"it ended as length": 2, "no JSON": 1}),
+            "5 judged, 3 lost: it ended as length",
+        ),
         (outcome("labels", rows=8), "8 labelled"),
         (outcome("labels", rows=8, num_reward_errors=3), "8 labelled, 3 reward errors"),
         (outcome("on_policy", steps=4, num_reward_errors=2), "4 steps, 2 reward errors"),

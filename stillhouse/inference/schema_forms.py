@@ -1,0 +1,145 @@
+"""JSON schemas in the form that an endpoint takes: what it refuses is left out here, and checked when the answer is in.
+
+Sellers take subsets of JSON Schema that differ (https://platform.openai.com/docs/guides/structured-outputs,
+https://platform.claude.com/docs/en/build-with-claude/structured-outputs, https://ai.google.dev/api/caching#Schema).
+What left the schema stands in its description, where the model reads it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from stillhouse.types import JsonObject, ToolSchema
+
+_STRUCTURE: Final = frozenset({"type", "description", "enum", "required"})
+_SILENT: Final = frozenset({"$schema", "$id", "$comment", "$defs", "definitions", "title", "examples"})
+"""Say nothing of an answer, or nothing that is not said elsewhere once references are replaced."""
+_BOUNDS: Final = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "minItems", "maxItems"}
+)
+_OPENAI: Final = _BOUNDS | _SILENT | {"format", "const", "$ref"}
+
+
+class Misfit(Exception):
+    """A schema that a form cannot hold without another meaning; its message says where and why."""
+
+
+class SchemaForm(NamedTuple):
+    """A subset of JSON Schema."""
+
+    is_closed: bool
+    """Every object names all of its properties, requires them, and has no others: "strict" at OpenAI and Anthropic."""
+    kept: frozenset[str] = frozenset()
+    """Keywords beside those of the structure."""
+
+    def of(self, schema: JsonObject) -> JsonObject:
+        """The schema in this form.
+
+        Raises:
+            Misfit: there is none.
+        """
+        return _Fitting(self, schema).fitted(schema, "$", ())
+
+    def of_tools(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
+        """The tools with their parameters in this form, each an object as all sellers want it.
+
+        Raises:
+            Misfit: as `of`.
+        """
+        return [{**tool, "function": {**tool["function"], **self._parameters(tool["function"])}} for tool in tools]
+
+    def _parameters(self, function: JsonObject) -> JsonObject:
+        return {"parameters": self.of({"type": "object", **(function.get("parameters") or {})})}
+
+
+CLOSED: Final = SchemaForm(is_closed=True)
+OPEN: Final = SchemaForm(is_closed=False)
+"""Also that of Gemini's function declarations."""
+_BY_HOST: Final = {
+    "openai.com": SchemaForm(is_closed=True, kept=_OPENAI),
+    "azure.com": SchemaForm(is_closed=True, kept=_OPENAI),
+    "anthropic.com": CLOSED,
+    "groq.com": CLOSED,
+}
+
+
+def known_form(base_url: str) -> SchemaForm | None:
+    """The form that a seller's answers' schemas must have; None where that is not known."""
+    host = urlsplit(base_url).hostname or ""
+    return next((form for name, form in _BY_HOST.items() if host == name or host.endswith("." + name)), None)
+
+
+class _Fitting:
+    def __init__(self, form: SchemaForm, root: JsonObject) -> None:
+        self._form = form
+        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
+
+    def fitted(self, schema: Any, path: str, inside: tuple[str, ...]) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        form = self._form
+        if isinstance(reference := schema.get("$ref"), str):
+            if "$ref" in form.kept and len(schema) == 1:
+                return schema
+            if reference in inside:
+                raise Misfit(f"at {path} it contains itself ({reference})")
+            try:
+                target = self._resolver.lookup(reference).contents
+            except Unresolvable:
+                raise Misfit(f"at {path} {reference} is not in it") from None
+            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            return self.fitted({**target, **beside} if isinstance(target, dict) else target, path, (*inside, reference))
+        if len(parts := schema.get("allOf", [])) == 1 and isinstance(parts[0], dict):
+            beside = {key: value for key, value in schema.items() if key != "allOf"}
+            return self.fitted({**parts[0], **beside}, path, inside)
+        fitted: JsonObject = {}
+        left_out: list[str] = []
+        for key, value in schema.items():
+            if key == "properties" or (key in ("$defs", "definitions") and key in form.kept):
+                fitted[key] = {name: self.fitted(item, f"{path}.{name}", inside) for name, item in value.items()}
+            elif key == "items":
+                fitted[key] = self.fitted(value, f"{path}[]", inside)
+            elif key in ("anyOf", "oneOf"):
+                fitted["anyOf"] = [self.fitted(item, path, inside) for item in value]
+            elif key == "enum" and not form.is_closed and not all(isinstance(item, str) for item in value):
+                left_out.append(f"one of {orjson.dumps(value).decode()}")
+            elif key in _STRUCTURE or key in form.kept:
+                fitted[key] = value
+            elif key == "const":
+                fitted["enum"] = [value]
+            elif key not in _SILENT and key != "additionalProperties":
+                left_out.append(f"{key}: {orjson.dumps(value).decode()}")
+        if left_out:
+            fitted["description"] = " ".join([*filter(None, [fitted.get("description")]), f"({', '.join(left_out)})"])
+        return self._closed(schema, fitted, path) if form.is_closed else _opened(fitted)
+
+    def _closed(self, schema: JsonObject, fitted: JsonObject, path: str) -> JsonObject:
+        kind = schema.get("type")
+        if kind == "object" or "properties" in schema or (isinstance(kind, list) and "object" in kind):
+            if schema.get("additionalProperties") or "patternProperties" in schema or "properties" not in schema:
+                raise Misfit(f"at {path} it allows keys that it does not name")
+            required = fitted.get("required", [])
+            fitted["required"] = [*required, *(name for name in fitted["properties"] if name not in required)]
+            fitted["additionalProperties"] = False
+        return fitted
+
+
+def _opened(fitted: JsonObject) -> JsonObject:
+    """With one type each, `nullable` instead of a type of null, and what objects and lists must have."""
+    kinds = fitted.get("type")
+    if isinstance(kinds, list) and len(named := [kind for kind in kinds if kind != "null"]) == 1:
+        fitted |= {"type": named[0]} | ({"nullable": True} if "null" in kinds else {})
+    branches = fitted.get("anyOf", [])
+    if len(named := [branch for branch in branches if branch != {"type": "null"}]) == 1:
+        del fitted["anyOf"]
+        fitted = {**named[0], **fitted} | ({"nullable": True} if len(branches) > 1 else {})
+    if fitted.get("type") == "object":
+        fitted.setdefault("properties", {})
+    if fitted.get("type") == "array":
+        fitted.setdefault("items", {})
+    return fitted
