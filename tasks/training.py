@@ -29,9 +29,9 @@ from tasks.training_job import run_training_job
 
 _logger = logging.getLogger("stillhouse.training")
 
-SFT = Stage("sft", version=2)
-STUDENT_ROLLOUTS = Stage("student_rollouts", version=1)
-ON_POLICY = Stage("on_policy", version=5)
+SFT = Stage("sft", version=3)
+STUDENT_ROLLOUTS = Stage("student_rollouts", version=2)
+ON_POLICY = Stage("on_policy", version=6)
 PLACEBOS: Final[dict[Placebo, Stage]] = {
     # Each is an on-policy training, whose behaviour they share.
     "shuffled": Stage("placebo_shuffled", version=ON_POLICY.version),
