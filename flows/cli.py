@@ -107,7 +107,7 @@ def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def score(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .parquet, a dataset's folder.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .json, .parquet, a dataset's folder.")
     ],
     model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher: a model, or its name there.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Its vLLM or SGLang server, up to and with /v1.")] = None,
@@ -139,7 +139,7 @@ def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def generate(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .json, .csv, .tsv, .parquet.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Kept rows go here: .jsonl, .parquet.")] = None,
     form: Annotated[

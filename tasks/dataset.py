@@ -36,7 +36,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
 
 DUPLICATES = Stage("duplicates", version=1)
-DATASET = Stage("dataset", version=2, removed={"embeddings": None})
+DATASET = Stage("dataset", version=3, removed={"embeddings": None})
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

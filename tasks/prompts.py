@@ -20,7 +20,7 @@ from tasks.run.progress import progress
 
 _logger = logging.getLogger("stillhouse.prompts")
 
-PROMPTS = Stage("prompts", version=2)
+PROMPTS = Stage("prompts", version=3)
 
 
 class PromptSets(BaseModel):

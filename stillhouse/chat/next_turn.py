@@ -13,7 +13,7 @@ from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 _EXCHANGE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -52,12 +52,20 @@ def turn_ends(tokenizer: "PreTrainedTokenizerBase") -> TurnEnds:
     return TurnEnds(text, text)
 
 
-def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Tokens that end an assistant's turn: the tokenizer's end token and those of `turn_ends`; raises as that does.
+def stop_token_ids(
+    tokenizer: "PreTrainedTokenizerBase", generation: "GenerationConfig | None" = None
+) -> frozenset[int]:
+    """Tokens that end an assistant's turn: the tokenizer's end token, those of `turn_ends` and of a generation config.
 
-    They differ for some base models, whose end token is the end of a document.
+    They differ for some base models, whose end token is the end of a document. Raises as `turn_ends`.
     """
-    return frozenset({tokenizer.eos_token_id, *turn_ends(tokenizer)})
+    return frozenset({tokenizer.eos_token_id, *turn_ends(tokenizer), *end_ids(generation)})
+
+
+def end_ids(generation: "GenerationConfig | None") -> list[int]:
+    """The end tokens that a generation config names."""
+    named = None if generation is None else generation.eos_token_id
+    return named if isinstance(named, list) else [] if named is None else [named]
 
 
 def next_turn_ids(

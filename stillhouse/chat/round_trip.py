@@ -7,6 +7,7 @@ template drops or escapes, not what it mixes up.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.content import calls_of, reasoning_of, text_of
@@ -14,7 +15,9 @@ from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
+from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
+from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
 from stillhouse.types import Message, ToolCall, ToolSchema
 
@@ -41,6 +44,7 @@ class RoundTrip:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._end_tokens: list[str] = []
+        self._turn_tokens = turn_tokens(tokenizer)
         self._is_parsed = False
         try:
             self._end_tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
@@ -65,9 +69,11 @@ class RoundTrip:
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
-            held = next((end for end in self._end_tokens if end in said_in(message) and text.count(end) > 1), None)
+            problem = problem or call_problem(message)
+            said, before_end = said_in(message), text.rstrip()
+            held = next((one for one in self._turn_tokens if one in said and one in before_end.removesuffix(one)), None)
             if problem is None and held is not None:
-                problem = f"it holds {held}, which ends a turn"
+                problem = f"it holds {held}, which begins or ends a turn"
             if problem is not None:
                 return f"message {index} is rendered as something else: {problem}"
         return None
@@ -85,6 +91,27 @@ class RoundTrip:
         if content != parsed_content:
             return f"the content {_cut(content)!r} reads as {_cut(parsed_content)!r}"
         return None
+
+
+def turn_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
+    """Return the special tokens with which the template frames turns, and those that the tokenizer has a name for.
+
+    What a model says with such a text in it is tokenised as if a turn began or ended there. Other special tokens may
+    be markup of reasoning or calls that rows write into their text.
+    """
+    framed = " ".join(token for token in tokenizer.special_tokens_map.values() if isinstance(token, str))
+    exchange: list[Message] = [_PROBE[0], {"role": "assistant", "content": "text"}, _PROBE[0]]
+    with suppress(TemplateError):
+        framed += render_text(tokenizer, exchange, None, add_generation_prompt=True)
+    thinking = " ".join([*CLOSING, *CLOSING.values()])
+    return tuple(token for token in special_tokens(tokenizer) if token in framed and token not in thinking)
+
+
+def call_problem(message: Message) -> str | None:
+    """Return which call of a message has arguments that are no JSON object; a call without any has empty ones."""
+    calls = (call for call in calls_of(message) if call.name != MALFORMED_CALL and call.arguments.strip())
+    bad = next((call for call in calls if not _canonical(call.arguments).startswith("{")), None)
+    return bad and f"the call {_shown((bad.name, bad.arguments))} has no JSON object as its arguments"
 
 
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:

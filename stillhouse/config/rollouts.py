@@ -21,9 +21,9 @@ class PromptSource(Section):
     """Where prompts come from."""
 
     source: str = "embedded:prompts.jsonl"
-    """Path of a txt, jsonl, csv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`. Prefer jsonl
-    with `metadata.expected_answer`, so that answers can be verified."""
-    format: Literal["auto", "txt", "jsonl", "csv", "parquet", "hf"] = "auto"
+    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`.
+    Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
+    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "hf"] = "auto"
     """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
     hf_split: str = "train"
     """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will

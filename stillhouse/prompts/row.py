@@ -13,8 +13,19 @@ from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
+QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
+"""Columns that hold the prompt of a row without `prompt` and `messages`."""
+_TURNS: Final = frozenset({"conversations", "conversation"})
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
+_OTHER_ROLES: Final = {
+    "developer": "system",
+    "human": "user",
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "ai", "model"), "assistant"),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+}
+"""OpenAI's `developer` (system messages of newer models) and `function` (formerly tool results), and what ShareGPT's
+files, LLaMA-Factory, Gemma's and Llama's templates call the four."""
 
 
 class RowProblem(ValueError):
@@ -32,9 +43,9 @@ def parse_row(
 ) -> tuple[Prompt, PromptMetadata]:
     """The prompt in a row and its metadata; `notes` counts which column was taken for the answer, where in doubt.
 
-    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). All other keys of the row and
-    of its `metadata` end up in the metadata; `metadata` wins over the row. `take_answer` says where the expected answer
-    is looked for.
+    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
+    QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
+    `metadata` wins over the row. `take_answer` says where the expected answer is looked for.
 
     The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
     else the config's.
@@ -42,10 +53,10 @@ def parse_row(
     Raises:
         RowProblem: the row has no prompt, or a value of the wrong type.
     """
-    messages = _messages(row)
+    messages, prompt_keys = _messages(row)
     tools = _tools(row.get("tools"))
-    prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
-    metadata = _decoded(row.get("metadata"), "metadata")
+    prompt_keys |= {"tools", "metadata"}
+    metadata = decoded(row.get("metadata"), "metadata")
     if not isinstance(metadata, dict | None):
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
@@ -67,16 +78,49 @@ def parse_row(
     return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
 
 
-def _messages(row: Mapping[str, Any]) -> list[Message]:
-    value, prompt = row.get("messages"), row.get("prompt")
-    if value is None and prompt is None:
-        raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
-    if value is None:
-        value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    value = _decoded(value, "messages")
+def role_of(name: Any) -> str | None:
+    """Return the role that `name` stands for, None for an unknown one."""
+    return name if name in _ROLES else _OTHER_ROLES.get(name) if isinstance(name, str) else None
+
+
+def question_column(row: Mapping[str, Any]) -> str | None:
+    """Return the column that holds the prompt of a row without `prompt` and `messages`; None where it has one.
+
+    Raises:
+        RowProblem: there is no such column, or several.
+    """
+    if row.get("messages") is not None or row.get("prompt") is not None:
+        return None
+    found = [name for name in QUESTION_COLUMNS if row.get(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RowProblem(f"expected one column with the prompt, saw {' and '.join(found)}; call one of them `prompt`")
+    hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
+    raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}{hint}")
+
+
+def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str]]:
+    """The messages of a row, and the keys that hold them."""
+    if (column := question_column(row)) is None:
+        key = "messages" if row.get("messages") is not None else "prompt"
+        value = row[key]
+        if key == "prompt" and isinstance(value, str):
+            value = [{"role": "user", "content": value}]
+        return checked_messages(decoded(value, "messages")), {key}
+    if column == "instruction" and (row.get("history") or row.get("system")):
+        raise RowProblem("history and system of Alpaca's rows are read by `stillhouse convert FILE -o FOLDER`")
+    texts = {key: row[key] for key in (column, *(["input"] if column == "instruction" else [])) if row.get(key)}
+    if problem := next((key for key, text in texts.items() if not isinstance(text, str)), None):
+        raise RowProblem(f"expected {problem} to be a text, saw {brief(texts[problem])}")
+    return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts)
+
+
+def checked_messages(value: Any) -> list[Message]:
+    """Return messages in OpenAI's form, without null keys; raise RowProblem where they are of another."""
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
-    messages = [_message(index, _decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
     return messages
@@ -86,9 +130,10 @@ def _message(index: int, value: Any) -> Message:
     where = f"messages[{index}]"
     if not isinstance(value, dict):
         raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
-    role, content = value.get("role"), value.get("content")
-    if role not in _ROLES:
-        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(role)}")
+    role, content = role_of(value.get("role")), value.get("content")
+    if role is None:
+        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(value.get('role'))}")
+    value = {**value, "role": role}
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise RowProblem(f"expected each part of {where}.content to be an object with a type, saw {brief(content)}")
@@ -109,7 +154,7 @@ def _message(index: int, value: Any) -> Message:
 
 
 def _tools(value: Any) -> list[str] | None:
-    value = _decoded(value, "tools")
+    value = decoded(value, "tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise RowProblem(f"expected tools to be a list of tool names, saw {brief(value)}")
     return value
@@ -138,8 +183,8 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     return as_text(value, key)
 
 
-def _decoded(value: Any, key: str) -> Any:
-    """`value`, parsed if it is text: columns often hold JSON as text."""
+def decoded(value: Any, key: str) -> Any:
+    """Return `value`, parsed if it is text: columns often hold JSON as text; raise RowProblem where it is none."""
     if not isinstance(value, str):
         return value
     try:

@@ -66,12 +66,10 @@ class RunningRequest:
     max_tokens: int
     rng: torch.Generator
     num_cached: int = 0
-    """Tokens of prompt and completion whose keys and values the launched passes put into the slot."""
+    """Tokens of prompt and completion whose keys and values are in the slot."""
     completion: list[int] = field(default_factory=list)
-    """Tokens that the host has read."""
     logprobs: list[float] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
-    is_done: bool = False
 
     def next_draw(self) -> Draw:
         """Random number and sampling parameters of the next token."""
@@ -81,13 +79,8 @@ class RunningRequest:
         request = self.request
         return Draw(self.uniforms.pop(), request.temperature, request.top_p, request.processed_logprobs)
 
-    @property
-    def is_fully_sampled(self) -> bool:
-        """Whether the last token has been sampled, though perhaps not read."""
-        return self.num_cached - len(self.request.prompt_ids) + 1 >= self.max_tokens
-
     def allowed(self) -> torch.Tensor | None:
-        """Tokens that may come next, bool [V]; None allows all. All tokens sampled must have been read."""
+        """Tokens that may come next, bool [V]; None allows all."""
         return None if self.request.constraint is None else self.request.constraint.allowed()
 
     def read(self, token: int, logprob: float) -> Literal["stop", "length"] | None:

@@ -1,6 +1,5 @@
 """Samples the next token of every row on the device of the logits.
 
-Nothing synchronises with the device, so that sampling can be part of a recorded pass and be read later.
 Dimensions: B rows, V vocabulary, C chunks of it, W tokens of a chunk.
 """
 
@@ -29,13 +28,12 @@ class Draw(NamedTuple):
 
 
 class PickSteps(NamedTuple):
-    """Sampling steps that a batch needs; part of the key of a recorded pass."""
+    """Sampling steps that a batch needs."""
 
     are_tempered: bool
     are_cut: bool
     some_greedy: bool
     all_greedy: bool
-    are_constrained: bool = False
 
     @classmethod
     def of(cls, draws: Sequence[Draw]) -> "PickSteps":
@@ -136,24 +134,12 @@ def _nucleus(probs_BV: Tensor, top_p_B: Tensor) -> Tensor:
     return torch.zeros_like(probs_BV).scatter(-1, order, ordered * is_kept)
 
 
-class HostPicks:
-    """Asynchronous copy of picks [2, B] to the host."""
-
-    def __init__(self, picks_2B: Tensor) -> None:
-        # A non-contiguous tensor would be rearranged on the host before it has arrived.
-        self._picks = picks_2B.contiguous().to("cpu", non_blocking=True)
-        self._copied = torch.cuda.Event() if picks_2B.is_cuda else None
-        if self._copied is not None:
-            self._copied.record()
-
-    def read(self) -> tuple[list[int], list[float]]:
-        """Tokens and log-probabilities of the rows; waits for the device. Raises FloatingPointError for NaN."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        tokens, logprobs = self._picks.tolist()
-        if math.isnan(sum(logprobs)):
-            raise FloatingPointError(
-                f"the logits of {sum(map(math.isnan, logprobs))} of {len(logprobs)} rows are NaN, so that no token can "
-                "be sampled; the weights are damaged, or too large for the type that is computed in"
-            )
-        return [int(token) for token in tokens], logprobs
+def read_picks(picks_2B: Tensor) -> tuple[list[int], list[float]]:
+    """Return tokens and log-probabilities of the rows; raise FloatingPointError for NaN."""
+    tokens, logprobs = picks_2B.tolist()
+    if math.isnan(sum(logprobs)):
+        raise FloatingPointError(
+            f"the logits of {sum(map(math.isnan, logprobs))} of {len(logprobs)} rows are NaN, so that no token can "
+            "be sampled; the weights are damaged, or too large for the type that is computed in"
+        )
+    return [int(token) for token in tokens], logprobs

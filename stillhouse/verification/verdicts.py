@@ -6,6 +6,7 @@ Failures of the infrastructure, of the rollout or of a verifier, are never wrong
 from collections.abc import Sequence
 from typing import Final
 
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification.answers import final_answer
 from stillhouse.verification.choice import choice
@@ -82,8 +83,10 @@ def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -
 
 
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
-    """Whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
+    """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
+    return (
+        None if _obstacle(metadata) else VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
+    )
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:

@@ -120,6 +120,9 @@ def _openai_messages(row: JsonObject) -> list[JsonObject]:
 def _openai_message(message: Any) -> JsonObject:
     kept = _kept(message, _KEYS[message["role"]])
     kept = {key: value for key, value in kept.items() if value is not None or key == "content"}
+    if isinstance(kept.get("content"), list) and all(part.get("type") == "text" for part in kept["content"]):
+        # Content that is a list in one message and text in another is read by few programs.
+        kept["content"] = text_of(message)
     if kept.get("tool_calls"):
         kept["tool_calls"] = [_openai_call(call) for call in calls_of(message)]
     return kept

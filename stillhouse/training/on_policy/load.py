@@ -185,7 +185,8 @@ def load_sampler(
     """The sampler of a job, by the settings of `config`."""
     if config.agentic == "off":
         config = config.model_copy(update={"max_turns": 1})
-    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules)
+    generation = student.causal_lm.generation_config
+    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules, generation)
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:

@@ -8,7 +8,6 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.serving.graphs import Recorder
 
 Forced = Callable[..., None]
 Prompts = list[list[int]]
@@ -217,13 +216,8 @@ class Even:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
-@pytest.mark.parametrize("recorder", [None, lambda run: run])
 def test_a_constraint_restricts_its_own_row_and_no_other(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    assert_forced: Forced,
-    temperature: float,
-    recorder: Recorder | None,
+    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced, temperature: float
 ) -> None:
     free = [GenerationRequest(prompt, 5 + i, temperature=temperature, seed=i) for i, prompt in enumerate(prompts)]
     constraints = [Even() if i % 2 else None for i in range(len(prompts))]
@@ -231,8 +225,8 @@ def test_a_constraint_restricts_its_own_row_and_no_other(
         dataclasses.replace(request, constraint=constraint)
         for request, constraint in zip(free, constraints, strict=True)
     ]
-    expected = Generator(model, max_batch=4, recorder=recorder).run(free)
-    sampled = Generator(model, max_batch=4, recorder=recorder).run(mixed)
+    expected = Generator(model, max_batch=4).run(free)
+    sampled = Generator(model, max_batch=4).run(mixed)
     for constraint, alone_, generation in zip(constraints, expected, sampled, strict=True):
         if constraint is None:
             assert generation.completion_ids == alone_.completion_ids
@@ -242,9 +236,8 @@ def test_a_constraint_restricts_its_own_row_and_no_other(
     assert_forced(model, prompts, sampled, temperature or 1.0)
 
 
-@pytest.mark.parametrize("recorder", [None, lambda run: run])
 def test_tokens_are_shown_as_they_are_sampled_and_may_end_their_completion(
-    model: PreTrainedModel, prompts: list[list[int]], recorder: Recorder | None
+    model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
     seen: list[list[tuple[int, float]]] = [[] for _ in prompts]
 
@@ -257,7 +250,7 @@ def test_tokens_are_shown_as_they_are_sampled_and_may_end_their_completion(
 
     requests = [GenerationRequest(prompt, 20, seed=i) for i, prompt in enumerate(prompts)]
     expected = Generator(model, max_batch=4).run(requests)
-    generator = Generator(model, max_batch=4, recorder=recorder)
+    generator = Generator(model, max_batch=4)
     generations = generator.run(
         [dataclasses.replace(request, on_token=watching(index)) for index, request in enumerate(requests)]
     )

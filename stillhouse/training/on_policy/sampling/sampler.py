@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.agent.turns import Ask, CallTools, End, TurnRules, TurnState, first_messages, next_action
 from stillhouse.chat.content import Call
@@ -66,6 +66,7 @@ class Sampler:
         system_prompt: put before each prompt that has no system message; None adds none.
         metadata: by prompt id, for tools that ask whose call they run; may lack any.
         rules: when a conversation goes on and when it ends, the same as those of rollouts.
+        generation: the student's generation config, whose ends count too.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -75,10 +76,11 @@ class Sampler:
     system_prompt: str | None = None
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)
     rules: TurnRules = field(default_factory=TurnRules)
+    generation: GenerationConfig | None = None
     _stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
+        object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer, self.generation))
         if self.toolbox.schemas() and not reads_calls(self.tokenizer):
             logger.warning(
                 "the student's chat template does not write calls of tools in a form that is read here (Qwen, Hermes, "
