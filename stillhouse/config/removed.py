@@ -13,6 +13,11 @@ REMOVED: Final[dict[str, str]] = {
     "filters.duplicates `near` drops those that are alike",
     "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
+    "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",
+    "sft.loss=dft": "use `nll`, or `kl` with a teacher",
+    "sft.z_loss": "leave it out, or lower sft.learning_rate",
+    "student.lora_variant=dora": "use `lora` or `rslora`",
+    "student.neftune_alpha": "leave it out, or set student.lora_dropout",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 

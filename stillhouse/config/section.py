@@ -11,7 +11,7 @@ ADVANCED: Final = " (advanced)"
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
-    **{"neftune": "NEFTune", "s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
+    **{"s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
 }
 """Spelling of words of field names in a form; `timeout_s` is a time in seconds."""
 

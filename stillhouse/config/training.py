@@ -12,6 +12,7 @@ class StudentConfig(Section):
     """The model trained."""
 
     form_first = ("model", "parameters", "max_length")
+    removed = {"neftune_alpha": None}
 
     model: str = "embedded:student"
     """Hugging Face id, a folder, or `embedded:NAME`. Begin with the smallest of the teacher's family, such as
@@ -20,9 +21,8 @@ class StudentConfig(Section):
     """Train all weights, an adapter over frozen ones, or an adapter over weights frozen in 4 bits (CUDA only). Try
     `lora` first: at rank 32 it came within 6 % of full training after on-policy distillation and 13 % after SFT
     (Thinking Machines, 2025), at a fraction of the memory."""
-    lora_variant: Literal["lora", "rslora", "dora"] = "lora"
-    """How the adapter is scaled: by alpha / rank, by alpha / sqrt(rank), or with trained magnitudes of its own.
-    `rslora` for ranks of 64 and more; `dora` is slower."""
+    lora_variant: Literal["lora", "rslora"] = "lora"
+    """How the adapter is scaled: by alpha / rank or by alpha / sqrt(rank). `rslora` for ranks of 64 and more."""
     lora_rank: int = Field(default=32, ge=1)
     """Rank of the adapter's matrices. 32 suits most runs; 8 to 16 for a few hundred rows, 128 for SFT on hundreds of
     thousands (tinker-cookbook's recipes), at four times the trained weights."""
@@ -37,9 +37,6 @@ class StudentConfig(Section):
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
     """Values for variables of the student's chat template, such as `enable_thinking: false`: wherever it is rendered in
     the run, and as defaults in the template that the student is saved with."""
-    neftune_alpha: float | None = Field(default=None, gt=0.0)
-    """Size of the uniform noise added to the embeddings of SFT (NEFTune); None adds none. 5 is its paper's first
-    choice, for a small set of conversations."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the frozen weights and of computation; what is trained is float32. `bfloat16` on GPUs; `float32` for
     exact comparisons, and on CPUs without bfloat16 units."""
@@ -172,6 +169,7 @@ class SftConfig(TrainerConfig):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
+    removed = {"label_smoothing": 0.0, "z_loss": 0.0}
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows. 2 to 4 for some thousand rows, 1 for 50,000 and more; a validation loss that rises
@@ -193,10 +191,9 @@ class SftConfig(TrainerConfig):
     train_on_tool_calls: bool = True
     """Learn the tool calls, with the end of a turn that makes some. Off for a student that is only to read results and
     answer."""
-    loss: Literal["nll", "dft", "kl"] = "nll"
-    """Cross-entropy, cross-entropy weighted by the probability of the token (dynamic fine-tuning), or the KL from a
-    teacher that scores the rows once. `nll` first; `dft` learns less of what the student finds improbable, and
-    generalised better in its paper (Wu et al., 2025); `kl` learns from each token what else could stand there."""
+    loss: Literal["nll", "kl"] = "nll"
+    """Cross-entropy, or the KL from a teacher that scores the rows once. `nll` first; `kl` learns from each token what
+    else could stand there."""
     teacher: str | None = later_field(None)
     """Local model that scores the rows for `kl`, of the student's vocabulary; None takes the teacher's own model where
     that is a local one. Rows of rollouts with `record_top_k` bring their own teacher's scores, and need none."""
@@ -213,12 +210,6 @@ class SftConfig(TrainerConfig):
     soft_temperature: float = later_field(1.0, gt=0.0)
     """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
-    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of each target's probability spread over the whole vocabulary. 0 for what a teacher wrote; up to 0.1 for
-    noisy texts of people."""
-    z_loss: float = Field(default=0.0, ge=0.0)
-    """Coefficient of the squared logarithm of the softmax's normaliser. 0 first; 1e-4 (PaLM's value) where logits drift
-    in long trainings of all weights."""
     generate_every_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps between measurements of accuracy on completions of the student; None measures none. A tenth of
     all steps shows the curve at little cost."""
@@ -236,8 +227,6 @@ class SftConfig(TrainerConfig):
             raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
         if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
             raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
-        if self.label_smoothing and (self.loss == "dft" or (self.loss == "kl" and self.hard_weight == 0.0)):
-            raise ValueError(f"sft.label_smoothing has no effect with sft.loss `{self.loss}`; expected one of them")
         return self
 
     @model_validator(mode="after")

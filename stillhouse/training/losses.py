@@ -1,7 +1,7 @@
 """Losses of one token. Every loss is minimised; shapes are [N], one entry per loss position.
 
-Student log-probabilities and normalisers are those under the weights being trained, with gradient; what teacher and
-sampling know is data. A ratio is that of the student's probability to the one the token was sampled with.
+Student log-probabilities are those under the weights being trained, with gradient; what teacher and sampling know is
+data. A ratio is that of the student's probability to the one the token was sampled with.
 """
 
 from typing import NamedTuple
@@ -10,20 +10,9 @@ import torch
 from torch import Tensor
 
 
-def cross_entropy(
-    student_logprobs_N: Tensor, mean_logprobs_N: Tensor | None = None, label_smoothing: float = 0.0
-) -> Tensor:
-    """Losses -(1 - e) log p_student(token) - e mean_v log p_student(v), with e the label smoothing, below 1.
-
-    The cross-entropy to a teacher that gives e to all tokens of the vocabulary alike and the rest to the token (Szegedy
-    et al., arXiv 1512.00567, section 7; as torch's `cross_entropy` has it). Without smoothing it is the forward KL from
-    a teacher that is certain of the token. The means over the vocabulary are needed only for smoothing.
-    """
-    if label_smoothing == 0.0:
-        return -student_logprobs_N
-    if mean_logprobs_N is None:
-        raise ValueError("label smoothing needs mean_logprobs_N; expected a method that wants `mean_logprob`")
-    return -(1.0 - label_smoothing) * student_logprobs_N - label_smoothing * mean_logprobs_N
+def cross_entropy(student_logprobs_N: Tensor) -> Tensor:
+    """Losses -log p_student(token): the forward KL from a teacher that is certain of the token."""
+    return -student_logprobs_N
 
 
 def soft_targets(
@@ -35,20 +24,6 @@ def soft_targets(
     the factor undoes, so that the weights mean the same at each T (Hinton et al., arXiv 1503.02531, section 2).
     """
     return soft_weight * temperature**2 * divergence_N + hard_weight * hard_losses_N
-
-
-def dft(student_logprobs_N: Tensor) -> Tensor:
-    """Losses -p_student(token) log p_student(token) with the first factor held fixed.
-
-    Dynamic fine-tuning (arXiv 2508.05629): the gradient of SFT is a policy gradient with the reward
-    1 / p_student(token); the factor takes that out, so that improbable tokens no longer dominate.
-    """
-    return -student_logprobs_N.detach().exp() * student_logprobs_N
-
-
-def z_loss(log_normalisers_N: Tensor, coef: float) -> Tensor:
-    """Losses coef * (log Z)^2 that keep the softmax's normaliser Z near 1 (PaLM, arXiv 2204.02311, section 5)."""
-    return coef * log_normalisers_N.square()
 
 
 def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:

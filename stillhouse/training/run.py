@@ -76,9 +76,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             summary = adapter_summary(student.model)
             logger.info("%s", summary)
             tracked.set_tags({"adapter": summary})
-        # The same seed until here, so that all ranks hold the same student; dropout and noise differ by rank.
+        # The same seed until here, so that all ranks hold the same student; dropout differs by rank.
         torch.manual_seed(job.trainer.seed + ranks.rank)
-        student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
 
         if job.method == "student_rollouts":
             return record_rollouts(job, student, tracked, progress)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.head.softmax import Slopes, coefficients, wide
+from stillhouse.training.head.softmax import Slopes, target_gradients, wide
 
 MIN_TOKENS: Final = 2
 """Tokens of the smallest chunk that is compiled: a size of 0 or 1 would be compiled again, for that size alone."""
@@ -29,10 +29,8 @@ def compiled_scores(
     logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, wants: Set[ScoreName] = frozenset()
 ) -> TokenScores:
     """Scores of `targets_C` under softmax(logits / temperature); the logits stay."""
-    logprobs_C, log_normalisers_C, is_top_C, mean_C, entropy_C = compiled(_scores)(
-        *any_length(logits_CV, targets_C), temperature, "mean_logprob" in wants, "entropy" in wants
-    )
-    return TokenScores(targets_C, logprobs_C, log_normalisers_C, is_top_C, mean_C, entropy_C)
+    scores = compiled(_scores)(*any_length(logits_CV, targets_C), temperature, "entropy" in wants)
+    return TokenScores(targets_C, *scores)
 
 
 def compiled_gradients_(
@@ -43,17 +41,15 @@ def compiled_gradients_(
     temperature: float = 1.0,
 ) -> None:
     """Overwrites logits with the gradient of a loss by logits / temperature; see `softmax.logit_gradients_`."""
-    factors_C, shares_C, chosen_C = coefficients(scores, slopes, logits_CV.shape[1])
     divergence = () if divergence_gradients_CS is None else (divergence_gradients_CS, slopes.divergence_C)
     compiled(_gradients_)(
         temperature,
         *any_length(
             logits_CV,
             scores.targets_N,
-            scores.log_normalisers_N.detach(),
-            factors_C,
-            shares_C,
-            chosen_C,
+            scores.log_normalisers_N,
+            slopes.logprobs_C,
+            target_gradients(scores, slopes),
             *divergence,
         ),
     )
@@ -73,9 +69,7 @@ def any_length(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tensors
 
 
-def _scores(
-    logits_CV: Tensor, targets_C: Tensor, temperature: float, wants_mean: bool, wants_entropy: bool
-) -> tuple[Tensor | None, ...]:
+def _scores(logits_CV: Tensor, targets_C: Tensor, temperature: float, wants_entropy: bool) -> tuple[Tensor | None, ...]:
     scaled_CV = logits_CV.to(wide(logits_CV.dtype)) / temperature
     top_C = scaled_CV.amax(dim=-1)
     shifted_CV = scaled_CV - top_C[:, None]
@@ -84,8 +78,7 @@ def _scores(
     logs_C = sums_C.log()
     chosen_C = scaled_CV.gather(1, targets_C[:, None]).squeeze(1)
     entropy_C = logs_C - (exponentials_CV * shifted_CV).sum(dim=-1) / sums_C if wants_entropy else None
-    mean_C = scaled_CV.mean(dim=-1) - top_C - logs_C if wants_mean else None
-    return chosen_C - top_C - logs_C, top_C + logs_C, chosen_C >= top_C, mean_C, entropy_C
+    return chosen_C - top_C - logs_C, top_C + logs_C, chosen_C >= top_C, entropy_C
 
 
 def _gradients_(
@@ -93,18 +86,17 @@ def _gradients_(
     logits_CV: Tensor,
     targets_C: Tensor,
     log_normalisers_C: Tensor,
-    factors_C: Tensor,
-    shares_C: Tensor,
+    of_logprobs_C: Tensor,
     chosen_C: Tensor,
     divergence_gradients_CS: Tensor | None = None,
-    slopes_C: Tensor | None = None,
+    of_divergence_C: Tensor | None = None,
 ) -> None:
     vocabulary = logits_CV.shape[1]
-    probabilities_CV = (logits_CV.to(factors_C.dtype) / temperature - log_normalisers_C[:, None]).exp()
+    probabilities_CV = (logits_CV.to(of_logprobs_C.dtype) / temperature - log_normalisers_C[:, None]).exp()
     ids_V = torch.arange(vocabulary, device=logits_CV.device)
-    gradients_CV = factors_C[:, None] * probabilities_CV + shares_C[:, None]
+    gradients_CV = -of_logprobs_C[:, None] * probabilities_CV
     gradients_CV = torch.where(ids_V == targets_C[:, None], chosen_C[:, None], gradients_CV)
-    if divergence_gradients_CS is not None and slopes_C is not None:
-        weighted_CS = divergence_gradients_CS.to(factors_C.dtype) * slopes_C[:, None]
+    if divergence_gradients_CS is not None and of_divergence_C is not None:
+        weighted_CS = divergence_gradients_CS.to(of_logprobs_C.dtype) * of_divergence_C[:, None]
         gradients_CV = gradients_CV + pad(weighted_CS, (0, vocabulary - weighted_CS.shape[1]))
     logits_CV.copy_(gradients_CV)

@@ -177,8 +177,6 @@ def _differentiated(
     """A chunk's losses, and the derivatives of `scale` times their sum by the scores."""
     leaves = {
         "logprobs_C": scores.logprobs_N,
-        "log_normalisers_C": scores.log_normalisers_N,
-        "mean_logprobs_C": scores.mean_logprobs_N,
         "divergence_C": scores.divergence_N,
     }
     wanted = {name: leaf for name, leaf in leaves.items() if leaf is not None}

@@ -16,7 +16,7 @@ from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.types import Sample
 
-ScoreName = Literal["entropy", "mean_logprob", "reverse_kl"]
+ScoreName = Literal["entropy", "reverse_kl"]
 """Scores that cost further passes over the logits and are computed only on request."""
 
 
@@ -24,8 +24,8 @@ ScoreName = Literal["entropy", "mean_logprob", "reverse_kl"]
 class TokenScores:
     """Scores of the target tokens under softmax(logits / temperature), one entry per loss position.
 
-    In float32, or in float64 where the model is. A loss may be differentiated through `logprobs_N`,
-    `log_normalisers_N`, `mean_logprobs_N` and `divergence_N`; the others carry no gradient.
+    In float32, or in float64 where the model is. A loss may be differentiated through `logprobs_N` and
+    `divergence_N`; the others carry no gradient.
 
     Comparisons with a teacher are over the ids that both share, both at `divergence_temperature`; with a `TopReference`
     over its ids and all others as one. They are present whenever the method has divergence terms or wants `reverse_kl`;
@@ -40,8 +40,6 @@ class TokenScores:
     """log Z, the logarithm of the sum of exp(logits / temperature) over the vocabulary."""
     is_top_N: Tensor
     """Whether no token is more probable than the target; several tokens may be equally probable."""
-    mean_logprobs_N: Tensor | None = None
-    """Mean over the vocabulary of the log-probabilities, where `mean_logprob` is wanted."""
     entropy_N: Tensor | None = None
     """Entropy in nats of the distribution the target was scored under, where `entropy` is wanted."""
     divergence_N: Tensor | None = None

@@ -58,7 +58,6 @@ def softmax_(
         logprobs_N=torch.cat([block.logprobs_N for block in blocks]),
         log_normalisers_N=torch.cat([block.log_normalisers_N for block in blocks]),
         is_top_N=torch.cat([block.is_top_N for block in blocks]),
-        mean_logprobs_N=_joined([block.mean_logprobs_N for block in blocks]),
         entropy_N=_joined([block.entropy_N for block in blocks]),
     )
 
@@ -71,7 +70,6 @@ def _softmax_block_(
         logits_RV /= temperature
     top_R = logits_RV.amax(dim=-1)
     chosen_R = logits_RV.gather(1, targets_R[:, None]).squeeze(1)
-    mean_R = logits_RV.mean(dim=-1) if "mean_logprob" in wants else None
     # A fused softmax and the largest probability: on a CPU torch's exp alone costs more than both.
     torch.softmax(logits_RV, dim=-1, out=probabilities_RV)
     top_logprobs_R = probabilities_RV.amax(dim=-1).log()
@@ -81,7 +79,6 @@ def _softmax_block_(
         logprobs_N=chosen_R - top_R + top_logprobs_R,
         log_normalisers_N=log_normalisers_R,
         is_top_N=chosen_R >= top_R,
-        mean_logprobs_N=None if mean_R is None else mean_R - log_normalisers_R,
         entropy_N=log_normalisers_R - logits_RV.mul_(probabilities_RV).sum(dim=-1) if "entropy" in wants else None,
     )
 
@@ -90,21 +87,16 @@ class Slopes(NamedTuple):
     """Derivatives of a loss by the scores of each token."""
 
     logprobs_C: Tensor
-    log_normalisers_C: Tensor
-    mean_logprobs_C: Tensor | None = None
     divergence_C: Tensor | None = None
 
 
-def coefficients(scores: TokenScores, slopes: Slopes, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For each token the factor of p, the summand of all ids, and the target's entry in `logit_gradients_`.
+def target_gradients(scores: TokenScores, slopes: Slopes) -> Tensor:
+    """Return the gradient by each target's own logit, a (1 - p_y).
 
-    The target's entry is computed from its score: where p_y is close to 1 it is a difference that a rounded p_y
-    would cancel.
+    It is computed from the score: where p_y is close to 1 it is a difference that a rounded p_y would cancel.
     """
-    a_C, b_C, c_C, _ = slopes
-    factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
-    shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
-    return factors_C, shares_C, factors_C * scores.logprobs_N.detach().exp() + shares_C + a_C
+    a_C = slopes.logprobs_C
+    return a_C - a_C * scores.logprobs_N.detach().exp()
 
 
 def logit_gradients_(
@@ -112,25 +104,21 @@ def logit_gradients_(
 ) -> None:
     """Overwrites p = softmax(z) with the gradient by z of a loss L of the scores.
 
-    With y the target, a = dL/dlog p_y, b = dL/dlog Z and c = dL/dmean(log p), from dlog p_y/dz = e_y - p,
-    dlog Z/dz = p and dmean(log p)/dz = 1/V - p:
+    With y the target and a = dL/dlog p_y, from dlog p_y/dz = e_y - p:
 
-        dL/dz = (b - a - c) p + c / V + a e_y
+        dL/dz = a e_y - a p
 
     To that comes dL/ddivergence times the divergence's own gradient by the first S logits.
     """
-    a_C, _, c_C, d_C = slopes
-    factors_C, shares_C, chosen_C = coefficients(scores, slopes, probabilities_CV.shape[1])
+    a_C, d_C = slopes
     num_rows, scratch = _scratch(probabilities_CV, int(probabilities_CV.dtype != a_C.dtype))
-    columns = [column_C[:, None].split(num_rows) for column_C in (factors_C, shares_C, scores.targets_N, chosen_C)]
+    columns = [
+        column_C[:, None].split(num_rows) for column_C in (-a_C, scores.targets_N, target_gradients(scores, slopes))
+    ]
     blocks = probabilities_CV.split(num_rows)
-    for number, (block_RV, factors_R1, shares_R1, targets_R1, chosen_R1) in enumerate(
-        zip(blocks, *columns, strict=True)
-    ):
+    for number, (block_RV, factors_R1, targets_R1, chosen_R1) in enumerate(zip(blocks, *columns, strict=True)):
         gradients_RV = scratch[0][: len(block_RV)].copy_(block_RV) if scratch else block_RV
         gradients_RV.mul_(factors_R1)
-        if c_C is not None:
-            gradients_RV += shares_R1
         gradients_RV.scatter_(1, targets_R1, chosen_R1)
         if d_C is not None and divergence_gradients_CS is not None:
             rows = slice(number * num_rows, number * num_rows + len(block_RV))

@@ -69,7 +69,7 @@ class Passes:
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
-        """Returns `PassResult.metrics` without gradient, dropout or noise; few samples at a time are in memory."""
+        """Returns `PassResult.metrics` without gradient or dropout; few samples at a time are in memory."""
         self._student.model.eval()
         starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
         parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)

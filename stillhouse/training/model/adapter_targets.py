@@ -2,7 +2,7 @@
 
 `all-linear` means every linear layer that computes text: not towers and projectors of images and sound, routers of
 experts, the embedding and the output layer. Experts that a model holds as one fused tensor are adapted where they are
-named: peft then computes all of W + scale * B A in each pass, has no dropout or DoRA there, and vLLM loads no such
+named: peft then computes all of W + scale * B A in each pass, has no dropout there, and vLLM loads no such
 adapter. "LoRA Without Regret" (thinkingmachines.ai/blog/lora, 2025) adapts them too.
 """
 

@@ -1,8 +1,7 @@
 """Adapters over frozen weights: a new one, an earlier one continued, an earlier one merged into the weights.
 
 LoRA (arXiv 2106.09685) adds scale * B A to a layer's weight W, with scale = alpha / rank; rsLoRA (arXiv 2312.03732)
-has scale = alpha / sqrt(rank); DoRA (arXiv 2402.09353) trains the norms of the rows of W + scale * B A as well.
-Adapters are float32 whatever the type of the weights.
+has scale = alpha / sqrt(rank). Adapters are float32 whatever the type of the weights.
 """
 
 import json
@@ -46,7 +45,6 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         use_rslora=config.lora_variant == "rslora",
-        use_dora=config.lora_variant == "dora",
     )
     with _quiet():
         return _checked(get_peft_model(causal_lm, settings), targets, "the new adapter")
@@ -99,10 +97,10 @@ def _require_same_shape(folder: Path, config: StudentConfig) -> None:
     """Compares the config of an earlier adapter with the student's, before anything is loaded."""
     settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     remedy = "can be continued. Set student.parameters to `full` to merge it into the weights"
-    if settings.get("peft_type") != "LORA":
-        kind = settings.get("peft_type")
-        raise ConfigError(f"the adapter in {folder} is of the kind {kind}; only LoRA, rsLoRA and DoRA {remedy}")
-    variant = " and ".join(name for name in ("rslora", "dora") if settings.get(f"use_{name}")) or "lora"
+    kind = "DoRA" if settings.get("use_dora") else settings.get("peft_type")
+    if kind != "LORA":
+        raise ConfigError(f"the adapter in {folder} is of the kind {kind}; only LoRA and rsLoRA {remedy}")
+    variant = "rslora" if settings.get("use_rslora") else "lora"
     seen = {"lora_variant": variant, "lora_rank": settings["r"], "lora_alpha": settings["lora_alpha"]}
     for field, value in seen.items():
         if value != (expected := getattr(config, field)):
@@ -122,9 +120,7 @@ def _require_supported(causal_lm: PreTrainedModel, targets: AdapterTargets, conf
     """Refuses what peft cannot do where an adapter is on a parameter."""
     if not targets.parameters:
         return
-    refused = ["lora_variant = dora"] if config.lora_variant == "dora" else []
-    if config.lora_dropout:
-        refused.append(f"lora_dropout = {config.lora_dropout}")
+    refused = [f"lora_dropout = {config.lora_dropout}"] if config.lora_dropout else []
     if not all(causal_lm.get_parameter(name).is_floating_point() for name in targets.parameters):
         refused.append("parameters = qlora")
     if refused:
@@ -137,7 +133,7 @@ def _require_supported(causal_lm: PreTrainedModel, targets: AdapterTargets, conf
 
 
 def _checked(adapted: Any, targets: AdapterTargets, source: str) -> Any:
-    """Checks that exactly the float32 matrices and magnitudes of the targets are trained."""
+    """Checks that exactly the float32 matrices of the targets are trained."""
     settings = adapted.peft_config["default"]
     # Sets in peft, whose order in the saved file would differ from process to process.
     settings.target_modules = sorted(settings.target_modules)

@@ -77,7 +77,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
             )
         return False
     settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
-    if config.compile == "auto" and settings is not None and (settings.use_dora or settings.target_parameters):
+    if config.compile == "auto" and settings is not None and settings.target_parameters:
         return False
     return pays_to_compile(config, num_steps, student.device)
 

@@ -1,4 +1,4 @@
-"""The student: a causal language model of which all weights or an adapter are trained; NEFTune's noise on its input."""
+"""The student: a causal language model of which all weights or an adapter are trained."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -188,8 +188,6 @@ class StudentStep(nn.Module):
         # In a tuple, so that they are not registered: they are part of `model`.
         self._parts: tuple[Any, nn.Linear] = (backbone_of(causal_lm), causal_lm.get_output_embeddings())
         self.scaling = LogitScaling.of(causal_lm)
-        self.noise_alpha: float | None = None
-        """Size of the noise on the embeddings where gradients are taken; None adds none."""
         self.compiles_head = False
         """Whether the head uses compiled kernels."""
         self.router_loss: RouterLoss | None = None
@@ -210,11 +208,8 @@ class StudentStep(nn.Module):
 
         `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
-        alpha = self.noise_alpha
-        embedding = self.backbone.get_input_embeddings()
-        with nullcontext() if alpha is None else embedding_noise(embedding, alpha, microbatch):
-            options = {} if self.router_loss is None else {"output_router_logits": True}
-            outputs = backbone_outputs(self.backbone, microbatch, **options)
+        options = {} if self.router_loss is None else {"output_router_logits": True}
+        outputs = backbone_outputs(self.backbone, microbatch, **options)
         totals = fused_loss(
             microbatch.before_targets(outputs.last_hidden_state),
             self.head,
@@ -236,30 +231,6 @@ class StudentStep(nn.Module):
                 is_real_BT = microbatch.position_ids_BT < _sample_lengths(microbatch)
             self.router_loss.add_to(totals, outputs.router_logits, is_real_BT, len(microbatch.targets_N), scale)
         return totals
-
-
-@contextmanager
-def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) -> Iterator[None]:
-    """Within the block adds noise to the output of `embedding`, only where gradients are taken (NEFTune).
-
-    Each element gets a draw from the uniform distribution between -s and s with s = alpha / sqrt(L H), where L is the
-    number of tokens of the sample that the element belongs to and H the width of the embedding (arXiv 2310.05914,
-    algorithm 1; alpha is 5 to 15 there). It is drawn from torch's generator of the device, so that a resumed training
-    sees the same noise.
-    """
-
-    def add_noise(module: nn.Module, inputs: Any, embedded_BTH: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return embedded_BTH
-        size_BT = alpha * (_sample_lengths(microbatch) * embedded_BTH.shape[-1]).rsqrt()
-        noise_BTH = torch.empty_like(embedded_BTH).uniform_(-1.0, 1.0)
-        return embedded_BTH + noise_BTH * size_BT[..., None].to(noise_BTH.dtype)
-
-    hook = embedding.register_forward_hook(add_noise)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def _sample_lengths(microbatch: Microbatch) -> Tensor:

@@ -18,7 +18,7 @@ from stillhouse.config import Divergence, SftConfig
 from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.loop.row_order import Mixture
-from stillhouse.training.losses import cross_entropy, dft, soft_targets, z_loss
+from stillhouse.training.losses import cross_entropy, soft_targets
 from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
@@ -40,6 +40,7 @@ class Sft:
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
+    wants: frozenset[ScoreName] = frozenset()
 
     def __init__(
         self,
@@ -53,7 +54,6 @@ class Sft:
     ) -> None:
         self.validation = validation
         self.num_steps = order.num_steps
-        self.wants: frozenset[ScoreName] = frozenset({"mean_logprob"} if config.label_smoothing else ())
         self._train = train
         self._order = order
         self.facts = facts
@@ -90,19 +90,15 @@ class Sft:
         soft: dict[str, Tensor] = {}
         if scores.divergence_N is not None:
             losses_N = soft_targets(
-                cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, config.label_smoothing),
+                cross_entropy(scores.logprobs_N),
                 scores.divergence_N,
                 soft_weight=config.soft_weight,
                 hard_weight=config.hard_weight,
                 temperature=config.soft_temperature,
             )
             soft = {"forward_kl": scores.divergence_N.detach()}
-        elif config.loss == "dft":
-            losses_N = dft(scores.logprobs_N)
         else:
-            losses_N = cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, config.label_smoothing)
-        if config.z_loss:
-            losses_N = losses_N + z_loss(scores.log_normalisers_N, config.z_loss)
+            losses_N = cross_entropy(scores.logprobs_N)
         nll_N = -scores.logprobs_N.detach()
         self._bytes_V = self._bytes_V.to(nll_N.device)
         return TokenLosses(

@@ -100,7 +100,6 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ("tracking: {alias: my best}", [], ["tracking.alias = 'my best'", "expected text that matches"]),
         ("tracking: {alias: Latest}", [], ["tracking.alias = 'Latest'", "reserved by MLflow"]),
         ("sft: {dataset_weight: 0}", [], ["sft", "nothing is left to train on"]),
-        ("sft: {loss: dft, label_smoothing: 0.1}", [], ["sft", "has no effect with sft.loss `dft`"]),
         ("sft: {learning_rate: 0.1, min_learning_rate: 0.2}", [], ["sft", "at most the peak"]),
         ("runtime: {num_processes: 2}", [], ["runtime", "need runtime.launcher `torchrun`"]),
         ("runtime: {task_runner: dask}", [], ["runtime.task_runner = 'dask'", "'local' or 'ray'"]),

@@ -109,14 +109,6 @@ def test_activations_kept_on_the_host_change_no_bit(new_job):
     assert weights(plain) == weights(kept)
 
 
-def test_noise_on_the_embeddings_is_that_of_the_students_config(new_job):
-    plain, noisy = new_job("plain"), new_job("noisy")
-    noisy = noisy.model_copy(update={"student": noisy.student.model_copy(update={"neftune_alpha": 5.0})})
-    first, second = (run_job(job, NoProgress())["final"] for job in (plain, noisy))
-    assert first["sft/loss"] != second["sft/loss"]
-    assert weights(plain) != weights(noisy)
-
-
 def test_a_student_that_scales_or_caps_its_logits_learns_and_is_saved_as_it_was_validated(new_job, scaled_model: str):
     job = new_job("scaled", learning_rate=3e-3, num_epochs=4, microbatch_tokens=2048)
     job = job.model_copy(update={"student_ref": scaled_model})

@@ -222,10 +222,6 @@ class VllmEngines:
 
 
 def _require_loadable(settings: Any) -> None:
-    if settings.use_dora:
-        raise ConfigError(
-            "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
-        )
     if settings.target_parameters:
         loadable = labels(settings.target_modules)
         remedy = f"student.lora_targets to {loadable}, or " if loadable else ""

@@ -65,10 +65,9 @@ def token_ids() -> Tensor:
 
 def every_score(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     """A loss of everything that may be differentiated, with metrics of the rest."""
-    assert scores.mean_logprobs_N is not None
     assert scores.entropy_N is not None
-    losses_N = -scores.logprobs_N + 0.1 * scores.log_normalisers_N.square() + 0.2 * scores.mean_logprobs_N.square()
-    means = {"logprob": scores.logprobs_N, "entropy": scores.entropy_N}
+    losses_N = -scores.logprobs_N + 0.1 * scores.logprobs_N.square()
+    means = {"logprob": scores.logprobs_N, "normaliser": scores.log_normalisers_N, "entropy": scores.entropy_N}
     if scores.divergence_N is not None:
         losses_N = losses_N + scores.divergence_N.square()
     if scores.reverse_kl_N is not None:
@@ -86,7 +85,6 @@ def own_losses(student: PreTrainedModel, teacher: PreTrainedModel | None) -> Tok
         logprobs_N=logprobs.gather(1, ids[0, 1:, None])[:, 0],
         log_normalisers_N=logits.logsumexp(-1),
         is_top_N=logprobs.argmax(-1) == ids[0, 1:],
-        mean_logprobs_N=logprobs.mean(-1),
         entropy_N=-(logprobs.exp() * logprobs).sum(-1).detach(),
     )
     if teacher is not None:
@@ -116,7 +114,7 @@ def fused(student: PreTrainedModel, teacher: PreTrainedModel | None, *, compiled
         every_score,
         scale=1.0,
         temperature=TEMPERATURE,
-        wants={"entropy", "mean_logprob"} | ({"reverse_kl"} if teacher is not None else set()),
+        wants={"entropy"} | ({"reverse_kl"} if teacher is not None else set()),
         divergence=terms,
         reference=reference,
         scaling=LogitScaling.of(student),
@@ -169,7 +167,7 @@ def test_the_gradient_through_a_cap_and_a_factor_is_that_of_finite_differences()
     def loss(hidden_NH: Tensor) -> Tensor:
         return fused_loss(
             hidden_NH, head, targets, {}, every_score, scale=1.0, scaling=LogitScaling(2.5, 1.2),
-            wants={"entropy", "mean_logprob"},
+            wants={"entropy"},
         ).loss  # fmt: skip
 
     (gradient,) = torch.autograd.grad(loss(hidden), hidden)

@@ -107,8 +107,7 @@ def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     return TokenLosses(
         values["weights"] * scores.divergence_N
         + 0.1 * scores.divergence_N * scores.logprobs_N
-        - scores.logprobs_N * advantages
-        + values["more"] * scores.log_normalisers_N.square(),
+        - scores.logprobs_N * advantages * values["more"],
         means={"reverse_kl": scores.reverse_kl_N},
     )
 

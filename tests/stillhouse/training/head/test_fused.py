@@ -10,27 +10,26 @@ from torch import Tensor, nn
 
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import TokenLosses, TokenScores
-from stillhouse.training.losses import cross_entropy, dft, importance_sampling, z_loss
+from stillhouse.training.losses import cross_entropy, importance_sampling
 
 N, H, V = 37, 8, 50
 SCALE = 0.3
-WANTS = frozenset({"entropy", "mean_logprob"})
+WANTS = frozenset({"entropy"})
 
 Loss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
 
 
 def some_loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     """Uses every score, and another weight for each token."""
-    assert scores.mean_logprobs_N is not None
     assert scores.entropy_N is not None
-    losses_N = (
-        values["weights"] * scores.logprobs_N.tanh()
-        - 0.1 * scores.logprobs_N.exp() * scores.log_normalisers_N
-        + 0.2 * scores.mean_logprobs_N.square()
-    )
+    losses_N = values["weights"] * scores.logprobs_N.tanh()
     return TokenLosses(
         losses_N,
-        means={"entropy": scores.entropy_N, "accuracy": scores.is_top_N.to(losses_N)},
+        means={
+            "entropy": scores.entropy_N,
+            "accuracy": scores.is_top_N.to(losses_N),
+            "normaliser": scores.log_normalisers_N,
+        },
         ratios={"perplexity": (scores.logprobs_N, values["weights"])},
         maxima={"best": scores.logprobs_N},
     )
@@ -38,9 +37,6 @@ def some_loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
 
 LOSSES: dict[str, Loss] = {
     "cross_entropy": lambda scores, _: TokenLosses(cross_entropy(scores.logprobs_N)),
-    "label_smoothing": lambda scores, _: TokenLosses(cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, 0.1)),
-    "z_loss": lambda scores, _: TokenLosses(cross_entropy(scores.logprobs_N) + z_loss(scores.log_normalisers_N, 0.01)),
-    "dft": lambda scores, _: TokenLosses(dft(scores.logprobs_N)),
     "importance_sampling": lambda scores, values: TokenLosses(
         importance_sampling(scores.logprobs_N, values["sampling"], values["weights"])
     ),
@@ -70,7 +66,6 @@ def naive_losses(
         logprobs_N=logprobs.gather(1, targets[:, None])[:, 0],
         log_normalisers_N=logits.logsumexp(-1),
         is_top_N=logprobs.argmax(-1) == targets,
-        mean_logprobs_N=logprobs.mean(-1),
         entropy_N=-(logprobs.exp() * logprobs).sum(-1).detach(),
     )
     return loss(scores, values)
@@ -175,7 +170,6 @@ def test_measurements_are_summed_over_chunks_and_carry_no_gradient():
 def test_scores_that_nobody_wants_are_not_computed():
     def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         assert scores.entropy_N is None
-        assert scores.mean_logprobs_N is None
         return TokenLosses(-scores.logprobs_N)
 
     fused_loss(*inputs(), loss, scale=1.0)

@@ -175,12 +175,14 @@ def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student, t
     assert worst(3) == [max(worst(1))]
 
 
-def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student, tmp_path: Path):
+def test_interrupted_training_with_dropout_ends_with_the_same_bits(tiny_model: str, tmp_path: Path):
+    adapter = StudentConfig(lora_rank=4, lora_dropout=0.5, dtype="float32")
+    students = [load_student(tiny_model, adapter, torch.device("cpu"), seed=0) for _ in range(3)]
+
     def train(
         student: Student, work_dir: Path, seed: int, before: Callable[[int], None] = lambda step: None
     ) -> Trainer:
         torch.manual_seed(seed)
-        student.step.noise_alpha = 5.0
         one = trainer(Imitation(samples(), before=before), student, work_dir, ema_decay=0.9)
         facts.append(one.run())
         return one
@@ -190,10 +192,10 @@ def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student, tm
             os.kill(os.getpid(), signal.SIGTERM)
 
     facts: list[JsonObject] = []
-    whole, continued = new_student(), new_student()
+    whole, cut, continued = students
     first = train(whole, tmp_path / "whole", 0)
     with pytest.raises(Interrupted):
-        train(new_student(), tmp_path / "cut", 0, interrupt_at_step_3)
+        train(cut, tmp_path / "cut", 0, interrupt_at_step_3)
     second = train(continued, tmp_path / "cut", 1)
     assert (facts[1]["resumed_from_step"], facts[1]["steps"]) == (3, 6)
     expected, seen = weights(whole), weights(continued)

@@ -171,17 +171,14 @@ def test_frozen_experts_are_named_with_the_target_that_trains_them(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("changes", [{"lora_dropout": 0.1}, {"lora_variant": "dora"}])
 @pytest.mark.parametrize("targets", [("all-linear",), ("all-linear", "experts")])
-def test_what_peft_cannot_do_on_parameters_is_refused_and_the_remedy_works(
-    tmp_path: Path, targets: tuple[str, ...], changes: dict[str, object]
-):
+def test_what_peft_cannot_do_on_parameters_is_refused_and_the_remedy_works(tmp_path: Path, targets: tuple[str, ...]):
     model = built("deepseek_v3", tmp_path)
     remedy = sorted(MLA)
     with pytest.raises(ConfigError) as refused:
-        new_adapter(model, config(*targets, **changes), seed=0)
+        new_adapter(model, config(*targets, lora_dropout=0.1), seed=0)
     assert f"Set student.lora_targets to {remedy}" in str(refused.value)
-    summary = adapter_summary(new_adapter(model, config(*remedy, **changes), seed=0))
+    summary = adapter_summary(new_adapter(model, config(*remedy, lora_dropout=0.1), seed=0))
     assert all(name in summary for name in remedy)
 
 

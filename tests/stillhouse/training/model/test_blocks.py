@@ -26,7 +26,6 @@ NewStudent = Callable[[str], Student]
 KINDS = {
     "full": {"parameters": "full"},
     "lora": {"lora_rank": 4, "lora_dropout": 0.5},
-    "dora": {"lora_rank": 4, "lora_variant": "dora"},
     "bfloat16": {"lora_rank": 4, "dtype": "bfloat16"},
 }
 

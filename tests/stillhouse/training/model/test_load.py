@@ -141,11 +141,10 @@ def test_four_bits_on_a_cpu_are_refused_with_all_that_is_missing(tiny_model: str
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("variant", ["lora", "dora"])
-def test_adapter_over_four_bits_learns_and_speaks_like_the_unquantised_model(tiny_model: str, variant: str):
+def test_adapter_over_four_bits_learns_and_speaks_like_the_unquantised_model(tiny_model: str):
     pytest.importorskip("bitsandbytes")
     cuda = torch.device("cuda")
-    student = load_student(tiny_model, config(lora_variant=variant), cuda, seed=0)
+    student = load_student(tiny_model, config(), cuda, seed=0)
     whole = load_student(tiny_model, config(parameters="lora", dtype="float32"), cuda, seed=0)
     layer = student.causal_lm.get_submodule("model.layers.0.mlp.up_proj.base_layer")
     assert layer.weight.dtype is torch.uint8

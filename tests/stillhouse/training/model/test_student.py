@@ -1,74 +1,18 @@
-import math
 from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, Gemma3Config, Mamba2Config, PreTrainedModel, Qwen3Config
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import TrainingError
 from stillhouse.training.head.scores import TokenLosses, TokenScores
-from stillhouse.training.model.microbatches import Microbatch, collate
-from stillhouse.training.model.student import Student, embedding_noise
+from stillhouse.training.model.microbatches import collate
+from stillhouse.training.model.student import Student
 from stillhouse.types import Sample
 
-ALPHA, WIDTH = 5.0, 16
 LENGTHS = (40, 7, 160)
-
-
-@pytest.fixture
-def embedding() -> nn.Embedding:
-    torch.manual_seed(0)
-    return nn.Embedding(10, WIDTH)
-
-
-def microbatch(*, packing: bool) -> Microbatch:
-    """Samples whose inputs have these lengths: the last token is a target and is not embedded."""
-    samples = [Sample([1] * (n + 1), [False] * n + [True], "prompt") for n in LENGTHS]
-    return collate(samples, lambda sample: {}, torch.device("cpu"), packing=packing)
-
-
-def noise(embedding: nn.Embedding, batch: Microbatch) -> torch.Tensor:
-    with embedding_noise(embedding, ALPHA, batch):
-        return (embedding(batch.inputs_BT) - embedding.weight[batch.inputs_BT]).detach()
-
-
-@pytest.mark.parametrize("packing", [True, False])
-def test_noise_is_uniform_with_a_size_from_the_length_of_its_own_sample(embedding: nn.Embedding, packing: bool):
-    seen = noise(embedding, microbatch(packing=packing))
-    parts = seen[0].split(LENGTHS) if packing else [row[:length] for row, length in zip(seen, LENGTHS, strict=True)]
-    for part, length in zip(parts, LENGTHS, strict=True):
-        size = ALPHA / math.sqrt(length * WIDTH)
-        assert size * 0.9 < part.abs().max() <= size * 1.0001
-        assert part.mean().abs() < 0.2 * size
-        assert part.std().item() == pytest.approx(size / math.sqrt(3), rel=0.15)
-
-
-def test_noise_is_drawn_from_the_generator_that_checkpoints_keep(embedding: nn.Embedding):
-    batch = microbatch(packing=True)
-    state = torch.get_rng_state()
-    first, second = noise(embedding, batch), noise(embedding, batch)
-    torch.set_rng_state(state)
-    assert torch.equal(noise(embedding, batch), first)
-    assert not torch.equal(first, second)
-
-
-def test_there_is_no_noise_in_evaluation_and_none_after_the_context(embedding: nn.Embedding):
-    batch = microbatch(packing=True)
-    noise(embedding, batch)
-    assert torch.equal(embedding(batch.inputs_BT), embedding.weight[batch.inputs_BT])
-    with torch.no_grad():
-        assert not noise(embedding, batch).any()
-
-
-def test_trained_embedding_gets_the_gradient_that_it_has_without_noise(embedding: nn.Embedding):
-    batch = microbatch(packing=True)
-    with embedding_noise(embedding, ALPHA, batch):
-        embedding(batch.inputs_BT).sum().backward()
-    assert embedding.weight.grad is not None
-    assert torch.equal(embedding.weight.grad[1], torch.full((WIDTH,), float(sum(LENGTHS))))
 
 
 def _nested() -> PreTrainedModel:

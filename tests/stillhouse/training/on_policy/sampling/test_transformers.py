@@ -12,9 +12,9 @@ PROMPT = [5, 9, 40, 7, 11]
 REQUESTS = [GenerationRequest(PROMPT[:length], 24, seed=length) for length in (3, 4, 5)]
 
 
-def student_of(parameters: str, dtype: str, variant: str = "lora") -> Student:
+def student_of(parameters: str, dtype: str) -> Student:
     """A student that has learnt something, so that an adapter is not all zeros."""
-    config = StudentConfig.model_validate({"parameters": parameters, "dtype": dtype, "lora_variant": variant})
+    config = StudentConfig.model_validate({"parameters": parameters, "dtype": dtype})
     student = load_student("embedded:student", config, torch.device("cpu"), seed=0)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -41,9 +41,8 @@ def test_weights_converted_once_give_the_bits_of_autocast(parameters: str):
     assert by_engine(student) == by_forward_pass(student)
 
 
-@pytest.mark.parametrize("variant", ["lora", "dora"])
-def test_merged_adapter_samples_what_the_adapter_beside_the_weights_samples(variant: str):
-    student = student_of("lora", "float32", variant)
+def test_merged_adapter_samples_what_the_adapter_beside_the_weights_samples():
+    student = student_of("lora", "float32")
     for merged, apart in zip(by_engine(student), by_forward_pass(student), strict=True):
         assert merged.completion_ids == apart.completion_ids
         assert merged.logprobs == pytest.approx(apart.logprobs, abs=1e-5)

@@ -9,7 +9,7 @@ import torch
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.errors import EndpointError
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
@@ -130,11 +130,9 @@ def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
         new_engines(student).engine(0).__enter__()
 
 
-def test_log_probs_without_the_nucleus_and_dora_are_refused(new_engines: NewEngines):
+def test_log_probs_without_the_nucleus_are_refused(new_engines: NewEngines):
     with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
         new_engines(student_of(), top_p=0.9).engine(0).__enter__()
-    with pytest.raises(ConfigError, match="no DoRA"):
-        new_engines(student_of(lora_variant="dora"))
 
 
 def answer(**changed: Any) -> dict[str, Any]:
