@@ -24,12 +24,23 @@ Push = Annotated[
 ]
 Private = Annotated[bool, typer.Option("--private", help="Make the repository private.")]
 ForeignForm = Literal[
-    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "sharegpt",
+    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
     "alpaca", "completion", "inspect", "verifiers", "auto",
 ]  # fmt: skip
 ExportForm = Literal["jsonl", "openai", "rnow", "sharegpt", "parquet", "hf"]
 EXPORT_FORMS = ", ".join(get_args(ExportForm))
 _DATASET_FILE = "train.parquet"
+
+
+def _foreign_form(name: str) -> str:
+    if name == "distilabel":
+        raise typer.BadParameter(
+            "distilabel was removed in this version: write its rows in OpenAI's form, with the answer as the last of "
+            "their `messages`, and name `openai`"
+        )
+    if name not in get_args(ForeignForm):
+        raise typer.BadParameter(f"expected one of {', '.join(get_args(ForeignForm))}; saw {name!r}")
+    return name
 
 
 def view(
@@ -81,7 +92,10 @@ def convert(
     form: Annotated[
         ForeignForm,
         typer.Option(
-            "--from", metavar="FORMAT", help=f"What wrote it: {', '.join(get_args(ForeignForm))} (decides by its keys)."
+            "--from",
+            metavar="FORMAT",
+            parser=_foreign_form,
+            help=f"What wrote it: {', '.join(get_args(ForeignForm))} (decides by its keys).",
         ),
     ] = "auto",
     include_failed: Annotated[

@@ -16,13 +16,11 @@ from stillhouse.interop.chat_rows import (
     read_rnow_row,
     read_roll_row,
 )
-from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
 from stillhouse.interop.text_rows import (
-    has_turns,
     is_alpaca_row,
     is_completion_row,
     is_sharegpt_row,
@@ -34,7 +32,7 @@ from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifie
 from stillhouse.types import JsonObject
 
 FormatName = Literal[
-    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "sharegpt",
+    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
     "alpaca", "completion", "inspect", "verifiers",
 ]  # fmt: skip
 _ROLL_CONFIG: Final = frozenset(
@@ -68,14 +66,6 @@ class Format(NamedTuple):
 
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
-    Format(
-        "distilabel",
-        _TABLES,
-        "instruction, messages or conversation, and generation",
-        lambda row: is_distilabel_row(row) and not has_turns(row.get("conversation")),
-        lambda row: is_distilabel_row(row) or has_messages(row),
-        read_distilabel_row,
-    ),
     Format(
         "roll-jsonl",
         _TABLES,

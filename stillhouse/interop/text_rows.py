@@ -18,10 +18,10 @@ _TURNS: Final = ("conversations", "conversation")
 def is_sharegpt_row(row: JsonObject) -> bool:
     """Whether a row has ShareGPT's turns of `from` and `value`, or messages under that key; also as JSON text."""
     turns = row.get("conversations")
-    return isinstance(turns, str) or has_turns(turns, ("from", "role")) or has_turns(row.get("conversation"))
+    return isinstance(turns, str) or _has_turns(turns, ("from", "role")) or _has_turns(row.get("conversation"))
 
 
-def has_turns(value: Any, keys: Sequence[str] = ("from",)) -> bool:
+def _has_turns(value: Any, keys: Sequence[str] = ("from",)) -> bool:
     """Whether a value is a list of objects with one of `keys`, or of JSON text; the first tells."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, str) or (isinstance(first, dict) and any(key in first for key in keys))

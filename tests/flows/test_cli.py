@@ -82,7 +82,8 @@ def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: st
         (["generate", "good.txt", "-n", "0"], "Invalid value for '-n'"),
         (["convert", "good.jsonl"], "Missing option"),
         (["convert", "good.jsonl", "-o", "good.txt"], "--output good.txt is a file"),
-        (["convert", "good.jsonl", "-o", "out", "--from", "distilabel", "-t", "absent.py"], "absent.py"),
+        (["convert", "good.jsonl", "-o", "out", "--from", "openai", "-t", "absent.py"], "absent.py"),
+        (["convert", "good.jsonl", "-o", "out", "--from", "distilabel"], "distilabel was removed in this version"),
         (
             ["convert", "good.yaml", "-o", "out", "--from", "rnow-config"],
             "--from rnow-config: good.yaml has the keys sft",

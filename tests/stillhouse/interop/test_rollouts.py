@@ -207,8 +207,8 @@ def test_a_wrong_format_is_refused_with_what_it_looks_like(tmp_path: Path, rollo
     source = write(tmp_path / "sample_1.json", rollout())
     with pytest.raises(InputError, match=r"expected files of .*\.jsonl.* as roll-jsonl has them; saw \.json"):
         convert(source, tmp_path / "out", "roll-jsonl")
-    lines = write(tmp_path / "chat.jsonl", {"instruction": "Hi", "generation": "Ho"})
-    with pytest.raises(ConfigError, match=r"--from openai: expected rows with messages.* looks like distilabel"):
+    lines = write(tmp_path / "chat.jsonl", {"instruction": "Hi", "output": "Ho"})
+    with pytest.raises(ConfigError, match=r"--from openai: expected rows with messages.* looks like alpaca"):
         convert(lines, tmp_path / "out", "openai")
     with pytest.raises(InputError, match=r"of a known format: .*rnow-jsonl"):
         convert(write(tmp_path / "other.jsonl", {"question": "Hi"}), tmp_path / "out")

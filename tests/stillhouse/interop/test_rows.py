@@ -13,7 +13,7 @@ from stillhouse.interop import ConversionReport, ConvertOptions, convert
 from stillhouse.prompts import parse_prompts
 from stillhouse.prompts.parse import ParsedPrompts
 from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.types import JsonObject, StopReason, Trajectory
+from stillhouse.types import JsonObject, Trajectory
 
 Write = Callable[..., Path]
 USER = {"role": "user", "content": "What is 2 + 2?"}
@@ -221,7 +221,7 @@ def test_one_torn_file_of_many_costs_itself_alone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(3):
-        pq.write_table(pa.Table.from_pylist([DISTILABEL]), folder / f"train-{number}.parquet")
+        pq.write_table(pa.Table.from_pylist([{"messages": [USER, FOUR]}]), folder / f"train-{number}.parquet")
     whole = (folder / "train-0.parquet").read_bytes()
     (folder / "train-0.parquet").write_bytes(whole[:-20])
     result = Result(folder)
@@ -238,70 +238,20 @@ def test_a_row_without_a_turn_to_train_on_is_left_out(tmp_path: Path, write: Wri
     assert any("nothing to train on" in row["reason"] for row in result.unmapped)
 
 
-DISTILABEL = {
-    "instruction": USER["content"],
-    "system_prompt": "Be brief.",
-    "generation": "4",
-    "model_name": "Qwen/Qwen3-32B",
-    "expected_answer": "4",
-    "distilabel_metadata": {
-        "raw_output_text_generation_0": "4",
-        "statistics_text_generation_0": {"input_tokens": 20, "output_tokens": 2},
-    },
-}
-
-
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".arrow"])
-def test_rows_of_distilabel_from_every_file_it_writes(tmp_path: Path, write: Write, ending: str) -> None:
+def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, write: Write, ending: str) -> None:
     source = tmp_path / f"train{ending}"
-    failed = {**DISTILABEL, "instruction": "Hi", "generation": None}
+    row = {"messages": [USER, FOUR]}
+    table = pa.Table.from_pylist([row])
     if ending == ".jsonl":
-        write(source, DISTILABEL, failed)
+        write(source, row)
     elif ending == ".parquet":
-        pq.write_table(pa.Table.from_pylist([DISTILABEL, failed]), source)
+        pq.write_table(table, source)
     else:
-        table = pa.Table.from_pylist([DISTILABEL, failed])
         with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
-    result = Result(source)
-    assert result.report.form == "distilabel"
-    (trajectory,) = result.trajectories
-    assert trajectory.messages == [{"role": "system", "content": "Be brief."}, USER, FOUR]
-    assert trajectory.model == "Qwen/Qwen3-32B"
-    assert trajectory.turns[0].usage == {"prompt_tokens": 20, "completion_tokens": 2}
-    assert (result.beside.expected_answer, result.beside.metadata) == ("4", {})
-    assert (result.report.failed, result.report.rows_left_out) == (1, 1)
-    assert result.listed("distilabel_metadata") == [["raw_output_text_generation_0"]] * 2
-
-
-def test_grouped_answers_are_samples_of_one_prompt(tmp_path: Path, write: Write) -> None:
-    row = {
-        "messages": [USER],
-        "generation": ["4", "<think>\ncarry\n</think>\n\nfour", None],
-        "model_name": "m",
-        "ratings": [5, 1, 0],
-        "distilabel_metadata": {"statistics_chat_0": {"input_tokens": [9, 9, 9], "output_tokens": [1, 5, 0]}},
-    }
-    result = Result(write(tmp_path / "rows.jsonl", row), include_failed=True)
-    assert [trajectory.sample_index for trajectory in result.trajectories] == [0, 1, 2]
-    first, second, third = result.trajectories
-    assert first.turns[0].usage == {"prompt_tokens": 9, "completion_tokens": 1}
-    assert second.messages[-1] == {"role": "assistant", "content": "four", "reasoning_content": "carry"}
-    assert (third.stop_reason, third.turns) == (StopReason.ERROR, [])
-    assert result.listed("ratings") == [[5, 1, 0]]
-    assert (result.report.failed, result.report.rows_left_out) == (1, 0)
-
-
-def test_conversations_of_distilabel_hold_their_answers(tmp_path: Path, write: Write) -> None:
-    formatted = {"instruction": USER["content"], "generation": "4", "prompt_id": "x", "messages": [USER, FOUR]}
-    magpie = {"conversation": [OTHER, SIX, USER, FOUR], "model_name": "m", "response": "five"}
-    result = Result(write(tmp_path / "rows.jsonl", formatted, magpie))
-    one, two = result.trajectories
-    assert (one.messages, len(one.turns)) == ([USER, FOUR], 1)
-    assert (two.messages, len(two.turns)) == ([OTHER, SIX, USER, FOUR], 2)
-    # Only what says something else is listed.
-    assert result.listed("generation") == ["five"]
-    assert result.listed("instruction") == []
+    (trajectory,) = Result(source).trajectories
+    assert trajectory.messages == [USER, FOUR]
 
 
 def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) -> None:

@@ -134,10 +134,6 @@ GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "val
         ({"messages": [USER, {"role": "assistant", "function_call": "f"}]}, r"messages\[1\].tool_calls"),
         ({"messages": [USER, FOUR], "tools": [3]}, "expected tools to be names, or schemas"),
         ({"messages": [USER, FOUR], "functions": 3}, "expected tools to be names, or schemas"),
-        (
-            {"instruction": "q", "generation": "a", "distilabel_metadata": [1]},
-            "expected a row of distilabel.*AttributeError",
-        ),
         ({"prompt": None, "completion": "a"}, "prompt to be a text or a list of messages"),
         ({"prompt": "q", "completion": {"role": "assistant"}}, "completion to be a text or a list"),
     ],
