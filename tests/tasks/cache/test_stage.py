@@ -18,6 +18,10 @@ def test_a_key_is_of_stage_version_sections_and_names_of_inputs() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def test_an_input_that_a_stage_had_once_stays_in_its_keys() -> None:
+    assert Stage("dataset", version=1, removed={"once": None}).key({"a": 1}) == STAGE.key({"a": 1, "once": None})
+
+
 def test_an_artifact_counts_by_its_content_and_not_by_its_place_or_facts() -> None:
     moved = ARTIFACT.model_copy(update={"uri": "/elsewhere", "facts": {"seconds": 9.0}})
     other = ARTIFACT.model_copy(update={"fingerprint": "0" * 64})
