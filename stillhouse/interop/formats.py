@@ -20,7 +20,7 @@ from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
-from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
+from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import (
     has_turns,
     is_alpaca_row,
@@ -31,6 +31,7 @@ from stillhouse.interop.text_rows import (
     read_sharegpt_row,
 )
 from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
+from stillhouse.prompts.files import ENDINGS, suffix_of
 from stillhouse.types import JsonObject
 
 FormatName = Literal[
@@ -95,7 +96,7 @@ ROW_FORMATS: Final = (
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
-    Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
+    Format("alpaca", _DATA, "instruction and output", is_alpaca_row, lambda row: "instruction" in row, read_alpaca_row),
     Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
@@ -167,7 +168,7 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
         whose = "" if wanted == "auto" else f" as {wanted} has them"
         raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
-    for suffix in READERS:
+    for suffix in ENDINGS:
         kind = _format_of([path for path in readable if suffix_of(path) == suffix], suffix, source, formats)
         if kind is not None:
             kinds.setdefault(kind.name, kind)

@@ -50,19 +50,22 @@ def read_alpaca_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord
     """Read a row of Alpaca's form, with `system` and the earlier turns in `history`; see `ReadRow`."""
     row = dict(row)
     unmapped = pop_unread(row)
-    instruction, more, answer = (row.pop(key, None) or "" for key in ("instruction", "input", "output"))
-    for key, value in (("instruction", instruction), ("input", more), ("output", answer)):
-        if not isinstance(value, str):
-            raise RowProblem(f"expected {key} to be a text, saw {brief(value)}")
-    history = row.pop("history", None) or []
+    has_answer, history = "output" in row, row.pop("history", None) or []
+    texts = {key: row.pop(key, None) or "" for key in ("instruction", "input", "output")}
+    if wrong := next((key for key, text in texts.items() if not isinstance(text, str)), None):
+        raise RowProblem(f"expected {wrong} to be a text, saw {brief(texts[wrong])}")
     if not isinstance(history, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in history):
-        raise RowProblem(f"expected history to be pairs of instruction and output, saw {history!r:.60}")
-    messages: list[JsonObject] = []
-    for asked, answered in history:
-        # Earlier answers are context: they are not the answer to this row's question.
-        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered, "weight": 0}]
-    messages.append({"role": "user", "content": "\n".join(part for part in (instruction, more) if part)})
-    row["messages"] = [*messages, {"role": "assistant", "content": answer}]
+        raise RowProblem(f"expected history to be pairs of instruction and output, saw {brief(history)}")
+    asked = "\n".join(filter(None, (texts["instruction"], texts["input"])))
+    messages = [
+        {"role": role, "content": text}
+        for pair in [*history, (asked, texts["output"])]
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    for earlier in messages[1:-2:2]:
+        # They are context: they do not answer this row's question.
+        earlier["weight"] = 0
+    row["messages"] = messages if has_answer else messages[:-1]
     return read_conversation(row, unmapped, reads_text=reads_text)
 
 
@@ -74,23 +77,22 @@ def read_completion_row(row: JsonObject, *, reads_text: bool = True) -> SourceRe
     """
     row = dict(row)
     unmapped = pop_unread(row)
-    prompt, completion = row.pop("prompt"), row.pop("completion")
-    answers = _messages(completion, "assistant", "completion")
-    row["messages"] = _messages(prompt, "user", "prompt") + answers
+    prompt, answers = _messages(row, "prompt", "user"), _messages(row, "completion", "assistant")
+    row["messages"] = prompt + answers
     record = read_conversation(row, unmapped, reads_text=reads_text)
-    for conversation in record.conversations:
-        messages = conversation.messages
-        conversation.num_prompt = len(messages) - len(answers)
-        context = (n for n in range(conversation.num_prompt) if messages[n]["role"] == "assistant")
-        conversation.excluded |= frozenset(context)
+    (conversation,) = record.conversations
+    conversation.num_prompt = len(conversation.messages) - len(answers)
+    context = enumerate(conversation.messages[: conversation.num_prompt])
+    conversation.excluded |= {index for index, message in context if message["role"] == "assistant"}
     return record
 
 
-def _messages(value: Any, role: str, key: str) -> list[Any]:
+def _messages(row: JsonObject, key: str, role: str) -> list[Any]:
+    value = row.pop(key)
     if isinstance(value, str):
         return [{"role": role, "content": value}]
     if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected {key} to be a text or a list of messages, saw {value!r:.60}")
+        raise RowProblem(f"expected {key} to be a text or a list of messages, saw {brief(value)}")
     return value
 
 
@@ -101,14 +103,15 @@ def _turns(turns: Any, key: str) -> Iterator[JsonObject]:
     are_joined = False
     for index, item in enumerate(turns):
         turn = decoded(item, f"{key}[{index}]")
-        if isinstance(turn, dict) and turn.get("from") is None and "role" in turn:
+        turn = turn if isinstance(turn, dict) else {}
+        role, value = turn.get("from"), turn.get("value")
+        if role is None and "role" in turn:
             yield turn
             continue
-        role, value = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
         if (role_of(role) is None and role not in CALLS) or not isinstance(value, str):
             raise RowProblem(
                 f"expected {key}[{index}] to have `from`, such as human, gpt, system, function_call or observation, "
-                f"and `value`, a text; saw {turn!r:.60}"
+                f"and `value`, a text; saw {brief(item)}"
             )
         said = {name: turn[name] for name in LOSS_KEYS if name in turn}
         values = value.split(NEXT_RESULT) if are_joined and role_of(role) == "tool" else [value]

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from stillhouse.chat.content import Call, calls_of, reasoning_of
 from stillhouse.types import Message
+from stillhouse.verification.answers import expected_answer
 
 _QUESTION_CHARS: Final = 110
 _MAX_CHARS: Final = 4000
@@ -118,7 +119,9 @@ def comparison(row: Mapping[str, Any]) -> str:
     `compared`.
     """
     compared, verified, note = row.get("compared"), row.get("verified"), row.get("verification")
-    expected = "" if row.get("expected_answer") is None else f"expected {_quoted(row['expected_answer'])}"
+    expected = (
+        "" if row.get("expected_answer") is None else f"expected {_quoted(expected_answer(row['expected_answer']))}"
+    )
     if compared is not None:
         target = f" with {expected}" if expected else ""
         told = f"compared {_quoted(compared)}{target}: {_VERDICTS[verified]}"

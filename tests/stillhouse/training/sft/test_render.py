@@ -7,7 +7,7 @@ from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config.training import SftConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.sources import SourceRow
+from stillhouse.prompts.files import SourceRow
 from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
 from stillhouse.training.sft.sources import SplitRow
 
