@@ -3,6 +3,7 @@
 A row that ends with an assistant's message is a trajectory as well as a prompt; others are prompts.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from stillhouse.interop.loss_keys import pop_excluded, pop_unread
@@ -86,9 +87,11 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
     return read_conversation(row, unmapped)
 
 
-def read_openai_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read a line of OpenAI's fine-tuning data; see `ReadRow` and `read_conversation`."""
-    row = dict(row)
+def read_openai_row(
+    row: JsonObject, as_openai: Callable[[JsonObject], JsonObject] = dict, *, reads_text: bool = True
+) -> SourceRecord:
+    """Read a line of OpenAI's fine-tuning data, or what `as_openai` makes such a line; see `ReadRow`."""
+    row = as_openai(row)
     unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
     return read_conversation(row, unmapped + pop_unread(row), reads_text=reads_text)
 

@@ -1,12 +1,12 @@
 """Rows of other trainers' data files: ShareGPT, Alpaca, TRL's prompt and completion, traces of verifiers."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
-from stillhouse.interop.chat_rows import read_conversation
-from stillhouse.interop.loss_keys import LOSS_KEYS, pop_unread
+from stillhouse.interop.chat_rows import read_openai_row
+from stillhouse.interop.loss_keys import LOSS_KEYS
 from stillhouse.interop.messages import CALLS
-from stillhouse.interop.source_record import SourceRecord
 from stillhouse.prompts.row import RowProblem, brief, decoded, role_of
 from stillhouse.types import JsonObject
 
@@ -37,54 +37,47 @@ def is_completion_row(row: JsonObject) -> bool:
     return "prompt" in row and "completion" in row
 
 
-def read_sharegpt_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read a row of ShareGPT, also with calls and observations as LLaMA-Factory writes them; see `ReadRow`."""
-    row = dict(row)
-    unmapped = pop_unread(row)
+def _from_sharegpt(row: JsonObject) -> JsonObject:
+    """Return a row of ShareGPT, also with calls and observations as LLaMA-Factory writes them, in OpenAI's form."""
     key = next(key for key in _TURNS if row.get(key))
-    row["messages"] = list(_turns(decoded(row.pop(key), key), key))
-    return read_conversation(row, unmapped, reads_text=reads_text)
+    others = {name: value for name, value in row.items() if name != key}
+    return {**others, "messages": list(_turns(decoded(row[key], key), key))}
 
 
-def read_alpaca_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read a row of Alpaca's form, with `system` and the earlier turns in `history`; see `ReadRow`."""
+def _from_alpaca(row: JsonObject) -> JsonObject:
+    """Return a row of Alpaca's form in OpenAI's; earlier turns in `history` are context."""
     row = dict(row)
-    unmapped = pop_unread(row)
     has_answer, history = "output" in row, row.pop("history", None) or []
     texts = {key: row.pop(key, None) or "" for key in ("instruction", "input", "output")}
     if wrong := next((key for key, text in texts.items() if not isinstance(text, str)), None):
         raise RowProblem(f"expected {wrong} to be a text, saw {brief(texts[wrong])}")
     if not isinstance(history, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in history):
         raise RowProblem(f"expected history to be pairs of instruction and output, saw {brief(history)}")
-    asked = "\n".join(filter(None, (texts["instruction"], texts["input"])))
-    messages = [
-        {"role": role, "content": text}
-        for pair in [*history, (asked, texts["output"])]
-        for role, text in zip(("user", "assistant"), pair, strict=True)
-    ]
-    for earlier in messages[1:-2:2]:
-        # They are context: they do not answer this row's question.
-        earlier["weight"] = 0
-    row["messages"] = messages if has_answer else messages[:-1]
-    return read_conversation(row, unmapped, reads_text=reads_text)
+    messages: list[JsonObject] = []
+    for asked, answered in history:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered, "weight": 0}]
+    messages.append({"role": "user", "content": "\n".join(filter(None, (texts["instruction"], texts["input"])))})
+    if has_answer:
+        messages.append({"role": "assistant", "content": texts["output"]})
+    return {**row, "messages": messages}
 
 
-def read_completion_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read TRL's prompt-completion rows and saved rollouts of verifiers; see `ReadRow`.
+def _from_completion(row: JsonObject) -> JsonObject:
+    """Return a prompt-completion row of TRL, or a saved rollout of verifiers, in OpenAI's form.
 
     Answers in the prompt are context. Verifiers' `info` may be an object as JSON text, `task` is the environment's
     name, `reward` the trajectory's.
     """
     row = dict(row)
-    unmapped = pop_unread(row)
     prompt, answers = _messages(row, "prompt", "user"), _messages(row, "completion", "assistant")
-    row["messages"] = prompt + answers
-    record = read_conversation(row, unmapped, reads_text=reads_text)
-    (conversation,) = record.conversations
-    conversation.num_prompt = len(conversation.messages) - len(answers)
-    context = enumerate(conversation.messages[: conversation.num_prompt])
-    conversation.excluded |= {index for index, message in context if message["role"] == "assistant"}
-    return record
+    prompt = [decoded(message, f"prompt[{index}]") for index, message in enumerate(prompt)]
+    context = [
+        {**message, "weight": 0}
+        if isinstance(message, dict) and role_of(message.get("role")) == "assistant"
+        else message
+        for message in prompt
+    ]
+    return {**row, "messages": context + answers}
 
 
 def _messages(row: JsonObject, key: str, role: str) -> list[Any]:
@@ -118,3 +111,8 @@ def _turns(turns: Any, key: str) -> Iterator[JsonObject]:
         yield from ({**said, "role": role, "content": value} for value in values)
         if role in CALLS:
             are_joined = value.lstrip().startswith("[")
+
+
+read_sharegpt_row: Final = partial(read_openai_row, as_openai=_from_sharegpt)
+read_alpaca_row: Final = partial(read_openai_row, as_openai=_from_alpaca)
+read_completion_row: Final = partial(read_openai_row, as_openai=_from_completion)

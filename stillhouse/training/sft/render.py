@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -159,7 +160,8 @@ def _sound(
         if problem is None:
             sound.append((row, conversation))
         else:
-            problems.append(f"{row.row.place}: {problem}")
+            # Without the folder, since facts are published with the student.
+            problems.append(f"{Path(row.row.place).name}: {problem}")
     return [row for row, _ in sound], [conversation for _, conversation in sound], problems
 
 
