@@ -38,16 +38,9 @@ FormatName = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "sharegpt",
     "alpaca", "completion", "inspect", "verifiers",
 ]  # fmt: skip
-_ROLL_CONFIG: Final = frozenset(
-    {
-        "actor_train",
-        "kd_objective",
-        "rollout_batch_size",
-        "sft_train",
-        "student_pretrain",
-        "student_train",
-        "train_env_manager",
-    }
+_ROLL_CONFIG: Final = (
+    *("actor_train", "kd_objective", "rollout_batch_size", "sft_train", "student_pretrain", "student_train"),
+    "train_env_manager",
 )
 _TABLES: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 _DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
@@ -102,16 +95,6 @@ ROW_FORMATS: Final = (
 )
 
 
-def is_rnow_config(body: JsonObject) -> bool:
-    """Whether a YAML file configures rnow."""
-    return "dataset_type" in body
-
-
-def is_roll_config(body: JsonObject) -> bool:
-    """Whether a YAML file configures a pipeline of ROLL."""
-    return bool(body.keys() & _ROLL_CONFIG)
-
-
 def config_body(path: Path) -> JsonObject:
     """The content of a foreign YAML file.
 
@@ -139,11 +122,11 @@ def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-confi
         InputError: it cannot be read, or is of neither.
     """
     body = config_body(path)
-    is_of: dict[Literal["rnow-config", "roll-config"], bool] = {
-        "rnow-config": is_rnow_config(body),
-        "roll-config": is_roll_config(body),
+    keys: dict[Literal["rnow-config", "roll-config"], Sequence[str]] = {
+        "rnow-config": ("dataset_type",),
+        "roll-config": _ROLL_CONFIG,
     }
-    matching = [name for name, matches in is_of.items() if matches]
+    matching = [name for name, known in keys.items() if body.keys() & known]
     if wanted != "auto" and wanted not in matching:
         raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(matching)}")
     if not matching:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from stillhouse.interop.chat_rows import read_openai_row
 from stillhouse.interop.loss_keys import LOSS_KEYS
 from stillhouse.interop.messages import CALLS
-from stillhouse.prompts.row import RowProblem, brief, decoded, role_of
+from stillhouse.prompts.row import RowProblem, brief, objects_in, role_of
 from stillhouse.types import JsonObject
 
 NEXT_RESULT: Final = "\n</tool_response>\n<tool_response>\n"
@@ -41,7 +41,7 @@ def _from_sharegpt(row: JsonObject) -> JsonObject:
     """Return a row of ShareGPT, also with calls and observations as LLaMA-Factory writes them, in OpenAI's form."""
     key = next(key for key in _TURNS if row.get(key))
     others = {name: value for name, value in row.items() if name != key}
-    return {**others, "messages": list(_turns(decoded(row[key], key), key))}
+    return {**others, "messages": list(_turns(objects_in(row[key], key), key))}
 
 
 def _from_alpaca(row: JsonObject) -> JsonObject:
@@ -70,12 +70,9 @@ def _from_completion(row: JsonObject) -> JsonObject:
     """
     row = dict(row)
     prompt, answers = _messages(row, "prompt", "user"), _messages(row, "completion", "assistant")
-    prompt = [decoded(message, f"prompt[{index}]") for index, message in enumerate(prompt)]
     context = [
-        {**message, "weight": 0}
-        if isinstance(message, dict) and role_of(message.get("role")) == "assistant"
-        else message
-        for message in prompt
+        {**message, "weight": 0} if role_of(message.get("role")) == "assistant" else message
+        for message in objects_in(prompt, "prompt")
     ]
     return {**row, "messages": context + answers}
 
@@ -89,14 +86,10 @@ def _messages(row: JsonObject, key: str, role: str) -> list[Any]:
     return value
 
 
-def _turns(turns: Any, key: str) -> Iterator[JsonObject]:
+def _turns(turns: list[JsonObject], key: str) -> Iterator[JsonObject]:
     """The turns with the keys of messages, and the joined results of several calls apart."""
-    if not isinstance(turns, list) or not turns:
-        raise RowProblem(f"expected {key} to be a list that is not empty, saw {brief(turns)}")
     are_joined = False
-    for index, item in enumerate(turns):
-        turn = decoded(item, f"{key}[{index}]")
-        turn = turn if isinstance(turn, dict) else {}
+    for index, turn in enumerate(turns):
         role, value = turn.get("from"), turn.get("value")
         if role is None and "role" in turn:
             yield turn
@@ -104,7 +97,7 @@ def _turns(turns: Any, key: str) -> Iterator[JsonObject]:
         if (role_of(role) is None and role not in CALLS) or not isinstance(value, str):
             raise RowProblem(
                 f"expected {key}[{index}] to have `from`, such as human, gpt, system, function_call or observation, "
-                f"and `value`, a text; saw {brief(item)}"
+                f"and `value`, a text; saw {brief(turn)}"
             )
         said = {name: turn[name] for name in LOSS_KEYS if name in turn}
         values = value.split(NEXT_RESULT) if are_joined and role_of(role) == "tool" else [value]

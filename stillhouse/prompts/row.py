@@ -96,7 +96,7 @@ def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str], str]:
         value = row[key]
         if key == "prompt" and isinstance(value, str):
             value = [{"role": "user", "content": value}]
-        return checked_messages(decoded(value, "messages")), {key}, _UNSENT if row.get("system") else ""
+        return checked_messages(value), {key}, _UNSENT if row.get("system") else ""
     found = [name for name in QUESTION_COLUMNS if row.get(name)]
     if len(found) != 1:
         hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
@@ -116,20 +116,27 @@ def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str], str]:
     return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts), note
 
 
+def objects_in(value: Any, key: str) -> list[JsonObject]:
+    """Return a list of objects; it may be JSON text, and so may each object. Raise RowProblem where it is none."""
+    value = decoded(value, key)
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"expected {key} to be a list that is not empty, saw {brief(value)}")
+    objects = [decoded(item, f"{key}[{index}]") for index, item in enumerate(value)]
+    for index, item in enumerate(objects):
+        if not isinstance(item, dict):
+            raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {brief(item)}")
+    return objects
+
+
 def checked_messages(value: Any) -> list[Message]:
     """Return messages in OpenAI's form, without null keys; raise RowProblem where they are of another."""
-    if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
-    messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    messages = [_message(f"messages[{index}]", item) for index, item in enumerate(objects_in(value, "messages"))]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
     return messages
 
 
-def _message(index: int, value: Any) -> Message:
-    where = f"messages[{index}]"
-    if not isinstance(value, dict):
-        raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
+def _message(where: str, value: JsonObject) -> Message:
     role, content = role_of(value.get("role")), value.get("content")
     if role is None:
         raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(value.get('role'))}")
