@@ -23,8 +23,6 @@ from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import (
     has_turns,
-    is_alpaca_row,
-    is_completion_row,
     is_sharegpt_row,
     read_alpaca_row,
     read_completion_row,
@@ -60,6 +58,10 @@ class Format(NamedTuple):
     read: ReadRow
 
 
+def _has(*keys: str) -> Callable[[JsonObject], bool]:
+    return lambda row: row.keys() >= {*keys}
+
+
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
     Format(
@@ -89,8 +91,10 @@ ROW_FORMATS: Final = (
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
-    Format("alpaca", _DATA, "instruction and output", is_alpaca_row, lambda row: "instruction" in row, read_alpaca_row),
-    Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
+    Format(
+        "alpaca", _DATA, "instruction and output", _has("instruction", "output"), _has("instruction"), read_alpaca_row
+    ),
+    Format("completion", _DATA, "prompt and completion", *[_has("prompt", "completion")] * 2, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
 

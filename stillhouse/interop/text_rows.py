@@ -27,16 +27,6 @@ def has_turns(value: Any, keys: Sequence[str] = ("from",)) -> bool:
     return isinstance(first, str) or (isinstance(first, dict) and any(key in first for key in keys))
 
 
-def is_alpaca_row(row: JsonObject) -> bool:
-    """Whether a row has Alpaca's `instruction` and `output`."""
-    return "instruction" in row and "output" in row
-
-
-def is_completion_row(row: JsonObject) -> bool:
-    """Whether a row has `prompt` and `completion`."""
-    return "prompt" in row and "completion" in row
-
-
 def _from_sharegpt(row: JsonObject) -> JsonObject:
     """Return a row of ShareGPT, also with calls and observations as LLaMA-Factory writes them, in OpenAI's form."""
     key = next(key for key in _TURNS if row.get(key))

@@ -192,12 +192,8 @@ def _up_to_last_target(sample: RenderedSample) -> RenderedSample:
 
 def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering: Rendering) -> None:
     """A row may lack the parts that the config trains on, but not any answer."""
-    answers = [
-        index
-        for index, message in enumerate(conversation.messages)
-        if message["role"] == "assistant" and index not in conversation.excluded
-    ]
-    if not answers or rendering.parts == ALL_PARTS:
+    learnt = (one for index, one in enumerate(conversation.messages) if index not in conversation.excluded)
+    if rendering.parts == ALL_PARTS or not any(message["role"] == "assistant" for message in learnt):
         roles = ", ".join(message["role"] for message in conversation.messages)
         weighted = " of a weight above 0" if conversation.excluded else ""
         raise InputError(
