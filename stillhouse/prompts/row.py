@@ -124,7 +124,7 @@ def objects_in(value: Any, key: str) -> list[JsonObject]:
     objects = [decoded(item, f"{key}[{index}]") for index, item in enumerate(value)]
     for index, item in enumerate(objects):
         if not isinstance(item, dict):
-            raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {brief(item)}")
+            raise RowProblem(f"expected {key}[{index}] to be an object, saw {brief(item)}")
     return objects
 
 

@@ -53,9 +53,7 @@ def _format_of(config: PromptSource) -> str:
     if config.format == "hf" or (config.format == "auto" and config.source.startswith(HUGGING_FACE)):
         return HUGGING_FACE
     kind = suffix_of(Path(config.source)) if config.format == "auto" else f".{config.format}"
-    if kind not in _ENDINGS:
-        if Path(config.source).is_dir():
-            _path_of(config.source)
+    if kind not in _ENDINGS and not Path(config.source).is_dir():
         raise ConfigError(
             f"prompts.source = {config.source!r}: the ending tells no format; expected {', '.join(_ENDINGS)} "
             f"(also with {' or '.join(COMPRESSED)} behind it) or {HUGGING_FACE}NAME; or name the format in "
