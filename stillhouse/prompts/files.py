@@ -95,7 +95,7 @@ def _json_rows(place: str, text: bytes) -> Iterator[SourceRow]:
     try:
         rows = _values(text)
     except ValueError as error:
-        hint = "" if text.endswith(b"\n") else "; its last line has no end, so it may be cut off"
+        hint = "" if text.endswith(b"\n") else "; the file's last line has no end, so it may be cut off"
         if text.strip() in (b"[", b"{"):
             hint = "; JSON over several lines is read from a file that ends in .json"
         yield SourceRow(place, {}, f"expected a JSON object, saw {_excerpt(text)}: {error}{hint}")
