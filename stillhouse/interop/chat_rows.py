@@ -90,7 +90,7 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
 def read_openai_row(
     row: JsonObject, as_openai: Callable[[JsonObject], JsonObject] = dict, *, reads_text: bool = True
 ) -> SourceRecord:
-    """Read a line of OpenAI's fine-tuning data, or what `as_openai` makes such a line; see `ReadRow`."""
+    """Read a line of OpenAI's fine-tuning data, which `as_openai` makes of a row; see `ReadRow`."""
     row = as_openai(row)
     unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
     return read_conversation(row, unmapped + pop_unread(row), reads_text=reads_text)
@@ -137,7 +137,7 @@ def read_conversation(row: JsonObject, unmapped: list[Unmapped], *, reads_text: 
 def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
     """Pop the row's tools; return their names and, if the row has them, their schemas."""
     functions, tools = (decoded(row.pop(key, None) or [], key) for key in ("functions", "tools"))
-    tools = tools or functions
+    tools = tools or functions or []
     tools = tools if isinstance(tools, list) else [tools]
     tools = [decoded(tool, "tools") if str(tool).lstrip().startswith("{") else tool for tool in tools]
     if all(isinstance(tool, str) for tool in tools):
