@@ -62,6 +62,7 @@ def _has(*keys: str) -> Callable[[JsonObject], bool]:
     return lambda row: row.keys() >= {*keys}
 
 
+_IS_COMPLETION: Final = _has("prompt", "completion")
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
     Format(
@@ -94,7 +95,7 @@ ROW_FORMATS: Final = (
     Format(
         "alpaca", _DATA, "instruction and output", _has("instruction", "output"), _has("instruction"), read_alpaca_row
     ),
-    Format("completion", _DATA, "prompt and completion", *[_has("prompt", "completion")] * 2, read_completion_row),
+    Format("completion", _DATA, "prompt and completion", _IS_COMPLETION, _IS_COMPLETION, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
 
