@@ -6,6 +6,7 @@ from typing import Final
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, expected_answer, read_answer
+from stillhouse.verification.formulas import spelled
 from stillhouse.verification.numbers import NUMBER, is_one_number, number_of, plain_numbers, same_share
 from stillhouse.verification.numeric import IN_WORDS
 from stillhouse.verification.result import VerificationResult, expected_text
@@ -15,7 +16,6 @@ TIMEOUT_S: Final = 10.0
 """Seconds one comparison may take. Most take a few milliseconds."""
 
 _WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
-_NOISE: Final = re.compile(r"(?<!,)\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])|[.,]\Z")
 _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Words of a language, or more than one line: no bare formula.
 _PROSE: Final = re.compile(
@@ -29,8 +29,6 @@ _UNIT: Final = re.compile(
     r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?"
     r"|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
 )
-_BASED: Final = re.compile(r"\(?([0-9][0-9A-Za-z]*)\)?_\{?(\d{1,2})\}?")
-_MATHS_IN_WORDS: Final = re.compile(r"\b(?:plus|minus|times|over|squared|cubed|root|pi|infinity)\b", re.IGNORECASE)
 
 
 def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -47,11 +45,10 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
         # A calculation.
         compared = sides[2].strip()
     is_worded = _WORDS.fullmatch(expected) is not None
-    if _plain(compared) == _plain(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
+    if _unspaced(compared) == _unspaced(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
         return VerificationResult(True, compared=compared)
     if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
-        in_words = IN_WORDS.search(compared) or _MATHS_IN_WORDS.search(compared)
-        return VerificationResult(None if in_words else False, "the answer holds no formula", compared)
+        return VerificationResult(None if IN_WORDS.search(compared) else False, "the answer holds no formula", compared)
     if is_worded and _WORDS.fullmatch(compared):
         return VerificationResult(False, compared=compared)
     verified, note = _compared(_formula(expected), compared)
@@ -66,9 +63,6 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
     numbers = [number for match in matches if match and (number := number_of(match))]
     if len(numbers) == 2:
         return same_share(numbers[1], numbers[0]), None
-    based = [_BASED.fullmatch(text) for text in (expected, answer)]
-    if based[0] or based[1]:
-        return _same_in_base(based[0], based[1])
     try:
         reply = _WORKERS.request({"expected": expected, "answer": answer}, TIMEOUT_S)
     except WorkerTimeout:
@@ -76,17 +70,6 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
     except WorkerFailed as error:
         return None, str(error)
     return reply["verified"], reply["note"]
-
-
-def _same_in_base(expected: re.Match[str] | None, answer: re.Match[str] | None) -> tuple[bool | None, str | None]:
-    """Compare two numbers with bases; of one value in two bases it is not known which was asked for."""
-    try:
-        values = [int(number[1], int(number[2])) for number in (expected, answer) if number]
-    except ValueError:
-        return None, "a digit that its base does not have"
-    if expected is None or answer is None or (values[0] == values[1] and expected[2] != answer[2]):
-        return None, "the bases differ"
-    return values[0] == values[1], None
 
 
 def _formula(text: str) -> str:
@@ -117,6 +100,5 @@ def _without_unit(text: str) -> tuple[str, str | None]:
     return text[: unit.start()], normalised_text(unit[1] or unit[2] or "")
 
 
-def _plain(text: str) -> str:
-    """Return a formula without commands that only change its looks."""
-    return re.sub(r"\\[dtc]frac", r"\\frac", _NOISE.sub("", text.strip()))
+def _unspaced(text: str) -> str:
+    return re.sub(r"(?<!,)\s", "", spelled(text))
