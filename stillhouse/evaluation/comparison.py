@@ -11,7 +11,7 @@ from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.evaluation.paired import Difference, paired_difference
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.verification import INFRASTRUCTURE_STOPS, examine_trajectory
 
 LOWER_IS_BETTER: Final[frozenset[Metric]] = frozenset({"mean_completion_tokens", "truncated_share"})
 _DECIDING: Final[tuple[Metric, ...]] = ("accuracy", "reward")
@@ -150,7 +150,7 @@ def _values(
     totals = totals_of(trajectory)
     num_calls = totals.num_tool_results
     return {
-        "accuracy": verify_trajectory(trajectory, metadata.get(trajectory.prompt_id)),
+        "accuracy": examine_trajectory(trajectory, metadata.get(trajectory.prompt_id)).verified,
         "reward": rewards.get(trajectory.rollout_key),
         "mean_completion_tokens": completion_tokens(trajectory) if trajectory.turns else 0,
         "truncated_share": trajectory.stop_reason in TRUNCATED,

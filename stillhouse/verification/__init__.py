@@ -7,8 +7,6 @@ from stillhouse.verification.verdicts import (
     examine,
     examine_trajectory,
     verify,
-    verify_ending,
-    verify_trajectory,
 )
 
 __all__ = [
@@ -18,6 +16,4 @@ __all__ = [
     "examine_trajectory",
     "final_answer",
     "verify",
-    "verify_ending",
-    "verify_trajectory",
 ]

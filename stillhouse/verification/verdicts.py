@@ -64,29 +64,17 @@ def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadat
     return Verdict(result.verified, metadata.verifier, result.note, result.compared)
 
 
-def verify_ending(
-    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
-) -> bool | None:
-    """`examine(...).verified`."""
-    return examine(messages, stop_reason, metadata).verified
-
-
 def examine_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> Verdict:
     """Return what `examine` finds of a trajectory."""
     # Without a turn the last assistant message is the prompt's own.
     return examine(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
 
 
-def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
-    """`examine_trajectory(...).verified`."""
-    return examine_trajectory(trajectory, metadata).verified
-
-
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return (
-        None if _obstacle(metadata) else VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
-    )
+    if _obstacle(metadata):
+        return None
+    return VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:

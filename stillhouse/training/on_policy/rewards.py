@@ -16,7 +16,7 @@ from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.running import submit, wait_for
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason
-from stillhouse.verification import verify_ending
+from stillhouse.verification import examine
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class RewardScorer:
             # A prefix was all that was wanted (`on_policy.prefix`): its answer is not missing, and not wrong.
             return TrajectoryReward(None)
         # In a thread: a verifier may run code for seconds.
-        verdict = await asyncio.to_thread(verify_ending, sampled.messages, sampled.stop_reason, metadata)
+        verdict = (await asyncio.to_thread(examine, sampled.messages, sampled.stop_reason, metadata)).verified
         parts = {} if verdict is None else {CORRECT: float(verdict)}
         if not self._rewards.names:
             return TrajectoryReward(parts.get(CORRECT), parts)

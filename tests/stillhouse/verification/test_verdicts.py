@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.config import Verifier
 from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason
-from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
+from stillhouse.verification import Verdict, examine, examine_trajectory, verify
 from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
 STOPPED, END = "the trajectory stopped", "it came to an answer"
@@ -41,14 +41,14 @@ def test_every_verifier_of_the_config_exists() -> None:
     ],
 )
 def test_only_the_model_itself_can_be_wrong(make_trajectory, stop_reason: StopReason, verdict: bool | None) -> None:
-    assert verify_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")) is verdict
+    assert examine_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")).verified is verdict
 
 
 def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
     error: ErrorRecord = {"kind": "permanent", "message": "x"}
     trajectory = make_trajectory(turns=[], error=error)
-    assert verify_trajectory(trajectory, prompt("5")) is False
-    assert verify_trajectory(trajectory, None) is None
+    assert examine_trajectory(trajectory, prompt("5")).verified is False
+    assert examine_trajectory(trajectory, None).verified is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,6 @@ def test_verdict_names_its_verifier_and_says_why(
     messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: Verdict
 ) -> None:
     assert examine(messages, stop_reason, metadata) == verdict
-    assert verify_ending(messages, stop_reason, metadata) is verdict.verified
 
 
 def test_unknown_verifier_leaves_answers_unverified() -> None:
