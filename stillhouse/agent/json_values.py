@@ -12,6 +12,20 @@ _MAX_STARTS: Final = 100
 """Most brackets in prose tried as the start of a value."""
 
 
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if any(members[key] != value for key, value in pairs):
+        raise ValueError("a key has two values")
+    return members
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refused, object_pairs_hook=_unambiguous)
+
+
 class Written(NamedTuple):
     """A JSON value, and the text that it was written as."""
 
@@ -19,7 +33,7 @@ class Written(NamedTuple):
     text: str
 
 
-def values_in(text: str) -> list[Written]:
+def values_in(text: str, decoder: json.JSONDecoder = _DECODER) -> list[Written]:
     """Return the outermost values of a text in order: the one that it is, else the objects and lists in its prose.
 
     A line break inside a string is taken as meant. Where an object is broken, holds NaN, or says two things under one
@@ -27,7 +41,7 @@ def values_in(text: str) -> list[Written]:
     """
     bare = text.strip()
     with suppress(ValueError, RecursionError):
-        return [Written(_DECODER.decode(bare), bare)]
+        return [Written(decoder.decode(bare), bare)]
     found: list[Written] = []
     position = 0
     for _ in range(_MAX_STARTS):
@@ -35,7 +49,7 @@ def values_in(text: str) -> list[Written]:
         if opening is None:
             break
         try:
-            value, position = _DECODER.raw_decode(text, opening.start())
+            value, position = decoder.raw_decode(text, opening.start())
         except (ValueError, RecursionError):
             if _BEGUN.match(text, opening.start()):
                 return []
@@ -51,17 +65,3 @@ def value_alone(text: str) -> Written | None:
     if len(found) != 1 or (found[0].text != text.strip() and not _FENCE.fullmatch(text.replace(found[0].text, "", 1))):
         return None
     return found[0]
-
-
-def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if any(members[key] != value for key, value in pairs):
-        raise ValueError("a key has two values")
-    return members
-
-
-_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refused, object_pairs_hook=_unambiguous)

@@ -7,14 +7,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
+from stillhouse.agent.json_values import Written, values_in
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import read_answer
 from stillhouse.verification.result import VerificationResult
 
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
-_OPENING: Final = re.compile(r"[\[{]")
-_MAX_STARTS: Final = 100
-"""Most brackets in prose tried as the start of a JSON value."""
 _MAX_DIGITS: Final = 400
 """Most digits of an integer for a schema; longer ones become floats."""
 
@@ -28,14 +26,14 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """
     expected: Any = None
     if metadata.expected_answer is not None:
-        try:
-            expected, _ = _answered(metadata.expected_answer, prose=False)
-        except ValueError as error:
-            return VerificationResult(None, f"the expected answer is no JSON: {error}")
-    try:
-        actual, text = _answered(answer)
-    except ValueError as error:
-        return VerificationResult(False, str(error), read_answer(answer).text)
+        written = _written(metadata.expected_answer)
+        if written is None:
+            return VerificationResult(None, f"the expected answer is no JSON: {metadata.expected_answer[:80]!r}")
+        expected = written.value
+    found = _written(answer, in_prose=True)
+    if found is None:
+        return VerificationResult(False, "the answer holds no JSON", read_answer(answer).text)
+    actual, text = found
     if metadata.expected_answer is not None and not _equal(actual, expected):
         return VerificationResult(False, compared=text)
     schema = metadata.metadata.get("answer_schema")
@@ -43,33 +41,16 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
     return result._replace(compared=text)
 
 
-def _answered(answer: str, *, prose: bool = True) -> tuple[Any, str]:
-    """Return the JSON value of an answer and its text; raises ValueError if there is none."""
+def _written(answer: str, *, in_prose: bool = False) -> Written | None:
+    """Return the JSON value of an answer and its text, if it has one."""
     read = read_answer(answer)
     # A key `answer` is part of the value.
     marked = [read.text] if read.kind in ("mark", "said") else []
     for text in (answer, *marked, *reversed(_FENCED.findall(answer))):
-        try:
-            return _parsed(text), text
-        except ValueError as error:
-            problem = error
-    if not prose:
-        raise problem
-    # In prose: the last outermost object or list of the final answer.
-    values = []
-    prose_text = marked[0] if marked and _OPENING.search(marked[0]) else answer
-    position = 0
-    for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(prose_text, position)
-        if opening is None:
-            break
-        position = opening.end()
         with suppress(ValueError, RecursionError):
-            value, position = _DECODER.raw_decode(prose_text, opening.start())
-            values.append((value, prose_text[opening.start() : position]))
-    if not values:
-        raise ValueError("the answer holds no JSON")
-    return values[-1]
+            return Written(_DECODER.decode(text), text)
+    found = [values_in(text, _DECODER) for text in (*marked, answer)] if in_prose else []
+    return next((values[-1] for values in found if values), None)
 
 
 def _number(text: str) -> Decimal:
@@ -83,14 +64,6 @@ def _number(text: str) -> Decimal:
 
 
 _DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse_constant=_number)
-
-
-def _parsed(text: str) -> Any:
-    """The value of a JSON text, with numbers as `Decimal`; raises ValueError if it is none or nested too deeply."""
-    try:
-        return _DECODER.decode(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _equal(actual: Any, expected: Any) -> bool:
