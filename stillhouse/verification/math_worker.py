@@ -125,9 +125,7 @@ def _same_values(answer: Any, expected: Any) -> bool:
             return same_number(Number(Decimal(str(b if written is numbers[0] else a))), written)
         if abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)):
             return False
-    if left == right:
-        return True
-    is_zero = sympy.simplify(left - right).is_zero or (left - right).equals(0)
+    is_zero = left == right or sympy.simplify(left - right).is_zero or (left - right).equals(0)
     if is_zero is None:
         raise NotUnderstood("whether they are equal is not known")
     return bool(is_zero)
