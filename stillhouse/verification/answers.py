@@ -2,14 +2,11 @@ r"""Read the final answer in a model's message: the one place that decides which
 
 Thinking never counts. In what is left the order of evidence is:
 
-1. *Marks*: a box (`\boxed{}`), `<answer>` tags, `Answer: 72` at the beginning of a line or sentence in one of the
-   languages below, a closing line `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON.
-   The last mark wins, except that a box behind a label is a step if its sentence gives a reason or goes on, and that a
-   closing line of words behind another mark is a heading. Boxes joined by a comma or `and` are one answer.
+1. *Marks*: a box (`\boxed{}`), `<answer>` tags, a label as `Answer: 72` in one of the languages below, a closing line
+   `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON. The last one wins, except a box
+   behind a label whose sentence gives a reason or goes on, and for a closing heading. Boxes may be joined.
 2. What is *said* to be the answer, last: `the answer is 72`.
 3. The *whole* text.
-
-A label and what is said reach to the end of their line, a label over the list, fence or formula that begins there.
 """
 
 import json

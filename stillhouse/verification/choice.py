@@ -46,9 +46,8 @@ _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
 def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Compare the option that the answer chooses with the expected one.
 
-    The expected answer is a letter, the text of an option, or an index from 0. Options are `metadata["options"]` or
-    `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the lists `label` and
-    `text`. Without options the expected answer must be a letter.
+    The expected answer is a letter, the text of an option, or an index from 0; without options a letter. Options are
+    `metadata["options"]` or `metadata["choices"]`: texts in a list or by letter, or the lists `label` and `text`.
 
     A final answer chooses the letter or the option's text that it begins with, or the only one that it names; of
     several letters (`A or B`) none. In a whole text it is the last one called correct or chosen, else the last letter

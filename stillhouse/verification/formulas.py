@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from stillhouse.verification.numbers import NUMBER, Number, number_of, plain_numbers
+from stillhouse.verification.numbers import Number, number_alone
 
 _MAX_CHARS: Final = 2000
 """Longest formula read; the parser takes seconds for longer ones."""
@@ -89,9 +89,8 @@ def read_formula(text: str) -> Any:
     text = text.strip()
     if len(text) > _MAX_CHARS:
         raise NotUnderstood(f"{len(text)} characters")
-    number = NUMBER.fullmatch(plain_numbers(text).strip())
-    if number and (value := number_of(number)):
-        return value
+    if number := number_alone(text):
+        return number
     if _DOTS.fullmatch(text):
         return ELLIPSIS
     if based := _BASED.fullmatch(text):

@@ -1,13 +1,14 @@
 r"""Answers compared as mathematics: `math`. Numbers are compared here, formulas by sympy in a process of its own."""
 
 import re
+from collections import deque
 from typing import Final
 
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, expected_answer, read_answer
 from stillhouse.verification.formulas import spelled
-from stillhouse.verification.numbers import NUMBER, is_one_number, number_of, plain_numbers, same_share
+from stillhouse.verification.numbers import NUMBER, is_one_number, number_alone, plain_numbers, same_share
 from stillhouse.verification.numeric import IN_WORDS
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text, plain
@@ -17,6 +18,7 @@ TIMEOUT_S: Final = 10.0
 
 _WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
 _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_JOINED: Final = re.compile(rf"(?:{_FORMULA.pattern})(?:\s*(?:,|,?\s*(?:and|or))\s*(?:{_FORMULA.pattern}))*", re.DOTALL)
 # Words of a language, or more than one line: no bare formula.
 _PROSE: Final = re.compile(
     r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b",
@@ -24,7 +26,6 @@ _PROSE: Final = re.compile(
 )
 _LETTER: Final = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 _WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
-_JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
 _UNIT: Final = re.compile(
     r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?"
     r"|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
@@ -59,10 +60,9 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
     (expected, expected_unit), (answer, unit) = _without_unit(expected), _without_unit(answer)
     if unit and expected_unit and unit != expected_unit:
         return None, f"the units {unit} and {expected_unit} are not compared"
-    matches = [NUMBER.fullmatch(plain_numbers(text).strip()) for text in (expected, answer)]
-    numbers = [number for match in matches if match and (number := number_of(match))]
-    if len(numbers) == 2:
-        return same_share(numbers[1], numbers[0]), None
+    numbers = number_alone(answer), number_alone(expected)
+    if numbers[0] and numbers[1]:
+        return same_share(numbers[0], numbers[1]), None
     try:
         reply = _WORKERS.request({"expected": expected, "answer": answer}, TIMEOUT_S)
     except WorkerTimeout:
@@ -75,14 +75,9 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
 def _formula(text: str) -> str:
     """Return the last formula of a text, with those that it is joined to, else its last number, else the text."""
     text = plain(text).strip()
-    formulas = list(_FORMULA.finditer(text))
-    if formulas:
-        last = formulas.pop()
-        joined, start = [last], last.start()
-        while formulas and _JOINT.fullmatch(text, formulas[-1].end(), start):
-            joined.insert(0, formulas.pop())
-            start = joined[0].start()
-        return ", ".join(formula[formula.lastindex or 0].strip().rstrip(".") for formula in joined)
+    for joined in deque(_JOINED.finditer(text), maxlen=1):
+        formulas = (formula[formula.lastindex or 0] for formula in _FORMULA.finditer(joined[0]))
+        return ", ".join(formula.strip().rstrip(".") for formula in formulas)
     if _PROSE.search(text) and not _UNIT.search(text):
         line = next((line for line in reversed(plain_numbers(text).splitlines()) if NUMBER.search(line)), "")
         for number in list(NUMBER.finditer(line))[-1:]:

@@ -119,6 +119,12 @@ def number_of(match: re.Match[str]) -> Number | None:
     return Number(above, below, percent is not None)
 
 
+def number_alone(text: str) -> Number | None:
+    """Return the number that a text is; None if it is anything else."""
+    match = NUMBER.fullmatch(plain_numbers(text).strip())
+    return number_of(match) if match else None
+
+
 def is_one_number(text: str, match: re.Match[str]) -> bool:
     """Return whether a match of `NUMBER` is no operand, element, bound, or ruled out."""
     start, end = match.span()
