@@ -1,7 +1,7 @@
 """Whether an answer is right: right, wrong, or unverified."""
 
 from stillhouse.verification.answers import final_answer
-from stillhouse.verification.result import Verdict
+from stillhouse.verification.result import VerificationResult
 from stillhouse.verification.verdicts import (
     INFRASTRUCTURE_STOPS,
     examine,
@@ -11,7 +11,7 @@ from stillhouse.verification.verdicts import (
 
 __all__ = [
     "INFRASTRUCTURE_STOPS",
-    "Verdict",
+    "VerificationResult",
     "examine",
     "examine_trajectory",
     "final_answer",

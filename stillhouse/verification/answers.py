@@ -4,7 +4,7 @@ Thinking never counts. In what is left the order of evidence is:
 
 1. *Marks*: a box (`\boxed{}`), `<answer>` tags, a label as `Answer: 72` in one of the languages below, a closing line
    `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON. The last one wins, except a box
-   behind a label whose sentence gives a reason or goes on, and for a closing heading. Boxes may be joined.
+   behind a label whose sentence gives a reason or goes on, and a closing heading. Boxes may be joined.
 2. What is *said* to be the answer, last: `the answer is 72`.
 3. The *whole* text.
 """

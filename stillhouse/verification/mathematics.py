@@ -46,7 +46,8 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
         # A calculation.
         compared = sides[2].strip()
     is_worded = _WORDS.fullmatch(expected) is not None
-    if _unspaced(compared) == _unspaced(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
+    same_words = is_worded and normalised_text(text) == normalised_text(expected)
+    if compared == expected or same_words or _unspaced(compared) == _unspaced(expected):
         return VerificationResult(True, compared=compared)
     if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
         return VerificationResult(None if IN_WORDS.search(compared) else False, "the answer holds no formula", compared)

@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.config import Verifier
 from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason
-from stillhouse.verification import Verdict, examine, examine_trajectory, verify
+from stillhouse.verification import VerificationResult, examine, examine_trajectory, verify
 from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
 STOPPED, END = "the trajectory stopped", "it came to an answer"
@@ -22,6 +22,10 @@ def reply(text: str) -> list[Message]:
 
 def test_every_verifier_of_the_config_exists() -> None:
     assert {*VERIFIERS, JUDGE} == set(get_args(Verifier))
+
+
+def found(verified: bool | None, verifier: str | None, note: str | None = None, compared: str | None = None):
+    return VerificationResult(verified, note, compared, verifier)
 
 
 @pytest.mark.parametrize(
@@ -54,34 +58,34 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
 @pytest.mark.parametrize(
     ("messages", "stop_reason", "metadata", "verdict"),
     [
-        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric", None, "5")),
-        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", None, "6")),
-        (reply("5"), StopReason.ANSWERED, None, Verdict(None, None)),
-        (reply("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
-        (reply("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
+        (reply("5"), StopReason.ANSWERED, prompt("5"), found(True, "numeric", None, "5")),
+        (reply("6"), StopReason.ANSWERED, prompt("5"), found(False, "numeric", None, "6")),
+        (reply("5"), StopReason.ANSWERED, None, found(None, None)),
+        (reply("5"), StopReason.ANSWERED, prompt(None), found(None, "numeric", "no answer is expected")),
+        (reply("5"), StopReason.LENGTH, prompt("5", "judge"), found(None, "judge", "left to the judge")),
         (
             reply("5"),
             StopReason.ERROR,
             prompt("5"),
-            Verdict(None, "numeric", "the trajectory stopped for error"),
+            found(None, "numeric", "the trajectory stopped for error"),
         ),
         (
             reply("5"),
             StopReason.LENGTH,
             prompt("5"),
-            Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
+            found(False, "numeric", f"{STOPPED} for length before {END}"),
         ),
-        (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
+        (reply("<think>5"), StopReason.ANSWERED, prompt("5"), found(False, "numeric", NO_ANSWER)),
         (
             reply("{}"),
             StopReason.ANSWERED,
             prompt(None, "json", answer_schema=OBJECT),
-            Verdict(True, "json", None, "{}"),
+            found(True, "json", None, "{}"),
         ),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
-    messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: Verdict
+    messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: VerificationResult
 ) -> None:
     assert examine(messages, stop_reason, metadata) == verdict
 
