@@ -22,7 +22,8 @@ _DEFINITION: Final = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)", re.MUL
 _PROMPT: Final = ">>>"
 _READS: Final = re.compile(r"\b(?:input|sys|stdin|open|fileinput|os)\b")
 _PRINTS: Final = re.compile(r"\b(?:print|stdout)\b")
-_PASSIVE: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+_PASSIVE: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign,
+                   ast.AnnAssign)  # fmt: skip
 # Deep nesting raises either of the last two.
 _UNREADABLE: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -68,21 +69,17 @@ def python_code(answer: str, tested: Collection[str]) -> str | None:
 
 def tested_names(tests: str) -> list[str]:
     """Return the names that the source of tests takes from the answer; none if it is no Python."""
-    taken: list[str] = []
-    used, bound = set[str](), {*dir(builtins)}
     with suppress(*_UNREADABLE):
-        for node in ast.walk(ast.parse(tests)):
-            if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
-                taken += [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SOLUTION:
-                taken.append(node.attr)
-            elif isinstance(node, ast.Name):
-                (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                bound.add(node.name)
-            elif isinstance(node, ast.arg):
-                bound.add(node.arg)
-    return [*taken, *sorted(used - bound)]
+        nodes = list(ast.walk(ast.parse(tests)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | {*dir(builtins)}
+        # Definitions, imports, and arguments.
+        bound |= {str(getattr(node, "name", getattr(node, "arg", None))) for node in nodes}
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == SOLUTION]
+        members = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == SOLUTION]
+        taken = [alias.name for node in imports for alias in node.names] + [node.attr for node in members]
+        return taken + sorted({node.id for node in names} - bound)
+    return []
 
 
 def _fenced(answer: str) -> Iterator[tuple[str, bool]]:
@@ -116,8 +113,10 @@ def _block(code: str, is_python: bool) -> _Block:
 
 
 def _is_passive(node: ast.stmt) -> bool:
-    value = getattr(node, "value", None)
-    return isinstance(node, _PASSIVE) or isinstance(value, ast.Constant) or (value and isinstance(node, ast.AnnAssign))
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    # An annotation alone, as `Output: four`, is no definition.
+    return isinstance(node, _PASSIVE) and getattr(node, "value", node) is not None
 
 
 def _likeness(block: _Block) -> tuple[bool, bool, bool]:
