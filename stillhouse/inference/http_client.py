@@ -99,7 +99,22 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        answer = await self._post_resent(messages, tools, sampling)
+        body = request_body(self._endpoint, messages, tools, sampling, self._refused_keys)
+        try:
+            answer = await self.post("chat/completions", body)
+        except RequestFailed as failed:
+            key = refused_key(failed.failure, body["messages"])
+            if key is None:
+                raise
+            # Another request may have learnt it meanwhile.
+            if key not in self._refused_keys:
+                self._refused_keys.add(key)
+                _LOG.warning(
+                    "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from now "
+                    "on: %s",
+                    *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
+                )
+            return await self.complete(messages, tools, sampling)
         completion = read_completion(
             answer.content,
             answer.headers,
@@ -111,27 +126,6 @@ class HttpClient:
             max_tokens=sampling.max_tokens,
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
-
-    async def _post_resent(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> HttpAnswer:
-        """The answer to the messages without the keys that the endpoint refuses, learnt from its refusals."""
-        while True:
-            refused = frozenset(self._refused_keys)
-            body = request_body(self._endpoint, messages, tools, sampling, refused)
-            try:
-                return await self.post("chat/completions", body)
-            except RequestFailed as failed:
-                key = refused_key(failed.failure, body["messages"])
-                if key is None:
-                    raise
-                if key not in self._refused_keys:
-                    self._refused_keys.add(key)
-                    _LOG.warning(
-                        "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from "
-                        "now on: %s",
-                        *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-                    )
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.

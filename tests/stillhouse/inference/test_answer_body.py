@@ -30,7 +30,8 @@ def test_a_stream_that_nobody_asked_for_fails_at_once_and_names_the_remedy(conte
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b'{"choices": [', "not valid JSON"), (b"502 Bad Gateway", "not valid"), (b"[]", "not a JSON object")]
+    ("content", "said"),
+    [(b'{"choices": [', "not valid JSON"), (b"502 Bad Gateway", "not valid"), (b"[]", "not a JSON object")],
 )
 def test_what_is_cut_or_no_object_is_tried_again(content: bytes, said: str) -> None:
     with pytest.raises(RequestFailed, match=said) as caught:
