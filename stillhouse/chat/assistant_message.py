@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from stillhouse.chat.content import arguments_text, calls_of, parts_of, reasoning_of, text_of
+from stillhouse.chat.content import REASONING_PARTS, arguments_text, calls_of, parts_of, reasoning_of, text_of
 from stillhouse.chat.parse import split_calls
 from stillhouse.chat.thoughts import split_thoughts, without_end_tokens
 from stillhouse.types import JsonObject, Message, ToolSchema
@@ -42,7 +42,7 @@ def assistant_message(written: Mapping[str, Any], tools: Sequence[ToolSchema] = 
         answer = thoughts.answer if thoughts.reasoning.strip() in ("", reasoning.strip()) or not reasoning else text
         spoken, spelt = split_calls(answer, tools=tools) if tools and not calls else (answer, [])
         is_called = bool(spelt) and all(call["function"]["name"] in offered for call in spelt)
-        if isinstance(content, list) and any(parts_of(content, reasoning=True)):
+        if isinstance(content, list) and parts_of(content, REASONING_PARTS):
             sent_back = {**sent_back, "content": content}
         elif answer != text and not thoughts.in_channels and not is_called:
             sent_back = {**sent_back, "content": text}
@@ -102,6 +102,6 @@ def _folded(name: str) -> str:
 def _text(content: Any) -> str | None:
     """Return the text of a content, less the special tokens behind it; None where a part of it is no text."""
     parts = [] if content is None else content if isinstance(content, list) else [content]
-    if len(list(parts_of(parts))) < len(parts):
+    if parts_of(parts) != parts:
         return None
     return without_end_tokens(text_of({"role": "assistant", "content": content}))
