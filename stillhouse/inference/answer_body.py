@@ -1,8 +1,8 @@
-"""The JSON object of an answer with HTTP 200."""
+"""The JSON of an endpoint's answer."""
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -19,7 +19,7 @@ _SEVERAL: Final = (
 
 
 def parse_body(content: bytes) -> JsonObject:
-    """Return the object in the body.
+    """Return the object in the body of an answer with HTTP 200.
 
     Raises:
         RequestFailed: the body is cut, is a stream that nobody asked for, or is not one object.
@@ -29,25 +29,25 @@ def parse_body(content: bytes) -> JsonObject:
     if _EVENTS.match(content):
         raise RequestFailed(Failure(FailureKind.PERMANENT, _SEVERAL.format(content[:80]), 200))
     try:
-        body = exact_json.loads(content)
-    except orjson.JSONDecodeError:
-        body = _repaired(content)
-    if not isinstance(body, dict):
-        raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer is not a JSON object: {content[:80]!r}", 200))
-    return body
-
-
-def _repaired(content: bytes) -> object:
-    """Return the value of a body with half of a surrogate pair, which orjson refuses: a completion cut in a character.
-
-    NaN and infinities are read, too. Raises RequestFailed.
-    """
-    try:
-        # Given bytes, json would take UTF-16 as well, in which keys are not looked for.
-        value = json.loads(content.decode("utf-8", "surrogatepass"))
+        body = value_of(content)
     except ValueError as error:
         if content.startswith(b"{") and getattr(error, "msg", None) == "Extra data":
             raise RequestFailed(Failure(FailureKind.PERMANENT, _SEVERAL.format(content[:80]), 200)) from error
         message = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"
         raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
-    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    if not isinstance(body, dict):
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer is not a JSON object: {content[:80]!r}", 200))
+    return body
+
+
+def value_of(content: bytes) -> Any:
+    """Return the value of JSON as servers write it; raise ValueError if it is none.
+
+    Unlike orjson it takes NaN and infinities, and half of a surrogate pair, as a completion cut in a character has it.
+    """
+    try:
+        return exact_json.loads(content)
+    except orjson.JSONDecodeError:
+        # Given bytes, json would take UTF-16 as well, in which keys are not looked for.
+        value = json.loads(content.decode("utf-8", "surrogatepass"))
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))

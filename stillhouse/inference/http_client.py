@@ -5,7 +5,6 @@ package ten to thirty times that (`benchmarks/rollouts`). What the package adds,
 is not needed here: few keys of an answer are read, and retries have one owner, `retry`.
 """
 
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,11 +14,11 @@ from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import aiohttp
-import orjson
 import yarl
 
 from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
+from stillhouse.inference.answer_body import value_of
 from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
@@ -212,11 +211,6 @@ def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure
 
 def _json_or_text(content: bytes) -> Any:
     try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        text = content.decode(errors="replace")
-    try:
-        # Takes NaN and infinities, which servers in Python write.
-        return json.loads(text)
+        return value_of(content)
     except (ValueError, RecursionError):
-        return text
+        return content.decode(errors="replace")
