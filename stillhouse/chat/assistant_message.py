@@ -47,13 +47,14 @@ def assistant_message(written: Mapping[str, Any], tools: Sequence[ToolSchema] = 
         elif answer != text and not thoughts.in_channels and not is_called:
             sent_back = {**sent_back, "content": text}
         reasoning = reasoning or thoughts.reasoning
-        answer, calls = (spoken, spelt) if is_called else (answer, calls)
+        if is_called:
+            answer, calls, said = spoken, spelt, reasoning
         message["content"] = answer if answer or not calls else None
     if calls:
         message["tool_calls"] = [_call(call, offered) for call in (calls if isinstance(calls, list) else [calls])]
-    if reasoning and reasoning != said:
+    if reasoning:
         message["reasoning_content"] = reasoning
-        sent_back = {**sent_back, "reasoning_content": said}
+        sent_back = sent_back if reasoning == said else {**sent_back, "reasoning_content": said}
     return cast(Message, {**message, "sent_back": sent_back} if sent_back else message)
 
 

@@ -55,9 +55,9 @@ def split_thoughts(text: str) -> Thoughts:
     if channels := _split_channels(text):
         return channels
     thoughts: list[str] = []
-    rest = text
-    if not _OPEN.match(text) and _THINK not in text[: (end := _find(_CLOSING[_THINK], text, 0))] and end >= 0:
-        rest = _THINK + text
+    end = _find(_CLOSING[_THINK], text, 0)
+    is_opened = end < 0 or _THINK in text[:end] or _OPEN.match(text)
+    rest = text if is_opened else _THINK + text
     while opened := _OPEN.match(rest):
         closing = _CLOSING[opened[1]]
         end = _find(closing, rest, opened.end())

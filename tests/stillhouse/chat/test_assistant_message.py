@@ -145,7 +145,8 @@ def test_calls_that_the_server_left_in_the_text_are_read_if_all_are_of_offered_t
     assert read["content"] == "I add."
     assert read["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 2}'}
     # The block goes back as a call alone.
-    assert "content" not in read.get("sent_back", {})
+    assert "sent_back" not in read
+    assert ("reasoning_content" in read) == bool(thinking)
     for text in (f"{block}<tool_call>not a call</tool_call>", block.replace("add", "rm"), "<tool_call> is a tag"):
         assert assistant_message({"content": text}, TOOLS) == {"role": "assistant", "content": text}
 
