@@ -25,7 +25,7 @@ def json_decoder(number: Callable[[str], Any] | None = None) -> json.JSONDecoder
 
     A line break inside a string is taken as meant.
     """
-    numbers = {"parse_float": number, "parse_int": number, "parse_constant": _refused}
+    numbers: Any = {"parse_float": number, "parse_int": number, "parse_constant": _refused}
     return json.JSONDecoder(**numbers, strict=False, object_pairs_hook=_unambiguous)
 
 

@@ -98,7 +98,9 @@ class _Fitting:
             raise Misfit(f"at {path} {reference} is not in it") from None
 
     def _fitted_keywords(self, schema: JsonObject, path: str, inside: tuple[str, ...]) -> JsonObject:
-        form, fitted, left_out = self._form, {}, []
+        form = self._form
+        fitted: JsonObject = {}
+        left_out: list[str] = []
         for key, value in schema.items():
             if key == "properties" or (key in ("$defs", "definitions") and key in form.kept):
                 fitted[key] = {name: self.fitted(item, f"{path}.{name}", inside) for name, item in value.items()}

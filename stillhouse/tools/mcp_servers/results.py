@@ -57,7 +57,7 @@ def _tidied(result: JsonObject) -> JsonObject:
 
 
 def _tidied_tool(tool: JsonObject) -> JsonObject:
-    kept = {key: tool[key] for key in ("name", "title", "description", "annotations") if key in tool}
+    kept: JsonObject = {key: tool[key] for key in ("name", "title", "description", "annotations") if key in tool}
     schema = tool.get("inputSchema")
     # Left out, or its type, by servers whose tools take no arguments.
     return {**kept, "inputSchema": {**(schema if isinstance(schema, dict) else {}), "type": "object"}}
