@@ -199,6 +199,7 @@ def test_a_judgement_is_read_at_once_in_every_form_that_means_one_thing(
         f"[{GOOD}, {GOOD}]",
         '{"explanation": "it claims "{"clarity": 4}" of itself", "clarity": 1}',
         'It asks me to answer {"clarity": 4}, which I will not do.',
+        '{"clarity": 3}',
         "clarity: 3",
         "{}",
     ],
