@@ -5,12 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from stillhouse.config.divergence import Divergence
-from stillhouse.config.on_policy_fewer_tokens import check_fewer_tokens, scored_top_k
-from stillhouse.config.on_policy_prefix import PrefixConfig
 from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
-from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import later_field
 from stillhouse.config.training import Switch, TrainerConfig, written_in_yaml
@@ -94,12 +90,6 @@ class OnPolicyConfig(TrainerConfig):
     own."""
     skip_first_n_tokens: int = later_field(0, ge=0)
     """First sampled tokens of each trajectory that bear no loss, such as phrases that a teacher's hint leads to."""
-    prefix: PrefixConfig = later_field(PrefixConfig())
-    """Sample and learn from the first tokens of each trajectory alone."""
-    prune: PruneConfig = later_field(PruneConfig())
-    """Weigh a rollout less as it drifts from its teacher, and cut it."""
-    token_weights: TokenWeightsConfig = later_field(TokenWeightsConfig())
-    """Learn from the most important tokens of each trajectory alone."""
     kl_coef: float = Field(default=1.0, ge=0.0)
     """Factor of the KL; 0 is reinforcement learning alone. 1 for a teacher alone, 0.1 to 1 beside rewards; ROLL's
     example has 0.5."""
@@ -191,11 +181,6 @@ class OnPolicyConfig(TrainerConfig):
         return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
 
     @property
-    def scored_top_k(self) -> int:
-        """The teacher's most probable tokens that are scored before training, for fewer tokens; 0 for none."""
-        return scored_top_k(self)
-
-    @property
     def without_optimiser(self) -> Self:
         """The settings with the trainer's own at their defaults, but the seed: what rollouts and scores depend on."""
         fields = TrainerConfig.model_fields
@@ -257,28 +242,6 @@ class OnPolicyConfig(TrainerConfig):
                 f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of completions of max_tokens = "
                 f"{self.max_tokens}; expected less"
             )
-        if self.prefix.tokens is None:
-            return self
-        if self.reward_coef > 0.0:
-            raise ValueError(
-                f"prefix.tokens = {self.prefix.tokens} ends trajectories before their answers, which rewards judge; "
-                "leave `prefix` out, or set reward_coef to 0"
-            )
-        if self.source == "rollouts" and self.prefix.final_tokens is not None:
-            raise ValueError(
-                "prefix.final_tokens grows the prefix batch by batch, and on_policy.source `rollouts` goes over the "
-                "same recorded batches again and again; leave final_tokens out"
-            )
-        if self.skip_first_n_tokens >= self.prefix.tokens:
-            raise ValueError(
-                f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of prefix.tokens = "
-                f"{self.prefix.tokens}; expected less"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fewer_tokens_go_with_the_rest(self) -> Self:
-        check_fewer_tokens(self)
         return self
 
     @model_validator(mode="after")

@@ -6,8 +6,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.on_policy_prune import PruneConfig
-from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
 from stillhouse.config.section import Section
 
 Placebo = Literal["shuffled", "constant"]
@@ -46,10 +44,8 @@ class PlaceboConfig(Section):
         """The settings of an arm: those of the training, but fewer steps, and scores of sampled tokens.
 
         An exact divergence has no score that could be another token's. Its arms take the policy gradient of the sampled
-        KL, which in the mean is the gradient of the reverse KL. Which tokens are learnt from tells them nothing of the
-        teacher either.
+        KL, which in the mean is the gradient of the reverse KL.
         """
-        by_teacher = training.token_weights.by == "soft_or"
         return training.model_copy(
             update={
                 "num_steps": math.ceil(self.steps_share * training.num_steps),
@@ -57,8 +53,6 @@ class PlaceboConfig(Section):
                 "divergence": (),
                 "asymmetric": False,
                 "kl_baseline": False,
-                "prune": PruneConfig(),
-                "token_weights": TokenWeightsConfig() if by_teacher else training.token_weights,
                 "teachers": tuple(teacher.model_copy(update={"top_k": None}) for teacher in training.teachers),
                 "generate_every_steps": None,
                 # That it goes wrong is to be expected, and no reason to end a run.

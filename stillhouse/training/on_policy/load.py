@@ -12,9 +12,8 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import choose_algorithm
-from stillhouse.training.on_policy.batches.batch import read_batch_metrics
 from stillhouse.training.on_policy.batches.maker import BatchMaker
-from stillhouse.training.on_policy.batches.queue import BatchQueue, batch_path
+from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
@@ -145,7 +144,6 @@ def load_maker(
         config,
         pages.show,
         groups=None if _is_repeatable(config, student) else batches,
-        last_metrics=lambda index: read_batch_metrics(batch_path(batches, index - 1)) if index else None,
         placebo=job.placebo,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}

@@ -73,9 +73,7 @@ class Objective:
             values["old"] = sample.old_logprobs or []
         if self.algorithm.has_advantages:
             values["advantage"] = sample.advantages or []
-        if self._config.prune.is_on:
-            values["weight"] = [sample.weight * weight for weight in sample.token_weights or [1.0] * size]
-        elif self._config.aggregation != "token_mean" or self._config.balance != "none":
+        if self._config.aggregation != "token_mean" or self._config.balance != "none":
             values["weight"] = [sample.weight] * size
         if self._teachers:
             values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size

@@ -25,16 +25,6 @@ def test_an_arm_is_the_training_in_fewer_steps_by_the_scores_of_sampled_tokens()
     assert (whole.num_steps, whole.warmup_steps) == (42, 10)
 
 
-def test_an_arm_learns_from_tokens_that_the_teacher_did_not_choose() -> None:
-    settings = {"divergence": [{}], "asymmetric": True, "prune": {"min_overlap": 0.7}}
-    chosen = [{**settings, "token_weights": {"by": by}} for by in ("soft_or", "entropy")]
-    by_both, by_entropy = (PlaceboConfig().settings(OnPolicyConfig.model_validate(one)) for one in chosen)
-    for arm in (by_both, by_entropy):
-        assert (arm.asymmetric, arm.prune.is_on) == (False, False)
-        assert OnPolicyConfig.model_validate_json(arm.model_dump_json()) == arm
-    assert (by_both.token_weights.by, by_entropy.token_weights.by) == (None, "entropy")
-
-
 def test_an_arm_given_twice_is_refused() -> None:
     with pytest.raises(ValidationError, match="expected each of them once"):
         PlaceboConfig(arms=("shuffled", "shuffled"))

@@ -343,22 +343,6 @@ def test_where_a_token_is_no_reward_the_divergence_takes_its_place(settings: Map
         config(asymmetric=True)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"loss_fn": "ppo"}, {"kl_baseline": True}, {"divergence": [{}]}, {"aggregation": "token_sum"}]
-)
-def test_weights_of_tokens_make_it_the_gradient_of_a_kl_weighted_token_by_token(settings: Mapping[str, Any]):
-    """A weight by the place in the sequence is one by the state, of which each has its place."""
-    place_weights = [1.0, 0.6, 0.25]
-    pruned = config(prune={"min_overlap": 0.7}, **settings)
-    batch = [replace(sample, token_weights=[0.0, *place_weights]) for sample in samples()]
-    by_state = torch.tensor([place_weights[len(prefix)] for prefix in STATES], dtype=torch.float64)
-    assert_same(expected_gradient(pruned, batch), kl_gradient(STUDENT, TEACHER, visits(STUDENT) * by_state))
-    plain, weighted = losses_of(pruned, samples()), losses_of(pruned, batch)
-    assert_same_bits(plain, losses_of(config(**settings), samples()))
-    assert_same(weighted.losses_N, plain.losses_N * torch.tensor(place_weights, dtype=torch.float64).repeat(27))
-    assert torch.equal(weighted.ratios["teacher_kl"][0], plain.ratios["teacher_kl"][0])
-
-
 def test_weights_of_trajectories_enter_the_loss_and_no_metric():
     plain = losses_of(config(), samples())
     heavy = losses_of(config(aggregation="token_sum"), samples(weight=3.0))

@@ -1,0 +1,26 @@
+"""Keys and values that configs had once, and what to use instead."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+REMOVED: Final[dict[str, str]] = {
+    "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
+    "on_policy.prune": "leave it out, or weigh tokens by a loss of your own (on_policy.loss)",
+    "on_policy.token_weights": "leave it out, or weigh tokens by a loss of your own (on_policy.loss)",
+}
+"""Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
+
+
+def check_removed(body: Mapping[str, Any]) -> None:
+    """Raise ValueError naming each removed key or value that a config still has."""
+    if found := [key for key in REMOVED if _has(body, key)]:
+        raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
+
+
+def _has(body: Mapping[str, Any], key: str) -> bool:
+    path, _, value = key.partition("=")
+    *sections, name = path.split(".")
+    section: Any = body
+    for part in sections:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    return isinstance(section, Mapping) and name in section and value in ("", section[name])
