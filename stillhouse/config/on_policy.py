@@ -26,6 +26,8 @@ class OnPolicyConfig(TrainerConfig):
         "max_turns",
     )
 
+    removed = {"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False}
+
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
     teacher: str | None = None
@@ -100,21 +102,9 @@ class OnPolicyConfig(TrainerConfig):
     """How rewards become advantages: less the group's mean over its standard deviation, less the mean alone, less the
     mean of the others of the group, or as they are. `grpo` first; `mean` (Dr. GRPO's) where groups that nearly agree
     weigh too much; `reinforce` for groups of one."""
-    kl_in_reward: bool = False
-    """Take the KL into the reward before it is normalised, instead of into the advantage."""
-    kl_discount_factor: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Weight with which the KL of a later sampled token counts for each earlier one, by their distance. 0 counts each
-    token's own, and tinker-cookbook seldom saw more improve results; 1 is the gradient of the trajectory's KL, at a
-    high variance."""
-    kl_baseline: bool = False
-    """Take the exact KL at each token off its sampled KL, which lowers the variance, mostly by 2 to 20 % (local
-    teachers, or `top_k` of a served one). `divergence` lowers it further."""
     divergence: tuple[Divergence, ...] = ()
     """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
     `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
-    asymmetric: bool = later_field(False)
-    """Take `divergence` only where the teacher gives a sampled token no more than the student does, and the sampled KL
-    elsewhere (AOPD). Try it with a `forward_kl` of top_k 16, from a student that is far from its teacher."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
@@ -200,25 +190,10 @@ class OnPolicyConfig(TrainerConfig):
     def _something_to_learn_from(self) -> Self:
         if not self.needs_teacher and self.reward_coef == 0.0:
             raise ValueError("kl_coef and reward_coef are both 0: nothing is left to learn from; raise one of them")
-        is_compared = self.reward_coef > 0.0 or self.kl_in_reward
-        if is_compared and self.group_size == 1 and self.adv_estimator != "reinforce":
+        if self.reward_coef > 0.0 and self.group_size == 1 and self.adv_estimator != "reinforce":
             raise ValueError(
                 f"adv_estimator {self.adv_estimator!r} compares the rewards of one prompt's trajectories, of which "
                 "there is one; set group_size to 2 or more, or adv_estimator to `reinforce`"
-            )
-        if self.divergence and (self.kl_in_reward or self.kl_discount_factor):
-            raise ValueError(
-                "kl_in_reward and kl_discount_factor take the sampled KL, which `divergence` replaces; leave them out"
-            )
-        if self.asymmetric and not self.divergence:
-            raise ValueError(
-                "asymmetric takes a divergence in place of the sampled KL where that is no reward, and `divergence` is "
-                "not set; set it, such as [{kind: forward_kl, top_k: 16}]"
-            )
-        if self.kl_baseline and (self.divergence or self.kl_in_reward or self.kl_discount_factor):
-            raise ValueError(
-                "kl_baseline goes with the sampled KL of each token by itself; leave out `divergence`, kl_in_reward "
-                "and kl_discount_factor"
             )
         return self
 
@@ -251,13 +226,13 @@ class OnPolicyConfig(TrainerConfig):
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):
             raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
-        if self.source == "rollouts" and (self.divergence or self.kl_baseline) and not self.teachers:
+        if self.source == "rollouts" and self.divergence and not self.teachers:
             raise ValueError(
-                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` and "
-                "kl_baseline list it in on_policy.teachers with its `top_k`, such as 100"
+                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` "
+                "list it in on_policy.teachers with its `top_k`, such as 100"
             )
         for teacher in self.teachers:
-            if self.divergence or self.kl_baseline:
+            if self.divergence:
                 self._check_gives_distribution(teacher)
             if teacher.kind == "ema" and self.ema_decay is None:
                 raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
@@ -272,12 +247,12 @@ class OnPolicyConfig(TrainerConfig):
                 f"balance {self.balance!r} shares the loss among the teachers of on_policy.teachers, of which there "
                 f"are {len(self.teachers)}; expected two or more, or leave it out"
             )
-        if self.balance == "teachers" or self.source == "rollouts" or not (self.divergence or self.kl_baseline):
+        if self.balance == "teachers" or self.source == "rollouts" or not self.divergence:
             return self
         if unscored := [teacher.name for teacher in self.teachers if teacher.is_local]:
             raise ValueError(
                 f"balance {self.balance!r} needs the teachers' log-probabilities when a batch is sampled, and under "
-                f"`divergence` or kl_baseline teacher {unscored[0]!r} in this process gives them as it is trained on; "
+                f"`divergence` teacher {unscored[0]!r} in this process gives them as it is trained on; "
                 "use balance `teachers`, or the sampled KL"
             )
         return self
@@ -303,7 +278,7 @@ class OnPolicyConfig(TrainerConfig):
     def _check_gives_distribution(self, teacher: OnPolicyTeacher) -> None:
         if teacher.alignment != "ids" or teacher.kind == "echo":
             raise ValueError(
-                f"`divergence` and kl_baseline need the teacher's distribution over the student's vocabulary, which "
+                f"`divergence` needs the teacher's distribution over the student's vocabulary, which "
                 f"teacher {teacher.name!r} (kind {teacher.kind!r}, alignment {teacher.alignment!r}) does not give; use "
                 "a teacher of the student's family, local or behind vLLM or SGLang"
             )
@@ -311,7 +286,7 @@ class OnPolicyConfig(TrainerConfig):
             return
         if teacher.top_k is None:
             raise ValueError(
-                f"`divergence` and kl_baseline compare distributions, and teacher {teacher.name!r} of kind "
+                f"`divergence` compares distributions, and teacher {teacher.name!r} of kind "
                 f"{teacher.kind!r} gives or records the sampled token's alone: set its `top_k`, such as 20 (of vLLM "
                 "at most its --max-logprobs)"
             )

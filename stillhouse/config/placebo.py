@@ -51,8 +51,6 @@ class PlaceboConfig(Section):
                 "num_steps": math.ceil(self.steps_share * training.num_steps),
                 "warmup_steps": math.floor(self.steps_share * training.warmup_steps),
                 "divergence": (),
-                "asymmetric": False,
-                "kl_baseline": False,
                 "teachers": tuple(teacher.model_copy(update={"top_k": None}) for teacher in training.teachers),
                 "generate_every_steps": None,
                 # That it goes wrong is to be expected, and no reason to end a run.

@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+_OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 REMOVED: Final[dict[str, str]] = {
+    "on_policy.asymmetric": _OWN_LOSS,
+    "on_policy.kl_baseline": "use a `divergence` of kind reverse_kl, whose variance is lower still",
+    "on_policy.kl_discount_factor": "leave it out: each token answers for its own KL",
+    "on_policy.kl_in_reward": "leave it out: the KL is taken off the advantage",
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
-    "on_policy.prune": "leave it out, or weigh tokens by a loss of your own (on_policy.loss)",
-    "on_policy.token_weights": "leave it out, or weigh tokens by a loss of your own (on_policy.loss)",
+    "on_policy.prune": _OWN_LOSS,
+    "on_policy.token_weights": _OWN_LOSS,
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 

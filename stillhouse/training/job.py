@@ -123,7 +123,7 @@ class TrainJob(BaseModel):
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
-            "student": self.student.model_dump(mode="json", exclude={"merge"}),
+            "student": self.student.identity({"merge"}),
             self.method: self._effective(),
         }
         if self.dataset_folder is not None:
@@ -159,7 +159,7 @@ class TrainJob(BaseModel):
     def _effective(self) -> JsonObject:
         of_teachers = {"teachers": {"__all__": _NO_EFFECT_IN_TEACHERS}}
         exclude = dict.fromkeys(_NO_EFFECT, True) | (of_teachers if self.on_policy is not None else {})
-        fields: JsonObject = self.trainer.model_dump(mode="json", exclude=exclude)
+        fields: JsonObject = self.trainer.identity(exclude)
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]

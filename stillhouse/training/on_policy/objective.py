@@ -54,7 +54,7 @@ class Objective:
         """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
-        self.wants: frozenset[ScoreName] = frozenset({"entropy", *(algorithm.scores if teachers else ())})
+        self.wants: frozenset[ScoreName] = frozenset({"entropy"})
         """Scores that the head computes."""
         is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
@@ -135,9 +135,6 @@ class Objective:
 
 def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> LossInputs:
     none_N = torch.zeros_like(values["sampling"])
-    exact_kl_N = scores.reverse_kl_N
-    if kl is not None and exact_kl_N is not None:
-        exact_kl_N = torch.where(kl.is_scored_N, exact_kl_N, 0.0)
     return LossInputs(
         student_logprobs_N=scores.logprobs_N,
         sampling_logprobs_N=values["sampling"],
@@ -145,7 +142,6 @@ def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | 
         advantages_N=values.get("advantage", none_N),
         kl_coef_N=values.get("kl_coef", none_N),
         sampled_kl_N=none_N if kl is None else kl.credited_N,
-        exact_kl_N=exact_kl_N,
         divergence_N=scores.divergence_N,
     )
 

@@ -20,8 +20,8 @@ class TeacherView:
 class ScoredSample(Sample):
     """A sampled trajectory, scored. Lists are aligned with `token_ids` and hold 0.0 where the mask is False.
 
-    `advantages` holds the part of the advantage that is fixed before training: the normalised reward, and KL of later
-    tokens. `sampling_logprobs` is always set.
+    `advantages` holds the part of the advantage that is fixed before training: the normalised reward.
+    `sampling_logprobs` is always set.
     """
 
     teacher: str | None = None

@@ -38,7 +38,7 @@ def test_a_balance_is_taken_where_what_it_reads_is_known_when_a_batch_is_sampled
         ({"balance": "teachers"}, "of which there are 0; expected two or more"),
         ({"balance": "teachers", "teachers": NEAR[:1]}, "of which there are 1; expected two or more"),
         ({"balance": "gaps", "teachers": NEAR, "divergence": [{}]}, "teacher 'maths' in this process"),
-        ({"balance": "spreads", "teachers": [FAR[0], NEAR[1]], "kl_baseline": True}, "teacher 'code' in this process"),
+        ({"balance": "spreads", "teachers": [FAR[0], NEAR[1]], "divergence": [{}]}, "teacher 'code' in this process"),
     ],
 )
 def test_a_balance_of_nothing_or_of_what_is_not_yet_known_is_refused(settings: dict[str, Any], message: str) -> None:

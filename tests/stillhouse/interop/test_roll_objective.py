@@ -25,7 +25,7 @@ def test_rewards_are_mixed_in_where_roll_does(of_rewards: Convert) -> None:
     group = {"adv_estimator": "reinforce", "norm_mean_type": "group", "norm_std_type": None}
     config, _ = of_rewards(**group, use_opd=True)
     assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.5)
-    assert (config.on_policy.adv_estimator, config.on_policy.kl_in_reward) == ("mean", False)
+    assert config.on_policy.adv_estimator == "mean"
 
 
 def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Convert) -> None:

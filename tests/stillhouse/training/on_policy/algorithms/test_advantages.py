@@ -1,4 +1,3 @@
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,8 +7,7 @@ import pytest
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms import choose_algorithm
-from stillhouse.training.on_policy.algorithms.grpo import group_baselines, reward_advantages
-from stillhouse.training.on_policy.algorithms.sampled_kl import later_kl
+from stillhouse.training.on_policy.algorithms.grpo import reward_advantages
 from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.scored import ScoredSample
 
@@ -86,48 +84,18 @@ def test_leave_one_out_is_the_mean_baseline_times_g_over_g_minus_1_and_grpo_has_
     assert scaled == pytest.approx(advantages(rewards, "grpo"), rel=1e-3)
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 1.0])
-def test_the_recursion_is_the_sum_over_all_pairs(discount: float):
-    values = kls(scored("p", [0] + [1] * 40, seed=1))
-    pairs = [
-        sum(discount ** (later - now) * values[later] for later in range(now + 1, len(values)))
-        for now in range(len(values))
-    ]
-    assert later_kl(values, discount) == pytest.approx(pairs, abs=1e-12)
-
-
-def test_tool_output_between_sampled_tokens_takes_no_step_of_the_discount():
-    plain, split = scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1, 0, 0, 1, 1], seed=2)
-    made = credited([plain, split], [None, None], config(kl_discount_factor=0.5, reward_coef=0.0))
-    first, second, third = kls(plain)
-    assert at_mask(made[0]) == pytest.approx([-(0.5 * second + 0.25 * third), -0.5 * third, 0.0])
-    assert at_mask(made[1]) == at_mask(made[0])
-    assert sampled_advantages(made[0], config(kl_discount_factor=0.5))[1] == pytest.approx(
-        -(first + 0.5 * second + 0.25 * third)
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, [0.3, 0.6]), ({"adv_clip": 0.4}, [0.3, 0.4]), ({"kl_in_reward": True}, [0.5, 0.5])],
-    ids=["apart", "clipped", "in reward"],
+    [({}, [0.3, 0.6]), ({"adv_clip": 0.4}, [0.3, 0.4])],
+    ids=["whole", "clipped"],
 )
-def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl_unless_that_is_within_it(
-    settings: dict[str, Any], expected: list[float]
-):
+def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl(settings: dict[str, Any], expected: list[float]):
     sample = ScoredSample(
         [7, 8, 9], [False, True, True], "p", sampling_logprobs=[0.0, -1.0, -2.0], kl_coef=0.1,
         teacher_logprobs=[0.0, -3.0, -1.0], advantages=[0.0, 0.5, 0.5],
     )  # fmt: skip
     assert sampled_advantages(sample, config(**settings)) == pytest.approx([0.0, *expected])
     assert sampled_advantages(replace(sample, teacher_logprobs=None), config()) == [0.0, 0.5, 0.5]
-
-
-def test_the_kl_of_one_trajectory_never_counts_for_another():
-    settings = config(kl_discount_factor=0.9)
-    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1], seed=3)]
-    together = credited(samples, [None] * 3, settings)
-    assert together == [credited([sample], [None], settings)[0] for sample in samples]
 
 
 def test_each_group_is_compared_with_itself_alone_and_unknown_rewards_with_nothing():
@@ -137,36 +105,6 @@ def test_each_group_is_compared_with_itself_alone_and_unknown_rewards_with_nothi
     assert [at_mask(sample)[0] for sample in made] == [1.0, 4.0, -1.0, -4.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("kl_in_reward", [False, True])
-def test_without_a_factor_rewards_change_nothing_at_all(kl_in_reward: bool):
-    settings = config(reward_coef=0.0, kl_discount_factor=0.5, kl_in_reward=kl_in_reward)
+def test_without_a_factor_rewards_change_nothing_at_all():
     samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1], seed=2)]
-    assert credited(samples, [1.0, 0.0], settings) == credited(samples, [None, 5.0], settings)
-    assert credited(samples, [1.0, 0.0], config(reward_coef=0.0)) == samples, "a plain mode fixes nothing beforehand"
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce"])
-def test_the_kl_within_the_reward_is_normalised_with_it(estimator: str):
-    settings = config(kl_in_reward=True, reward_coef=2.0, kl_discount_factor=1.0, adv_estimator=estimator)
-    samples = [scored("p", [0, 1, 1, 1], seed=seed, kl_coef=0.5) for seed in range(3)]
-    rewards = [1.0, 0.0, 3.0]
-    returns = [
-        [2.0 * reward - 0.5 * sum(kls(sample)[token:]) for token in range(3)]
-        for sample, reward in zip(samples, rewards, strict=True)
-    ]
-    comparisons = group_baselines([sum(values) / 3 for values in returns], settings)
-    for sample, values, group in zip(credited(samples, rewards, settings), returns, comparisons, strict=True):
-        assert at_mask(sample) == pytest.approx([(value - group.baseline) / group.scale for value in values])
-
-
-def test_the_kl_within_the_reward_with_no_kl_is_plain_grpo_bit_for_bit():
-    samples = [scored("p", [0] + [1] * size, seed=size, kl_coef=0.0) for size in (1, 3, 7)]
-    rewards = [0.1, 0.7, None]
-    assert credited(samples, rewards, config(kl_in_reward=True)) == credited(samples, rewards, config())
-
-
-def test_the_kl_within_the_reward_is_compared_where_nobody_has_a_reward():
-    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1], seed=2)]
-    made = credited(samples, [None, None], config(kl_in_reward=True))
-    assert made == credited(samples, [0.0, 0.0], config(kl_in_reward=True))
-    assert all(math.isfinite(value) and value for sample in made for value in at_mask(sample))
+    assert credited(samples, [1.0, 0.0], config(reward_coef=0.0)) == samples

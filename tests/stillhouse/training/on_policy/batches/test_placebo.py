@@ -7,7 +7,6 @@ import pytest
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms import choose_algorithm
-from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.batches.placebo import with_placebo
 from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -69,24 +68,6 @@ def test_another_batch_and_another_seed_shuffle_otherwise() -> None:
     made = [kls(with_placebo(BATCH, "shuffled", seed, index)) for seed, index in ((3, 2), (3, 3), (4, 2))]
     assert not np.allclose(made[0], made[1])
     assert not np.allclose(made[0], made[2])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"kl_discount_factor": 0.9},
-        {"kl_in_reward": True, "adv_estimator": "mean", "group_size": 2},
-        {"reward_coef": 1.0, "kl_discount_factor": 1.0, "adv_estimator": "mean", "group_size": 2},
-    ],
-)
-def test_advantages_that_are_computed_of_the_kl_follow_the_placebo(settings) -> None:
-    algorithm = choose_algorithm(OnPolicyConfig(**settings), has_teacher=True)
-    rewards = [1.0, 0.0, 1.0, 0.0, 0.0]
-    real, arm = (with_advantages(batch, rewards, algorithm) for batch in (BATCH, with_placebo(BATCH, "shuffled", 0, 0)))
-    assert not np.allclose(real[0].advantages, arm[0].advantages)
-    # A sample without a teacher has its reward alone, in either.
-    if not settings.get("kl_in_reward"):
-        assert real[2].advantages == arm[2].advantages
 
 
 def test_a_batch_that_no_teacher_scored_has_no_placebo() -> None:
