@@ -139,10 +139,10 @@ class OnPolicyConfig(TrainerConfig):
     """How losses of tokens become that of a batch: their mean; the mean of each trajectory's mean or sum; the sum over
     trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of Dr.
     GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
-    balance: Literal["none", "teachers", "gaps", "spreads"] = later_field("none")
-    """How several teachers share the loss: by the tokens of their prompts; in equal parts; by how far the student is
-    from each; or so that the sampled KLs of all scatter alike. `teachers` where answers of some teachers are much
-    shorter or rarer than those of others; a teacher's kl_coef then says how much it counts."""
+    balance: Literal["none", "teachers"] = later_field("none")
+    """How several teachers share the loss: by the tokens of their prompts, or in equal parts. `teachers` where answers
+    of some teachers are much shorter or rarer than those of others; a teacher's kl_coef then says how much it
+    counts."""
     generate_every_steps: int | None = later_field(None, ge=1)
     """Optimiser steps between measurements of accuracy on held-out prompts, which the student answers with its most
     likely tokens; None measures none. A tenth of all steps shows the curve."""
@@ -239,21 +239,11 @@ class OnPolicyConfig(TrainerConfig):
         return self
 
     @model_validator(mode="after")
-    def _balance_has_teachers_with_scores(self) -> Self:
-        if self.balance == "none":
-            return self
-        if len(self.teachers) < 2:
+    def _balance_has_several_teachers(self) -> Self:
+        if self.balance != "none" and len(self.teachers) < 2:
             raise ValueError(
                 f"balance {self.balance!r} shares the loss among the teachers of on_policy.teachers, of which there "
                 f"are {len(self.teachers)}; expected two or more, or leave it out"
-            )
-        if self.balance == "teachers" or self.source == "rollouts" or not self.divergence:
-            return self
-        if unscored := [teacher.name for teacher in self.teachers if teacher.is_local]:
-            raise ValueError(
-                f"balance {self.balance!r} needs the teachers' log-probabilities when a batch is sampled, and under "
-                f"`divergence` teacher {unscored[0]!r} in this process gives them as it is trained on; "
-                "use balance `teachers`, or the sampled KL"
             )
         return self
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 REMOVED: Final[dict[str, str]] = {
     "on_policy.asymmetric": _OWN_LOSS,
+    "on_policy.balance=gaps": "use `teachers`, or a teacher's kl_coef",
+    "on_policy.balance=spreads": "use `teachers`, or a teacher's kl_coef",
     "on_policy.kl_baseline": "use a `divergence` of kind reverse_kl, whose variance is lower still",
     "on_policy.kl_discount_factor": "leave it out: each token answers for its own KL",
     "on_policy.kl_in_reward": "leave it out: the KL is taken off the advantage",

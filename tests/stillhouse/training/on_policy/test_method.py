@@ -176,7 +176,7 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
             "teachers": [{"name": "self", "kind": "snapshot", "refresh_every_steps": 3, "hint": "Count."}],
         },
         {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
-        {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "gaps"},
+        {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "teachers"},
     ],
     ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "balance"],
 )
