@@ -26,7 +26,10 @@ class OnPolicyConfig(TrainerConfig):
         "max_turns",
     )
 
-    removed = {"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False}
+    removed = {
+        **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
+        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0},
+    }
 
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
@@ -60,11 +63,11 @@ class OnPolicyConfig(TrainerConfig):
     """Trajectories per prompt. 1 is enough for the KL, which judges each token; rewards are compared within a group and
     need 4 to 16."""
     num_substeps: int = Field(default=1, ge=1)
-    """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with the loss `ppo`
-    or `cispo`, make more of slow sampling."""
+    """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with loss `ppo`,
+    make more of slow sampling."""
     num_passes: int = Field(default=1, ge=1)
-    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo` or `cispo`, where sampling is what
-    takes the time."""
+    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling is what takes the
+    time."""
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
     vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
@@ -98,10 +101,10 @@ class OnPolicyConfig(TrainerConfig):
     reward_coef: float = Field(default=0.0, ge=0.0)
     """Factor of the normalised reward in the advantage; at 0 rewards are reported and change nothing. Try 1: rewards
     are what lets a student pass its teacher."""
-    adv_estimator: Literal["grpo", "mean", "rloo", "reinforce"] = "grpo"
-    """How rewards become advantages: less the group's mean over its standard deviation, less the mean alone, less the
-    mean of the others of the group, or as they are. `grpo` first; `mean` (Dr. GRPO's) where groups that nearly agree
-    weigh too much; `reinforce` for groups of one."""
+    adv_estimator: Literal["grpo", "rloo", "reinforce"] = "grpo"
+    """How rewards become advantages: less the group's mean over its standard deviation, less the mean of the others of
+    the group, or as they are. `grpo` first; `rloo` where groups that nearly agree weigh too much; `reinforce` for
+    groups of one."""
     divergence: tuple[Divergence, ...] = ()
     """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
     `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
@@ -111,20 +114,14 @@ class OnPolicyConfig(TrainerConfig):
     advantage_against: Literal["current", "sampler"] = "current"
     """Whose log-probability the KL of a sampled token is taken from: the student's being trained, or the sampler's.
     `current` is exact however often a batch is used; `sampler` reproduces ROLL and tinker-cookbook."""
-    loss_fn: Literal["importance_sampling", "ppo", "cispo", "reinforce"] = "importance_sampling"
-    """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo` or `cispo`, which bound the
-    ratios, where num_substeps, num_passes or max_staleness use samples of older weights."""
+    loss_fn: Literal["importance_sampling", "ppo", "reinforce"] = "importance_sampling"
+    """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo`, which bounds the ratios,
+    where num_substeps, num_passes or max_staleness use samples of older weights."""
     ppo_clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
     """Ratios below 1 minus this are clipped by `ppo`; 0.2 is usual."""
     ppo_clip_high: float = Field(default=0.2, gt=0.0)
     """Ratios above 1 plus this are clipped by `ppo`. 0.2 is usual; 0.28 (DAPO's) keeps the entropy of rewarded students
     up."""
-    ppo_dual_clip: float | None = Field(default=None, gt=1.0)
-    """`ppo` bounds the loss of a negative advantage by this factor; None does not. 3 is usual."""
-    cispo_min: float = Field(default=0.0, ge=0.0)
-    """Least weight that `cispo` gives a ratio; above 0, tokens that have become improbable keep some."""
-    cispo_max: float = Field(default=4.0, gt=0.0)
-    """Largest weight that `cispo` gives a ratio; 4, with a `cispo_min` of 0, is tinker-cookbook's."""
     correction: Literal["none", "truncate", "mask"] = "none"
     """What becomes of a token that the trainer gives another probability than the sampler did: its weight is the ratio
     of both up to correction_max, or it is left out where the ratio is not between correction_min and correction_max.

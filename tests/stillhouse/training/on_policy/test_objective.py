@@ -150,8 +150,7 @@ ON_POLICY_GRADIENT = kl_gradient(STUDENT, TEACHER, visits(STUDENT))
     [
         {},
         {"loss_fn": "reinforce"},
-        {"loss_fn": "ppo", "ppo_dual_clip": 3.0},
-        {"loss_fn": "cispo"},
+        {"loss_fn": "ppo"},
         {"advantage_against": "sampler"},
         {"correction": "truncate"},
         {"divergence": [{"kind": "reverse_kl"}]},
@@ -331,8 +330,9 @@ def test_old_logprobs_are_needed_only_where_updates_share_a_batch_that_another_p
 def test_forms_that_bound_the_ratio_report_how_often():
     batch = samples(SAMPLER)
     ratios = (token_logprobs(STUDENT) - token_logprobs(SAMPLER)).flatten()
-    losses = losses_of(config(loss_fn="cispo", cispo_min=0.5, cispo_max=2.0), batch)
-    is_clipped = (ratios.exp() < 0.5) | (ratios.exp() > 2.0)
+    losses = losses_of(config(loss_fn="ppo", ppo_clip_low=0.5, ppo_clip_high=1.0), batch)
+    is_good = losses.means["advantage"] > 0.0
+    is_clipped = torch.where(is_good, ratios.exp() > 2.0, ratios.exp() < 0.5)
     assert torch.equal(losses.means["ratio_clipped_share"], is_clipped.double())
     assert_same(losses.means["log_ratio_mean"], ratios)
     assert_same(losses.maxima["log_ratio_abs_max"], ratios.abs())
