@@ -15,7 +15,6 @@ from stillhouse.config.divergence import Divergence
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.placebo import Placebo, PlaceboConfig
 from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
@@ -54,8 +53,6 @@ __all__ = [
     "NamedSource",
     "OnPolicyConfig",
     "OnPolicyTeacher",
-    "Placebo",
-    "PlaceboConfig",
     "PromotionConfig",
     "PromptSource",
     "PromptsConfig",

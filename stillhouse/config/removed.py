@@ -19,6 +19,7 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
     "on_policy.prune": _OWN_LOSS,
     "on_policy.token_weights": _OWN_LOSS,
+    "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 

@@ -10,7 +10,6 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.config import (
     BudgetConfig,
     OnPolicyConfig,
-    Placebo,
     RuntimeConfig,
     SftConfig,
     SftSource,
@@ -71,8 +70,6 @@ class TrainJob(BaseModel):
     """SFT: a dataset artifact's folder; None where its weight is zero."""
     scores_folder: Path | None = None
     """SFT: the teacher's scores of the rows, where the loss is `kl`."""
-    placebo: Placebo | None = None
-    """On-policy: what stands in for the scores of the teachers; None for the scores themselves."""
     rollouts_folder: Path | None = None
     """On-policy: recorded rollouts to train on."""
     prompts_file: Path | None = None
@@ -152,8 +149,6 @@ class TrainJob(BaseModel):
                 facts["rewards_file"] = file_sha256(Path(self.tools.rewards_file))
             facts["system_prompt"] = self.system_prompt
             facts["rules"] = self.rules.model_dump(mode="json")
-        if self.placebo is not None:
-            facts["placebo"] = self.placebo
         return facts
 
     def _effective(self) -> JsonObject:

@@ -144,7 +144,6 @@ def load_maker(
         config,
         pages.show,
         groups=None if _is_repeatable(config, student) else batches,
-        placebo=job.placebo,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}

@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stillhouse.config import OnPolicyConfig, Placebo
+from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights, without_first_tokens
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
-from stillhouse.training.on_policy.batches.placebo import with_placebo
 from stillhouse.training.on_policy.batches.scoring import Scoring
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.monitoring.metrics import (
@@ -49,7 +48,6 @@ class BatchMaker:
         config: sizes, coefficients, seed.
         show: called with each batch.
         groups: folder for the finished groups of an unfinished batch; None stores none.
-        placebo: stands in for the teachers' scores; None for the scores themselves.
     """
 
     prompts: Sequence[Prompt]
@@ -62,7 +60,6 @@ class BatchMaker:
     config: OnPolicyConfig
     show: OnBatch
     groups: Path | None = None
-    placebo: Placebo | None = None
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
         """Hands the current weights to an engine and returns the call that makes the batch.
@@ -91,8 +88,6 @@ class BatchMaker:
             trajectories = work.sample(engine, index, policy_version)
         with split.of("score"):
             samples = work.scoring.finish()
-        if self.placebo is not None:
-            samples = with_placebo(samples, self.placebo, self.config.seed, index)
         with split.of("reward"):
             rewards = work.collect_rewards(trajectories)
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
