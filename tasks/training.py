@@ -13,7 +13,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.job import teacher_identities
+from stillhouse.training.job import loss_sha256, teacher_identities
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
@@ -74,6 +74,8 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
     further = measured if settings.generate_every_steps else {}
+    if settings.loss is not None:
+        further["loss"] = loss_sha256(settings.loss)
     if settings.source == "rollouts":
         sampled = {**inputs, "on_policy": settings.without_optimiser, "trains": False}
         further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, **sampled)
@@ -138,6 +140,7 @@ def on_policy_task(
     held_out_metadata: Artifact | None = None,
     rollouts: Artifact | None = None,
     trains: bool = True,
+    loss: str | None = None,
 ) -> Artifact:
     """Trains on the student's own samples, or only has them made and scored; resumes like SFT."""
     stage = ON_POLICY if trains else STUDENT_ROLLOUTS

@@ -114,6 +114,8 @@ class OnPolicyConfig(TrainerConfig):
     advantage_against: Literal["current", "sampler"] = "current"
     """Whose log-probability the KL of a sampled token is taken from: the student's being trained, or the sampler's.
     `current` is exact however often a batch is used; `sampler` reproduces ROLL and tinker-cookbook."""
+    loss: str | None = later_field(None, pattern=r"\.py:\w+$")
+    """Loss of your own in place of `loss_fn`, as FILE.py:function: the docs' page `A method from a paper` has one."""
     loss_fn: Literal["importance_sampling", "ppo", "reinforce"] = "importance_sampling"
     """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo`, which bounds the ratios,
     where num_substeps, num_passes or max_staleness use samples of older weights."""
@@ -169,9 +171,10 @@ class OnPolicyConfig(TrainerConfig):
 
     @property
     def without_optimiser(self) -> Self:
-        """The settings with the trainer's own at their defaults, but the seed: what rollouts and scores depend on."""
+        """The settings with `loss` and the trainer's own, but the seed, at their defaults: what rollouts depend on."""
         fields = TrainerConfig.model_fields
-        return self.model_copy(update={name: fields[name].default for name in fields.keys() - {"seed", "enabled"}})
+        defaults = {name: fields[name].default for name in fields.keys() - {"seed", "enabled"}}
+        return self.model_copy(update={**defaults, "loss": None})
 
     @property
     def num_batches(self) -> int:
@@ -192,6 +195,22 @@ class OnPolicyConfig(TrainerConfig):
                 f"adv_estimator {self.adv_estimator!r} compares the rewards of one prompt's trajectories, of which "
                 "there is one; set group_size to 2 or more, or adv_estimator to `reinforce`"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_loss_of_its_own_is_the_only_one(self) -> Self:
+        names = (
+            "loss_fn",
+            "adv_clip",
+            "ppo_clip_low",
+            "ppo_clip_high",
+            "correction",
+            "correction_min",
+            "correction_max",
+        )
+        set_too = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+        if self.loss is not None and set_too:
+            raise ValueError(f"loss = {self.loss} takes the place of {', '.join(set_too)}; leave out either")
         return self
 
     @model_validator(mode="after")

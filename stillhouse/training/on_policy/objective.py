@@ -14,6 +14,7 @@ from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
 from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.user_loss import UserLoss
 from stillhouse.types import Sample
 
 NO_INDEX = -1
@@ -59,6 +60,7 @@ class Objective:
         is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
         """Whether samples need `old_logprobs`."""
+        self._losses = algorithm.losses if config.loss is None else UserLoss(config.loss)
 
     def partition(self, sample: Sample) -> str:
         """Exact divergences compare with one teacher at a time; scores of sampled tokens need no partition."""
@@ -89,7 +91,7 @@ class Objective:
         assert scores.entropy_N is not None
         log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
         kl = self._sampled_kl(scores, values) if self._teachers else None
-        losses = self.algorithm.losses(_inputs(scores, values, kl))
+        losses = self._losses(_inputs(scores, values, kl))
         losses_N = losses.losses_N * values["weight"] if "weight" in values else losses.losses_N
         return TokenLosses(
             losses_N,

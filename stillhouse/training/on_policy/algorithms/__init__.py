@@ -5,6 +5,7 @@
 | sampled reverse KL (Thinking Machines 2025) | `sampled_kl.py` | the defaults |
 | exact divergence (GKD, arXiv 2306.13649) | `exact_divergence.py` | `divergence` |
 | GRPO, RLOO, REINFORCE | `grpo.py` | `kl_coef: 0` |
+| one of your own | a function of a file, `user_loss.py` | `loss` |
 | reward and teacher | either of the first two | `reward_coef` above 0 |
 
 Who the teacher is and what it reads is no matter of the algorithm. Self-distillation is any of these with the student's
