@@ -34,7 +34,7 @@ class UserLoss:
         if not self._is_checked and (problem := _problem(losses, inputs)) is not None:
             raise TrainingError(f"{self._place}, the loss of on_policy.loss, returned {problem}")
         self._is_checked = True
-        return losses  # type: ignore[no-any-return]
+        return losses
 
 
 def _problem(losses: object, inputs: LossInputs) -> str | None:
