@@ -28,7 +28,7 @@ class Completion(NamedTuple):
 
 
 def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
-    """The response around the choices; `kind` is `chat.completion`, `chat.completion.chunk` or `text_completion`."""
+    """The response around the choices; `kind` is `chat.completion` or `text_completion`."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
