@@ -57,7 +57,7 @@ def chat_choice(
     choice: JsonObject = {
         "index": index,
         "message": message,
-        "logprobs": {"content": chat_logprobs(body, generation, ranked, tokenizer)} if body.logprobs else None,
+        "logprobs": {"content": _chat_logprobs(body, generation, ranked, tokenizer)} if body.logprobs else None,
         "finish_reason": "tool_calls" if is_call else generation.finish_reason,
     }
     if body.return_token_ids:
@@ -111,7 +111,7 @@ def first_call_index(body: ChatRequest) -> int:
     return max([len(names), *(number + 1 for number in numbers)])
 
 
-def chat_logprobs(
+def _chat_logprobs(
     body: ChatRequest,
     generation: Generation,
     ranked: Sequence[RankedToken] | None,
