@@ -87,7 +87,7 @@ class LivePage:
         recent = self._recent()
         if len(recent) == len(self._written) and all(map(operator.is_, recent, self._written)):
             # Its time says that the run still goes on.
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.utime(self._folder / RECENT_FILE)
             return
         self._written = recent
