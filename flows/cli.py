@@ -22,7 +22,6 @@ from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
 from flows.verbs.students import publish
 from flows.verbs.trial import show_preview, try_config
-from flows.verbs.watch import watch
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
@@ -107,7 +106,7 @@ def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def score(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .parquet, a dataset's folder.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .json, .parquet, a dataset's folder.")
     ],
     model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher: a model, or its name there.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Its vLLM or SGLang server, up to and with /v1.")] = None,
@@ -139,7 +138,7 @@ def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command()
 def generate(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
+        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .json, .csv, .tsv, .parquet.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Kept rows go here: .jsonl, .parquet.")] = None,
     form: Annotated[
@@ -210,7 +209,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
 
 app.command("test")(try_config)
 # The others, in the order in which --help shows them.
-for _verb in (init, watch, view, convert, export, publish, serve, doctor, send_tracking):
+for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking):
     app.command()(_verb)
 
 

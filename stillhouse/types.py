@@ -18,7 +18,7 @@ JsonObject = dict[str, Any]
 class FunctionCall(TypedDict):
     name: str
     arguments: str
-    """A JSON object as the model wrote it, not normalised: it may be malformed."""
+    """A JSON object as the model wrote it, which may be malformed."""
 
 
 class ToolCall(TypedDict):
@@ -30,18 +30,17 @@ class ToolCall(TypedDict):
 class Message(TypedDict, total=False):
     """One message of a conversation in the OpenAI chat form; absent keys are absent, not None.
 
-    An assistant's message keeps every key its endpoint wrote and is sent back unmodified within the rollout, those not
-    named here as well (Gemini signs its thoughts in `extra_content` of a tool call).
+    An assistant's message is in the form of `stillhouse.chat.assistant_message` and keeps every other key that its
+    endpoint wrote (Gemini signs its thoughts in `extra_content` of a tool call). Read it by `stillhouse.chat.content`:
+    those of users and of older versions have other forms.
     """
 
     role: Required[Literal["system", "user", "assistant", "tool"]]
     content: str | None
-    reasoning: str
-    """The model's reasoning, apart from its answer, as OpenRouter, Groq and vLLM since 0.12 call it."""
     reasoning_content: str
-    """The same as DeepSeek, Qwen, Kimi, GLM, SGLang, older vLLM and this project's own server call it."""
-    reasoning_details: list[JsonObject]
-    """Opaque reasoning blocks of OpenRouter: signed, encrypted or summarised."""
+    """The model's reasoning, apart from its answer."""
+    sent_back: JsonObject
+    """What the endpoint gets back in place of keys of the message, as it wrote them; null takes a key away."""
     refusal: str
     """Why OpenAI's models decline, in place of `content`."""
     tool_calls: list[ToolCall]

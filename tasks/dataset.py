@@ -39,7 +39,7 @@ from tasks.run.progress import progress
 from tasks.surprise import measure_surprise
 
 DUPLICATES = Stage("duplicates", version=1)
-DATASET = Stage("dataset", version=2)
+DATASET = Stage("dataset", version=3)
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

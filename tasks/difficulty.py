@@ -28,7 +28,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.progress import PartProgress
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-DIFFICULTY = Stage("difficulty", version=2)
+DIFFICULTY = Stage("difficulty", version=3)
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:

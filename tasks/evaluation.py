@@ -26,7 +26,7 @@ from tasks.run.progress import progress
 from tasks.run.stages import EVALUATION_OF
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, evaluation_rollouts, sample
 
-EVALUATION = Stage("evaluation", version=3)
+EVALUATION = Stage("evaluation", version=4)
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

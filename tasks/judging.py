@@ -23,7 +23,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.progress import PartProgress
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 
-JUDGE = Stage("judge", version=1)
+JUDGE = Stage("judge", version=2)
 
 
 def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:

@@ -23,7 +23,7 @@ from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
 from tasks.sampling import TRAJECTORIES_FILE
 
-LABELS = Stage("labels", version=4)
+LABELS = Stage("labels", version=5)
 
 _WORTH_PROCESSES: Final = 4000
 """Rows from which worker processes are worth the seconds of their imports, unless the config asks for them."""

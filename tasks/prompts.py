@@ -20,7 +20,7 @@ from tasks.run.progress import progress
 
 _logger = logging.getLogger("stillhouse.prompts")
 
-PROMPTS = Stage("prompts", version=2)
+PROMPTS = Stage("prompts", version=3)
 
 
 class PromptSets(BaseModel):
@@ -50,6 +50,8 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
     left_out = [*parsed.report.malformed, *(parsed.report.conflicts if prompts.same_prompt == "first" else ())]
     for problem in left_out:
         _logger.warning("row left out: %s", problem)
+    for note, number in parsed.report.notes.items():
+        _logger.warning("%d rows %s", number, note)
     train, held_out = split_prompts(parsed.prompts, prompts.held_out_fraction, prompts.split_seed)
     facts: JsonObject = {
         "rows_read": parsed.report.rows_read,

@@ -34,7 +34,7 @@ from tasks.run.progress import PartProgress, progress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-ROLLOUTS = Stage("rollouts", version=1)
+ROLLOUTS = Stage("rollouts", version=3)
 
 
 class Rollouts(BaseModel):

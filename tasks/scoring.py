@@ -14,7 +14,7 @@ from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.training_job import run_training_job
 
-SCORES = Stage("scores", version=1)
+SCORES = Stage("scores", version=2)
 
 _ROWS = ("dataset_weight", "sources", "too_long", "train_on_text", "train_on_reasoning", "train_on_tool_calls")
 _TEACHER = ("loss", "teacher", "teachers", "top_k", "soft_temperature")

@@ -3,6 +3,7 @@
 Where `runtime.training_deployment` names a deployment, that process belongs to a flow run of it.
 """
 
+import logging
 from pathlib import Path
 
 from prefect import get_run_logger, task
@@ -25,9 +26,11 @@ from tasks.run.context import Run, RunContext
 from tasks.scoring import score_rows
 from tasks.training_job import run_training_job
 
-SFT = Stage("sft", version=2)
-STUDENT_ROLLOUTS = Stage("student_rollouts", version=1)
-ON_POLICY = Stage("on_policy", version=5)
+_logger = logging.getLogger("stillhouse.training")
+
+SFT = Stage("sft", version=3)
+STUDENT_ROLLOUTS = Stage("student_rollouts", version=2)
+ON_POLICY = Stage("on_policy", version=6)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -46,6 +49,12 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         tools=config.tools if config.sft.generate_every_steps else None,
         **scored,
     )
+    if rejected := artifact.facts.get("first_rejected"):
+        _logger.warning(
+            "%d rows of sft.sources are not learnt; mend them, or give the message `weight` 0:\n  %s",
+            artifact.facts["rejected_rows"],
+            rejected,
+        )
     return trained_student("sft", artifact)
 
 

@@ -19,7 +19,7 @@ from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 
-IMPORTS = Stage("rollouts", version=2)
+IMPORTS = Stage("rollouts", version=4)
 
 _logger = logging.getLogger("stillhouse.imports")
 

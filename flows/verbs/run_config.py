@@ -34,7 +34,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         return config_in(source, [*settings, *overrides])
     is_path = not str(source).startswith(("embedded:", "hf:"))
     if is_path and not source.is_file():
-        problem = "it is a folder" if source.is_dir() else "there is no such file"
+        problem = f"it is a folder: name a file, or hf:{source}" if source.is_dir() else "there is no such file"
         raise ConfigError(
             f"INPUT {source}: {problem}; expected a config (.yaml), or prompts ({', '.join(PROMPT_SUFFIXES)})"
         )

@@ -10,6 +10,7 @@ from flows.verbs import Overrides
 from flows.verbs.run_config import config_from, row_numbers, shown_progress
 from stillhouse.config import DistillConfig
 from stillhouse.errors import StillhouseError
+from stillhouse.store import exact_json
 
 if TYPE_CHECKING:
     from stillhouse.trial.rollout import ScoredRollout
@@ -61,7 +62,7 @@ def try_config(
         nonlocal num_shown
         num_shown += 1
         file = output / f"{rollout.trajectory.rollout_key[:16]}.json"
-        write_atomic(file, orjson.dumps(rollout.as_json(), option=orjson.OPT_INDENT_2))
+        write_atomic(file, exact_json.dumps(rollout.as_json(), option=orjson.OPT_INDENT_2))
         results.print(conversation(rollout, f"rollout {num_shown}", file), highlight=False)
 
     with shown_progress(console, config):

@@ -15,12 +15,13 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from stillhouse.agent.json_values import value_alone, values_in
-from stillhouse.chat.content import text_of
+from stillhouse.chat.content import REASONING_KEYS, reasoning_of, text_of
 from stillhouse.errors import ConfigError
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
-_REASONING_KEYS: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
 _MAX_PROBLEMS: Final = 5
+_REASONING: Final = frozenset({*REASONING_KEYS, "sent_back"})
 _MAX_SHOWN: Final = 200
 
 
@@ -75,11 +76,11 @@ class AnswerSchema:
         would still miss the schema, or calls tools, comes back as it is.
         """
         text = text_of(answer)
-        source = text if text.strip() else answer.get("reasoning_content") or answer.get("reasoning")
-        written = value_alone(source) if isinstance(source, str) and not answer.get("tool_calls") else None
+        source = text if text.strip() else reasoning_of(answer)
+        written = None if answer.get("tool_calls") else value_alone(source)
         if written is None or written.text == text.strip():
             return answer
-        bare: Any = {key: value for key, value in answer.items() if source is text or key not in _REASONING_KEYS}
+        bare: Any = {key: value for key, value in answer.items() if source is text or key not in _REASONING}
         bare["content"] = written.text
         return answer if self.problem(bare) else bare
 
@@ -104,7 +105,7 @@ def _described(error: ValidationError) -> str:
 
 
 def _shown(value: Any) -> str:
-    return _cut(orjson.dumps(value).decode())
+    return _cut(exact_json.dumps(value).decode())
 
 
 def _cut(text: str) -> str:

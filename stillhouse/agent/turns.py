@@ -7,11 +7,12 @@ evaluation (`stillhouse.agent.loop`), and the student's sampling on-policy
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from stillhouse.agent.answer_schema import AnswerSchema
+from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import RolloutsConfig
 from stillhouse.config.section import later_field
 from stillhouse.inference.finish_reasons import stop_of
@@ -95,18 +96,6 @@ class TurnState:
         return "none" if self.is_closing else "auto"
 
 
-class RequestedCall(NamedTuple):
-    """A tool call as the model wrote it; a missing part is empty text, which no tool and no JSON object is."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def result(self, content: str) -> Message:
-        """The message that answers the call."""
-        return {"role": "tool", "tool_call_id": self.id, "content": content}
-
-
 class Ask(NamedTuple):
     """Add the messages, then ask for the next completion."""
 
@@ -117,7 +106,7 @@ class Ask(NamedTuple):
 class CallTools(NamedTuple):
     """Run the calls, add their results in the same order, then ask for the next completion."""
 
-    calls: list[RequestedCall]
+    calls: list[Call]
 
 
 class End(NamedTuple):
@@ -144,7 +133,7 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
         return taken, End(StopReason.UNFINISHED, {"kind": "unfinished", "message": _DOUBT.format(finish_reason)})
     if stop is not StopReason.ANSWERED:
         return taken, End(stop)
-    calls = [_requested(call) for call in message.get("tool_calls") or ()]
+    calls = calls_of(message)
     if calls and not is_last:
         return taken, CallTools(calls)
     if calls and rules.closing_answer and state.offers_tools and not state.is_closing:
@@ -160,14 +149,3 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     if problem is not None:
         return taken, End(StopReason.INVALID, {"kind": StopReason.INVALID.value, "message": problem})
     return taken, End(StopReason.ANSWERED)
-
-
-def _requested(call: Any) -> RequestedCall:
-    written = call if isinstance(call, dict) else {}
-    function = written.get("function")
-    parts = function if isinstance(function, dict) else {}
-    return RequestedCall(_text(written.get("id")), _text(parts.get("name")), _text(parts.get("arguments")))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

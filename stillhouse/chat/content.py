@@ -1,19 +1,61 @@
-"""Text and tool calls of a message, whichever form an endpoint wrote them in."""
+"""What a message says: its text, reasoning and tool calls, whichever form an endpoint wrote them in.
 
-from typing import Any, NamedTuple
+Everything that reads a message does so through these functions. Answers are normalised as they are read from the
+network (`stillhouse.chat.assistant_message`); older trajectories and messages of the user are as they were written.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from stillhouse.store import exact_json
 from stillhouse.types import Message
+
+REASONING_KEYS: Final = (
+    *("reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_blocks", "reasoning_details"),
+)
+"""Where endpoints write reasoning apart from the text; the first that says something counts, since several may repeat
+it: `reasoning_text` is GitHub Copilot's, `thinking` Ollama's, `thinking_blocks` LiteLLM's of Anthropic's blocks."""
+_REASONING_PARTS: Final = frozenset({"thinking", "reasoning", "redacted_thinking"})
+_KINDS: Final = _REASONING_PARTS | {"text", "output_text"}
+_SAYING: Final = ("text", "thinking", "reasoning", "summary", "content")
+"""Keys of a part or block that hold what it says."""
 
 
 def text_of(message: Message) -> str:
-    """The text of a message's content, which endpoints also write as a list of parts; what is no text is left out."""
+    """The text of a message's content, which endpoints also write as parts; what is no text is left out."""
     content: Any = message.get("content")
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
+    return content if isinstance(content, str) else _said(list(parts_of(content, reasoning=False)))
+
+
+def reasoning_of(message: Message) -> str:
+    """The reasoning that a message shows apart from its text; empty where it shows none.
+
+    Encrypted reasoning is none, and neither is thinking in the text: see `stillhouse.chat.thoughts`.
+    """
+    for key in REASONING_KEYS:
+        if (said := _said(message.get(key))).strip():
+            return said
+    content: Any = message.get("content")
+    return _said(list(parts_of(content, reasoning=True)))
+
+
+def parts_of(content: Any, *, reasoning: bool | None = None) -> Iterator[Any]:
+    """The parts of text, of reasoning, or of both (None), in a content that is a list of parts or a single one."""
+    kinds = _KINDS if reasoning is None else _REASONING_PARTS if reasoning else _KINDS - _REASONING_PARTS
+    for part in [content] if isinstance(content, dict) else content if isinstance(content, list) else ():
+        if (part.get("type") if isinstance(part, dict) else "text" if isinstance(part, str) else None) in kinds:
+            yield part
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(map(_said, value))
+    if isinstance(value, dict):
+        return next((said for key in _SAYING if (said := _said(value.get(key)))), "")
+    return value if isinstance(value, str) else ""
 
 
 class Call(NamedTuple):
@@ -22,7 +64,11 @@ class Call(NamedTuple):
     id: str
     name: str
     arguments: str
-    """As the model wrote them; as compact JSON where the endpoint did not write them as text."""
+    """JSON text; see `arguments_text`."""
+
+    def result(self, content: str) -> Message:
+        """The message that answers the call."""
+        return {"role": "tool", "tool_call_id": self.id, "content": content}
 
 
 def calls_of(message: Message) -> list[Call]:
@@ -33,11 +79,28 @@ def calls_of(message: Message) -> list[Call]:
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         call_id, name = (value if isinstance(value, str) else "" for value in (call.get("id"), function.get("name")))
-        arguments = function.get("arguments")
-        if not isinstance(arguments, str):
-            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
-        calls.append(Call(call_id, name, arguments))
+        calls.append(Call(call_id, name, arguments_text(function.get("arguments")) if function else ""))
     return calls
+
+
+def arguments_text(written: Any) -> str:
+    """The arguments of a call as JSON text: those that run the tool, are sent back, and are trained on.
+
+    An object becomes compact JSON, nothing (null, blank, absent) becomes `{}`, and JSON text that holds the JSON text
+    of an object becomes the latter. Everything else stays as the model wrote it, malformed or not.
+    """
+    if not isinstance(written, str):
+        return "{}" if written is None else exact_json.dumps(written).decode()
+    stripped = written.strip()
+    if stripped in ("", "null"):
+        return "{}"
+    if stripped.startswith('"'):
+        try:
+            inner = json.loads(stripped)
+            return inner if isinstance(json.loads(inner), dict) else written
+        except (ValueError, RecursionError):
+            return written
+    return written
 
 
 def tool_error_of(message: Message) -> str | None:
@@ -49,7 +112,7 @@ def tool_error_of(message: Message) -> str | None:
     if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
         return None
     try:
-        value = orjson.loads(content)
+        value = exact_json.loads(content)
     except orjson.JSONDecodeError:
         return None
     return str(value["error"]) if isinstance(value, dict) and list(value) == ["error"] else None

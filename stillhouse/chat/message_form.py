@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from stillhouse.chat.content import arguments_text, reasoning_of
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.rendering import Prefixes, render_prefixes
 from stillhouse.types import JsonObject, Message, ToolCall, ToolSchema
@@ -36,7 +37,7 @@ def template_message(message: Mapping[str, Any], *, is_literal: bool) -> JsonObj
     the OpenAI API has them: arguments are JSON text, and the content is null where there is no text.
     """
     shown = dict(message)
-    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+    if reasoning := reasoning_of(cast(Message, message)):
         shown |= {"reasoning_content": reasoning, "reasoning": reasoning, "thinking": reasoning}
     if calls := message.get("tool_calls"):
         kept: list[JsonObject] = []
@@ -46,8 +47,8 @@ def template_message(message: Mapping[str, Any], *, is_literal: bool) -> JsonObj
             if function["name"] == MALFORMED_CALL:
                 texts.append(function["arguments"])
             else:
-                arguments = _as_text if is_literal else _parsed
-                kept.append({**call, "function": {**function, "arguments": arguments(function["arguments"])}})
+                text = arguments_text(function["arguments"])
+                kept.append({**call, "function": {**function, "arguments": text if is_literal else _parsed(text)}})
         shown |= {"content": "\n".join(text for text in texts if text), "tool_calls": kept or None}
     shown = {key: value for key, value in shown.items() if value is not None}
     return shown | {"content": shown["content"] or None} if is_literal and "tool_calls" in shown else shown
@@ -72,14 +73,8 @@ def _reads_literal_calls(tokenizer: "PreTrainedTokenizerBase", template: str) ->
     return literal and not usual
 
 
-def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _parsed(arguments: Any) -> Any:
+def _parsed(arguments: str) -> Any:
     """The JSON object in `arguments`; unchanged where it is none."""
-    if not isinstance(arguments, str):
-        return arguments
     try:
         value = json.loads(arguments)
     except json.JSONDecodeError:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stillhouse.chat.content import reasoning_of, text_of
 from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
 from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, prefix_texts, render_text
@@ -12,7 +13,7 @@ from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 _EXCHANGE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -51,12 +52,20 @@ def turn_ends(tokenizer: "PreTrainedTokenizerBase") -> TurnEnds:
     return TurnEnds(text, text)
 
 
-def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Tokens that end an assistant's turn: the tokenizer's end token and those of `turn_ends`; raises as that does.
+def stop_token_ids(
+    tokenizer: "PreTrainedTokenizerBase", generation: "GenerationConfig | None" = None
+) -> frozenset[int]:
+    """Tokens that end an assistant's turn: the tokenizer's end token, those of `turn_ends` and of a generation config.
 
-    They differ for some base models, whose end token is the end of a document.
+    They differ for some base models, whose end token is the end of a document. Raises as `turn_ends`.
     """
-    return frozenset({tokenizer.eos_token_id, *turn_ends(tokenizer)})
+    return frozenset({tokenizer.eos_token_id, *turn_ends(tokenizer), *end_ids(generation)})
+
+
+def end_ids(generation: "GenerationConfig | None") -> list[int]:
+    """The end tokens that a generation config names."""
+    named = None if generation is None else generation.eos_token_id
+    return named if isinstance(named, list) else [] if named is None else [named]
 
 
 def next_turn_ids(
@@ -119,7 +128,7 @@ def next_turn(
         start = first_difference(prompt, following)
         if start < first_difference(prompt, history):
             raise not_prefix_preserving(last)
-    said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
+    said = [reasoning_of(messages[-1]), text_of(messages[-1])]
     if end < start or any(text.strip() in after and text.strip() not in following[start:end] for text in said):
         raise not_prefix_preserving(last)
     return end_id, following[end + len(end_text) :]

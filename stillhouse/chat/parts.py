@@ -8,8 +8,9 @@ the message makes some, since a call that does not end is of no use, and to the 
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from stillhouse.chat.parse import parse_completion
+from stillhouse.chat.content import REASONING_KEYS
 from stillhouse.chat.template import first_difference, render_text
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.chat.tokenizer import encode_placed
 from stillhouse.chat.turn import turn_text
 from stillhouse.types import Message, ToolSchema
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 Part = Literal["text", "reasoning", "tool_calls"]
 ALL_PARTS: Final[frozenset[Part]] = frozenset({"text", "reasoning", "tool_calls"})
-
-_REASONING: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
 
 
 class Piece(NamedTuple):
@@ -65,11 +64,11 @@ def pieces_of(
 
 def _without_reasoning(message: Message) -> Message | None:
     """The message without its reasoning; None where it has none."""
+    if any(map(message.get, REASONING_KEYS)):
+        return _without(message, frozenset(REASONING_KEYS))
     content: Any = message.get("content")
-    if any(message.get(key) for key in _REASONING):
-        return _without(message, _REASONING)
     if isinstance(content, str) and "</think>" in content:
-        return {**message, "content": parse_completion(content, with_calls=False)["content"] or ""}
+        return {**message, "content": split_thoughts(content).answer}
     return None
 
 

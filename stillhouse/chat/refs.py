@@ -11,14 +11,17 @@ from typing import Final
 from stillhouse.embedded import embedded_path, unknown_embedded_model
 from stillhouse.errors import ConfigError
 from stillhouse.store.fingerprint import digest, file_sha256
+from stillhouse.types import JsonObject
 
 NO_CODE: Final = {"trust_remote_code": False}
 """Passed to every `from_pretrained`: code that comes with a model is never run, without a question on the terminal."""
 SAFE_WEIGHTS: Final = {**NO_CODE, "use_safetensors": True}
 """The same for loading weights: a pickle may hold code."""
+GENERATION_FILE: Final = "generation_config.json"
 
 _EMBEDDED: Final = "embedded:"
 _LOCAL_STARTS: Final = ("/", "./", "../", "~")
+_IDENTITY: Final = re.compile(r"(.+)@[0-9a-f]{16}")
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 # Files that decide a model's behaviour. Logs, metrics and the record of how a student was made do not.
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
@@ -73,15 +76,36 @@ def model_identity(ref: str) -> str:
         for path in sorted(folder.iterdir())
         if path.is_file() and path.suffix in _SUFFIXES and path.name not in _RECORDS
     }
-    base = adapter_base(folder)
+    base = _named_base(folder).get("base_model_name_or_path")
     if base is not None:
-        content["base model"] = model_identity(base)
+        content["base model"] = base if _IDENTITY.fullmatch(base) else model_identity(base)
     return f"{folder.name}@{digest(content)[:16]}"
 
 
 def adapter_base(folder: Path) -> str | None:
-    """The model ref an adapter folder names as its base; None when the folder holds no adapter."""
+    """The model ref of the base of the adapter in a folder; None when the folder holds no adapter.
+
+    An exported adapter names a base that was a folder by its identity, and that is expected beside it; raises
+    ConfigError where it is not.
+    """
+    base = _named_base(folder).get("base_model_name_or_path")
+    if base is None or (identity := _IDENTITY.fullmatch(base)) is None:
+        return base
+    beside = folder.absolute().parent / identity[1]
+    seen = model_identity(str(beside)) if beside.is_dir() else "nothing"
+    if seen != base:
+        raise ConfigError(
+            f"{folder}: its adapter was trained over {base}, expected at {beside}, where {seen} is. Put that model "
+            "there, or name its path in base_model_name_or_path of adapter_config.json"
+        )
+    return str(beside)
+
+
+def base_revision(folder: Path) -> str | None:
+    """The commit of the Hugging Face id that an adapter was trained over; None where it names none."""
+    return _named_base(folder).get("revision")
+
+
+def _named_base(folder: Path) -> JsonObject:
     config = folder / "adapter_config.json"
-    if not config.is_file():
-        return None
-    return json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}

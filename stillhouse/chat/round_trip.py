@@ -7,14 +7,17 @@ template drops or escapes, not what it mixes up.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stillhouse.chat.content import text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
+from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
+from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
 from stillhouse.types import Message, ToolCall, ToolSchema
 
@@ -41,6 +44,7 @@ class RoundTrip:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._end_tokens: list[str] = []
+        self._turn_tokens = turn_tokens(tokenizer)
         self._is_parsed = False
         try:
             self._end_tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
@@ -65,9 +69,11 @@ class RoundTrip:
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
-            held = next((end for end in self._end_tokens if end in said_in(message) and text.count(end) > 1), None)
+            problem = problem or call_problem(message)
+            said, before_end = said_in(message), text.rstrip()
+            held = next((one for one in self._turn_tokens if one in said and one in before_end.removesuffix(one)), None)
             if problem is None and held is not None:
-                problem = f"it holds {held}, which ends a turn"
+                problem = f"it holds {held}, which begins or ends a turn"
             if problem is not None:
                 return f"message {index} is rendered as something else: {problem}"
         return None
@@ -85,6 +91,27 @@ class RoundTrip:
         if content != parsed_content:
             return f"the content {_cut(content)!r} reads as {_cut(parsed_content)!r}"
         return None
+
+
+def turn_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
+    """Return the special tokens with which the template frames turns, and those that the tokenizer has a name for.
+
+    What a model says with such a text in it is tokenised as if a turn began or ended there. Other special tokens may
+    be markup of reasoning or calls that rows write into their text.
+    """
+    framed = " ".join(token for token in tokenizer.special_tokens_map.values() if isinstance(token, str))
+    exchange: list[Message] = [_PROBE[0], {"role": "assistant", "content": "text"}, _PROBE[0]]
+    with suppress(TemplateError):
+        framed += render_text(tokenizer, exchange, None, add_generation_prompt=True)
+    thinking = " ".join([*CLOSING, *CLOSING.values()])
+    return tuple(token for token in special_tokens(tokenizer) if token in framed and token not in thinking)
+
+
+def call_problem(message: Message) -> str | None:
+    """Return which call of a message has arguments that are no JSON object; a call without any has empty ones."""
+    calls = (call for call in calls_of(message) if call.name != MALFORMED_CALL and call.arguments.strip())
+    bad = next((call for call in calls if not _canonical(call.arguments).startswith("{")), None)
+    return bad and f"the call {_shown((bad.name, bad.arguments))} has no JSON object as its arguments"
 
 
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
@@ -107,7 +134,7 @@ def _missing(message: Message, text: str) -> str | None:
         return f"the content {_cut(content)!r} is not in it"
     if content and any(text.rfind(name) < text.find(content) for name, _ in _calls(message) if name in text):
         return f"the content {_cut(content)!r} stands behind its calls"
-    reasoning = str(message.get("reasoning_content") or "").strip()
+    reasoning = reasoning_of(message).strip()
     if tag := next((tag for tag in CLOSING.values() if tag in reasoning and reasoning in text), None):
         return f"its reasoning holds {tag}, which ends reasoning"
     for name, arguments in _calls(message):
@@ -120,19 +147,14 @@ def _missing(message: Message, text: str) -> str | None:
 
 def _calls(message: Message) -> list[tuple[str, str]]:
     """Names and arguments of the calls, the arguments as canonical JSON."""
-    functions = [call["function"] for call in message.get("tool_calls") or ()]
-    return [(function["name"], _canonical(function["arguments"])) for function in functions]
+    return [(call.name, _canonical(call.arguments)) for call in calls_of(message)]
 
 
-def _canonical(arguments: Any) -> str:
-    value = arguments
-    # A JSON string that holds an object counts as that object, as when tools run and when a completion is parsed.
-    for _ in range(2):
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                break
+def _canonical(arguments: str) -> str:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
     return json.dumps(value if isinstance(value, dict) else arguments, sort_keys=True, ensure_ascii=False)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stillhouse.chat.refs import NO_CODE, adapter_base, resolve_model
+from stillhouse.chat.refs import NO_CODE, adapter_base, base_revision, resolve_model
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template_defaults import with_template_defaults
 from stillhouse.config.section import ChatTemplateKwargs
@@ -116,6 +116,7 @@ def num_positions(ref: str) -> int | None:
     """Most tokens that a model reads, by its config alone; None where it names none."""
     from transformers import AutoConfig
 
-    path = resolve_model(ref)
-    config = AutoConfig.from_pretrained(resolve_model(adapter_base(Path(path)) or path), **NO_CODE)
+    folder = Path(resolve_model(ref))
+    base = resolve_model(adapter_base(folder) or ref)
+    config = AutoConfig.from_pretrained(base, revision=base_revision(folder), **NO_CODE)
     return getattr(config.get_text_config(), "max_position_embeddings", None)

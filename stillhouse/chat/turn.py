@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.chat.ending import OPEN_TAG, PROBE, ending_of
 from stillhouse.chat.message_form import ANSWER
 from stillhouse.chat.parse import MALFORMED_CALL
@@ -47,7 +48,7 @@ class _Turn(NamedTuple):
 
     @property
     def reasoning(self) -> str:
-        return _reasoning_of(self.message)
+        return reasoning_of(self.message)
 
 
 def turn_text(
@@ -73,7 +74,7 @@ def turn_text(
     *context, message = messages
     index = len(context)
     if after.startswith(before):
-        text = with_left_out_reasoning(tokenizer, _reasoning_of(message), before, after[len(before) :])
+        text = with_left_out_reasoning(tokenizer, reasoning_of(message), before, after[len(before) :])
     else:
         text = _rewritten(tokenizer, messages, tools, before, after)
     names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
@@ -121,12 +122,7 @@ def _check_end(text: str, message: Message, index: int, specials: Sequence[str],
 
 def said_in(message: Message) -> str:
     """All that the message says: its reasoning, content, and arguments of calls."""
-    arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-    return "\n".join([_reasoning_of(message), str(message.get("content") or ""), *arguments])
-
-
-def _reasoning_of(message: Message) -> str:
-    return str(message.get("reasoning_content") or message.get("reasoning") or "")
+    return "\n".join([reasoning_of(message), text_of(message), *(call.arguments for call in calls_of(message))])
 
 
 def _rewritten(
@@ -137,7 +133,7 @@ def _rewritten(
     after: str,
 ) -> str:
     *context, message = messages
-    if _reasoning_of(message) and is_closed(before):
+    if reasoning_of(message) and is_closed(before):
         raise closed_block_error(tokenizer, len(context))
     place = first_difference(before, after)
     if tag := OPEN_TAG.search(before[:place]):

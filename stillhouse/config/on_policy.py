@@ -156,8 +156,8 @@ class OnPolicyConfig(TrainerConfig):
     """What is done about growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
     nobody looks at."""
     show_every_steps: int = Field(default=20, ge=1)
-    """Optimiser steps between pages of sampled trajectories with the advantage of each token. Read the first ones: what
-    is learnt is easier to see there than in curves."""
+    """Optimiser steps between files of sampled trajectories with the advantage of each token, for `stillhouse view`.
+    Read the first ones: what is learnt is easier to see there than in curves."""
 
     @property
     def needs_teacher(self) -> bool:

@@ -21,9 +21,9 @@ class PromptSource(Section):
     """Where prompts come from."""
 
     source: str = "embedded:prompts.jsonl"
-    """Path of a txt, jsonl, csv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`. Prefer jsonl
-    with `metadata.expected_answer`, so that answers can be verified."""
-    format: Literal["auto", "txt", "jsonl", "csv", "parquet", "hf"] = "auto"
+    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`.
+    Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
+    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "hf"] = "auto"
     """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
     hf_split: str = "train"
     """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will
@@ -220,8 +220,8 @@ class RolloutsConfig(Section):
     rollout ends without an answer."""
     response_schema: JsonObject = {}
     """JSON schema of the final answer, sent as `response_format` in the form that the endpoint takes; empty takes any
-    text. Where it takes none, set `extra_body: {response_format: {type: text}}`: answers are still checked and
-    corrected."""
+    text. Where it takes none, set `extra_body: {response_format: {type: text}}`. A model that the run itself serves is
+    not sent it. Answers are checked and corrected in any case."""
     max_corrections: int = Field(default=1, ge=0)
     """Corrections of an answer that misses `response_schema` before the rollout counts as invalid. Each is one more
     request."""

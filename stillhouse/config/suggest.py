@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-PROMPT_SUFFIXES: Final = (".txt", ".jsonl", ".csv", ".parquet")
+PROMPT_SUFFIXES: Final = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files of prompts."""
 _MAX_NAMED: Final = 3
 
@@ -40,7 +40,7 @@ def not_a_config(path: Path) -> str | None:
         configs = sorted(item for item in path.iterdir() if item.suffix in (".yaml", ".yml"))
         named = ", ".join(map(str, configs[:_MAX_NAMED])) or "none"
         return f"{path}: cannot be read: it is a folder. Expected a YAML file; those in it: {named}"
-    if path.suffix in PROMPT_SUFFIXES:
+    if path.suffix in PROMPT_SUFFIXES and path.suffix != ".json":
         return (
             f"{path}: expected a config (.yaml), saw a file of prompts. To sample answers to them, type: stillhouse "
             f"generate {path} -m MODEL -o rows.jsonl. For anything else name it in a config, as prompts.source"

@@ -158,7 +158,8 @@ class SftSource(Section):
     """Conversations to train on that do not come from this run's rollouts."""
 
     path: str
-    """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or `hf:NAME[:CONFIG]`."""
+    """A Parquet, json, jsonl, csv or tsv file of conversations (`messages` and `tools`, ShareGPT's, prompt and
+    completion, Alpaca's), a dataset folder, or `hf:NAME[:CONFIG]`."""
     split: str = "train"
     """Split of a Hugging Face dataset; mostly `train`."""
     weight: float = Field(default=1.0, gt=0.0)

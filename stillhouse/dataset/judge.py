@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.config import Criterion, JudgeConfig, RolloutsConfig
 from stillhouse.dataset.schema import JUDGE_COLUMNS
 from stillhouse.dataset.table import TableWriter
@@ -137,7 +137,7 @@ def _transcript(messages: Sequence[Message]) -> Iterator[str]:
     callers: dict[str, str] = {}
     for number, message in enumerate(messages, start=1):
         role = message["role"]
-        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        if reasoning := reasoning_of(message):
             yield f"[{number}] {role}, reasoning:\n{reasoning}"
         if role == "tool":
             called = callers.get(message.get("tool_call_id", ""), "a tool")

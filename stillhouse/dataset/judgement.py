@@ -8,11 +8,11 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.agent.json_values import value_alone, values_in
-from stillhouse.chat.content import text_of
+from stillhouse.chat.content import reasoning_of, text_of
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.config import JudgeConfig
 from stillhouse.dataset.judge import CANNOT_TELL, EXPLANATION, RIGHT, VERDICT, WRONG
 from stillhouse.types import JsonObject, Message
-from stillhouse.verification.answers import without_thinking
 
 _GRADE: Final = re.compile(r"(\d+)(?:\.0+)?(?:\s*(?:/|out of)\s*(\d+))?", re.ASCII)
 _ESCAPE: Final = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
@@ -50,9 +50,9 @@ def judgement_reader(config: JudgeConfig, *, verdict: bool) -> Callable[[Message
 
 def _candidates(message: Message) -> list[tuple[Any, bool]]:
     """Values that the judge wrote, and whether each is what its text ends with."""
-    text = without_thinking(text_of(message))
+    text = split_thoughts(text_of(message)).answer
     if not text.strip():
-        alone = value_alone(str(message.get("reasoning_content") or message.get("reasoning") or ""))
+        alone = value_alone(reasoning_of(message))
         return [] if alone is None else [(alone.value, True)]
     # LaTeX is written with backslashes that JSON does not know.
     for spelt in (text, _ESCAPE.sub(lambda escape: escape[1] or r"\\", text)):

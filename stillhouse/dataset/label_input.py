@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.dataset.totals import prompt_part, sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
 from stillhouse.verification import final_answer
@@ -43,8 +43,7 @@ are objects, not text. A labeller raises only what should fail the whole stage."
 
 
 def _assistant_text(message: Message) -> str:
-    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-    return _joined([reasoning, text_of(message), *(call.arguments for call in calls_of(message))])
+    return _joined([reasoning_of(message), text_of(message), *(call.arguments for call in calls_of(message))])
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,6 +20,7 @@ from stillhouse.dataset.schema import (
     CandidateShard,
 )
 from stillhouse.errors import InputError
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 SplitName = Literal["train", "validation", "rejected"]
@@ -39,24 +39,26 @@ def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
     return read_file(folder / f"{split}.parquet")
 
 
-def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[JsonObject]:
-    """As `read_rows` for any path; `columns` None reads all.
+def read_file(
+    path: Path, columns: Sequence[str] | None = None, *, optional: Collection[str] = ()
+) -> Iterator[JsonObject]:
+    """As `read_rows` for any path; `columns` None reads all, and those of `optional` may be absent.
 
     Raises:
         InputError: the file is missing, is damaged, or lacks a column.
     """
-    for batch in iter_columns(path, columns, batch_rows=_BATCH_ROWS):
+    for batch in iter_columns(path, columns, optional=optional, batch_rows=_BATCH_ROWS):
         for row in batch.to_pylist():
             yield parsed(row)
 
 
-def parsed(row: JsonObject, loads: Callable[[str], Any] = orjson.loads) -> JsonObject:
+def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> JsonObject:
     """A row with its JSON columns parsed."""
     return {name: _parsed_value(name, value, loads) for name, value in row.items()}
 
 
 def iter_columns(
-    path: Path, columns: Sequence[str] | None, *, batch_rows: int = _COLUMN_ROWS
+    path: Path, columns: Sequence[str] | None, *, optional: Collection[str] = (), batch_rows: int = _COLUMN_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Batches of some columns of a file in the order given, None for all, with JSON as text.
 
@@ -66,7 +68,7 @@ def iter_columns(
     try:
         # `pre_buffer` would keep row groups in memory until the file is closed.
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            if missing := set(columns or ()).difference(file.schema_arrow.names):
+            if missing := set(columns or ()).difference(file.schema_arrow.names, optional):
                 raise InputError(f"dataset file {path} lacks {', '.join(sorted(missing))}: build the dataset again")
             for batch in file.iter_batches(batch_rows, columns=columns):
                 yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], batch.schema.names)

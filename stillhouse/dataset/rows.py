@@ -14,6 +14,7 @@ from stillhouse.chat.content import calls_of
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS, LABEL_COLUMNS
 from stillhouse.dataset.totals import sampled_part, totals_of
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
 
 _LABELS: Final = frozenset(column.name for column in LABEL_COLUMNS)
@@ -72,7 +73,8 @@ def candidate_row(
 
 def _with_objects(message: Message) -> JsonObject:
     calls: Any = message.get("tool_calls")
-    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else dict(message)
+    kept: JsonObject = {key: value for key, value in message.items() if key != "sent_back"}
+    return {**kept, "tool_calls": [_with_object(call) for call in calls]} if calls else kept
 
 
 def _with_object(call: JsonObject) -> JsonObject:
@@ -103,4 +105,4 @@ def _object(arguments: str) -> JsonObject | str:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return exact_json.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()

@@ -87,6 +87,7 @@ TRAJECTORY_COLUMNS: Final = (
 LABEL_COLUMNS: Final = (
     Column("verifier", Kind.TEXT, "how the answer was verified; null without metadata of the prompt"),
     Column("verified", Kind.FLAG, "true: right; false: wrong; null: unverified"),
+    Column("compared", Kind.TEXT, "the text of the answer that was compared; the code's first line under `python`"),
     Column("verification", Kind.TEXT, "why the answer is wrong or unverified, where there is more to say than that"),
     Column("has_answer", Kind.FLAG, "whether the last message is the assistant's, calls no tool and holds text"),
     Column("prompt_chars", Kind.WHOLE, "characters of the prompt's messages"),

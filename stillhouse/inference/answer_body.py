@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 _EVENTS: Final = re.compile(rb"\s*(?:data|event|id|retry)?:")
@@ -34,7 +35,7 @@ def parse_body(content: bytes) -> JsonObject:
 
 def _object(content: bytes) -> JsonObject:
     try:
-        body = orjson.loads(content)
+        body = exact_json.loads(content)
     except orjson.JSONDecodeError:
         # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
         try:

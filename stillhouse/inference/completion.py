@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-import orjson
-
+from stillhouse.chat.assistant_message import assistant_message
 from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.inference.finish_reasons import UNSTATED, stop_of
@@ -15,10 +14,11 @@ from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.request import Sampling
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.inference.written_calls import with_calls
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
-_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
+_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal", "sent_back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Completion:
     """What the model said in one turn, and the facts of it."""
 
     message: Message
-    """As the endpoint wrote it, less the keys whose value is null; calls are in `tool_calls`, by the offered names."""
+    """In the form of `stillhouse.chat.assistant_message`; as its endpoint wrote it in journals of older versions."""
     turn: Turn
     limits: RateLimits | None = None
     """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
@@ -34,12 +34,12 @@ class Completion:
 
 def encode_completion(completion: Completion) -> bytes:
     """The completion as the journal keeps it."""
-    return orjson.dumps({"message": completion.message, "turn": completion.turn})
+    return exact_json.dumps({"message": completion.message, "turn": completion.turn})
 
 
 def decode_completion(body: bytes) -> Completion:
     """The completion that `encode_completion` wrote, equal in every field but `limits`."""
-    row = orjson.loads(body)
+    row = exact_json.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
 
 
@@ -67,7 +67,7 @@ def read_completion(
     """
     body = parse_body(content)
     choice = _first_choice(body, headers)
-    message = with_calls(_message(choice), tools)
+    message = assistant_message(with_calls(_message(choice), tools))
     usage = read_usage(body.get("usage"))
     finish_reason = str(choice.get("finish_reason") or _unstated(message, usage, max_tokens))
     stop = stop_of(finish_reason)

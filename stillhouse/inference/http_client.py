@@ -6,6 +6,7 @@ is not needed here: few keys of an answer are read, and retries have one owner, 
 """
 
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +26,11 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 from stillhouse.inference.request import Sampling, request_body
+from stillhouse.inference.resending import refused_key
+from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
+_LOG = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S: Final = 30.0
 _NEVER_SENT: Final = (
     aiohttp.ClientConnectorError,
@@ -76,6 +80,7 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._timeout_hint = "" if timeout_setting is None else f" ({timeout_setting})"
         self._clock = clock
+        self._refused_keys: set[str] = set()
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
         connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
@@ -94,7 +99,7 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        answer = await self.post("chat/completions", request_body(self._endpoint, messages, tools, sampling))
+        answer = await self._post_resent(messages, tools, sampling)
         completion = read_completion(
             answer.content,
             answer.headers,
@@ -107,13 +112,34 @@ class HttpClient:
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
+    async def _post_resent(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    ) -> HttpAnswer:
+        """The answer to the messages without the keys that the endpoint refuses, learnt from its refusals."""
+        while True:
+            refused = frozenset(self._refused_keys)
+            body = request_body(self._endpoint, messages, tools, sampling, refused)
+            try:
+                return await self.post("chat/completions", body)
+            except RequestFailed as failed:
+                key = refused_key(failed.failure, body["messages"])
+                if key is None:
+                    raise
+                if key not in self._refused_keys:
+                    self._refused_keys.add(key)
+                    _LOG.warning(
+                        "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from "
+                        "now on: %s",
+                        *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
+                    )
+
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.
 
         Raises:
             RequestFailed: there is none.
         """
-        return await self._ask("POST", path, data=orjson.dumps(body))
+        return await self._ask("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """As `post`, for a GET."""

@@ -1,12 +1,13 @@
 """The request for one completion: what is sampled, and the body that asks for it in OpenAI's form."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import urlsplit
 
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.resending import resent
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 ToolChoice = Literal["auto", "none"]
@@ -32,17 +33,21 @@ class Sampling:
 
 
 def request_body(
-    endpoint: Endpoint, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    endpoint: Endpoint,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema],
+    sampling: Sampling,
+    refused: Set[str] = frozenset(),
 ) -> JsonObject:
     """What is sent for one completion, in OpenAI's form; keys that are not needed are left out.
 
-    `sampling.extra_body` has the last word, key by key.
+    `refused` are keys of messages that the endpoint does not take. `sampling.extra_body` has the last word, key by key.
     """
     host = urlsplit(endpoint.base_url).hostname or ""
     openai, openrouter = host.endswith("openai.com"), host.endswith("openrouter.ai")
     body: JsonObject = {
         "model": endpoint.model,
-        "messages": messages,
+        "messages": resent(messages, refused),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         # Newer models of OpenAI refuse `max_tokens`; most other endpoints know nothing else.
@@ -60,7 +65,8 @@ def request_body(
             if openrouter
             else {"reasoning_effort": sampling.reasoning_effort}
         )
-    if sampling.response_schema is not None:
+    # This project's own server samples freely; answers are checked here in any case.
+    if sampling.response_schema is not None and not endpoint.is_local:
         described = {"name": "answer", "strict": True, "schema": sampling.response_schema}
         body["response_format"] = {"type": "json_schema", "json_schema": described}
     if sampling.record_tokens:

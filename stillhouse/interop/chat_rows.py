@@ -3,16 +3,16 @@
 A row that ends with an assistant's message is a trajectory as well as a prompt; others are prompts.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
+from stillhouse.interop.loss_keys import pop_excluded, pop_unread
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
-from stillhouse.prompts.row import RowProblem
-from stillhouse.types import JsonObject, ToolSchema
+from stillhouse.prompts.row import RowProblem, brief, decoded
+from stillhouse.store import exact_json
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
 _KEPT: Final = "kept in the prompt's metadata; nothing here acts on it"
@@ -46,8 +46,8 @@ def is_roll_row(row: JsonObject) -> bool:
 
 
 def has_messages(row: JsonObject) -> bool:
-    """Whether a row has a list of messages."""
-    return isinstance(row.get("messages"), list)
+    """Whether a row has messages, as a list or as JSON text."""
+    return isinstance(row.get("messages"), list | str)
 
 
 def read_rnow_row(row: JsonObject) -> SourceRecord:
@@ -81,7 +81,7 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
     cases = row.get("test_cases")
     if isinstance(cases, str):
         try:
-            row["test_cases"] = orjson.loads(cases)
+            row["test_cases"] = exact_json.loads(cases)
         except orjson.JSONDecodeError as error:
             raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
     domain = str(row.get("domain") or row.get("tag") or "")
@@ -93,14 +93,11 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
     return read_conversation(row, unmapped)
 
 
-def read_openai_row(row: JsonObject) -> SourceRecord:
-    """Reads a line of OpenAI's fine-tuning data; see `ReadRow`.
-
-    A message of weight 0 is not trained on: it and everything before it are context.
-    """
+def read_openai_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
+    """Read a line of OpenAI's fine-tuning data; see `ReadRow` and `read_conversation`."""
     row = dict(row)
     unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
-    return read_conversation(row, unmapped)
+    return read_conversation(row, unmapped + pop_unread(row), reads_text=reads_text)
 
 
 def verifier_of(name: str) -> str | None:
@@ -108,66 +105,70 @@ def verifier_of(name: str) -> str | None:
     return next((verifier for prefix, verifier in _VERIFIERS.items() if name.lower().startswith(prefix)), None)
 
 
-def read_conversation(row: JsonObject, unmapped: list[Unmapped]) -> SourceRecord:
-    """The conversation in `messages` with the row's tools; all other keys become metadata."""
-    messages = read_messages(row.pop("messages", None))
-    excluded = _pop_weights(messages)
+def read_conversation(row: JsonObject, unmapped: list[Unmapped], *, reads_text: bool = True) -> SourceRecord:
+    """The conversation in `messages` with the row's tools, a top-level `system` first; other keys become metadata.
+
+    `reads_text` is as in `read_messages`.
+    """
+    messages = read_messages(row.pop("messages", None), reads_text=reads_text)
+    excluded = pop_excluded(messages)
+    if system := _pop_system(row, messages):
+        messages = [{"role": "system", "content": system}, *messages]
+        excluded = frozenset(index + 1 for index in excluded)
     names, schemas = _pop_tools(row)
     metadata = _object(row, "metadata")
     row.pop("metadata", None)
     model, turns = metadata.pop("teacher", None), metadata.pop("turns", None)
     metadata = {**row, **metadata}
     model = model if isinstance(model, str) else None
-    conversation = SourceConversation(messages, len(messages), metadata, names, schemas, model)
+    conversation = SourceConversation(messages, len(messages), metadata, names, schemas, model, excluded=excluded)
     if any(message["role"] == "assistant" for message in messages) and messages[-1]["role"] in ("assistant", "tool"):
-        start = first_answer(messages, turns if isinstance(turns, int) else None)
-        conversation.num_prompt = start
-        last_excluded = max(excluded, default=-1)
-        if last_excluded >= start:
-            conversation.num_prompt = last_excluded + 1 + first_answer(messages[last_excluded + 1 :])
-            trained = [index for index in range(start, last_excluded) if messages[index]["role"] == "assistant"]
-            if context := [messages[index] for index in trained if index not in excluded]:
-                unmapped.append(
-                    Unmapped("turns before one of weight 0: they are context, not trained on", "messages", context)
-                )
-        if conversation.num_prompt == len(messages):
-            unmapped.append(Unmapped("no turn of the assistant has a weight: nothing to train on", "messages"))
-            return SourceRecord(unmapped=unmapped)
+        conversation.num_prompt = first_answer(messages, turns if isinstance(turns, int) else None)
+    if conversation.num_prompt == 0 and 0 not in excluded:
+        raise RowProblem(
+            "the conversation begins with the assistant, so that there is nothing to answer; expected a system or user "
+            "message first. Put one before it, give its message `weight` 0, or drop the row"
+        )
     return SourceRecord([conversation], unmapped)
 
 
-def _pop_weights(messages: Sequence[Any]) -> list[int]:
-    """Pops OpenAI's `weight` from messages; returns the indices of those excluded from training."""
-    return [index for index, message in enumerate(messages) if message.pop("weight", None) == 0]
+def _pop_system(row: JsonObject, messages: list[Message]) -> str | None:
+    """Pop the system message that stands beside the others, unless it is among them as well.
+
+    Raises:
+        RowProblem: it is no text, or the messages have another one.
+    """
+    system = row.pop("system", None)
+    if not isinstance(system, str | None):
+        raise RowProblem(f"expected system to be a text, saw {brief(system)}")
+    other = messages[0].get("content") if messages[0]["role"] == "system" else None
+    if system and other not in (None, system):
+        raise RowProblem(
+            f"system is {brief(system)}, and the messages begin with another one, {brief(other)}; leave one of them out"
+        )
+    return system if system and other is None else None
 
 
 def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
-    """Pops the row's tools; returns their names and, if the row has them, their schemas."""
-    functions, tools = row.pop("functions", None), row.pop("tools", None)
-    if isinstance(tools, str):
-        with suppress(orjson.JSONDecodeError):
-            tools = orjson.loads(tools)
-    tools = tools or [{"type": "function", "function": function} for function in functions or ()]
-    if not tools:
-        return None, None
-    if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
-        return tools, None
-    try:
-        # ShareGPT's form has the functions alone.
-        functions = [tool.get("function", tool) for tool in tools]
-        names = [function["name"] for function in functions]
-        return names, [{"type": "function", "function": function} for function in functions]
-    except (AttributeError, TypeError, KeyError):
-        raise RowProblem(
-            f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}"
-        ) from None
+    """Pop the row's tools; return their names and, if the row has them, their schemas."""
+    functions, tools = (decoded(row.pop(key, None) or None, key) for key in ("functions", "tools"))
+    tools = tools or functions or []
+    tools = [
+        decoded(tool, "tools") if isinstance(tool, str) and tool.lstrip().startswith("{") else tool
+        for tool in (tools if isinstance(tools, list) else [tools])
+    ]
+    if all(isinstance(tool, str) for tool in tools):
+        return tools or None, None
+    # ShareGPT's form has the functions alone, as the deprecated `functions` have.
+    functions = [tool.get("function", tool) if isinstance(tool, dict) else tool for tool in tools]
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
+        raise RowProblem(f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}")
+    names = [function["name"] for function in functions]
+    return names, [{"type": "function", "function": function} for function in functions]
 
 
 def _object(row: JsonObject, key: str) -> JsonObject:
-    value = row.get(key)
-    if isinstance(value, str):
-        with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
+    value = decoded(row.get(key), key)
     if value is not None and not isinstance(value, dict):
         raise RowProblem(f"expected {key} to be an object, saw {type(value).__name__} {value!r:.60}")
     return dict(value or {})

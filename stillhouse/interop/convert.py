@@ -1,6 +1,6 @@
 """Conversion of foreign files into prompts, trajectories and a config, with a report of everything read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,18 +12,19 @@ from stillhouse.errors import InputError
 from stillhouse.interop.conversion_report import ConversionReport
 from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
 from stillhouse.interop.key_report import key_counts, key_report
+from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
 from stillhouse.interop.paths import absolute_path, find_path
 from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
-from stillhouse.interop.source_record import SourceConversation, Unmapped, trajectory_of
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, trajectory_of
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 _ABSENT: Final = "a data file that is not there: convert it by itself and name what comes of it in prompts.source"
 _ROWS: Final = {"rnow-config": "rnow-jsonl", "roll-config": "roll-jsonl"}
@@ -82,7 +83,7 @@ def convert(
         if row_form is None:
             _convert_config(source, output, out, rows)
         else:
-            rows.read_files(row_form.name, files)
+            rows.read_files(row_form.name, files, others=ROW_FORMATS if form == "auto" else ())
             for other in sorted({*files_of(source)} - {*files}):
                 out.write_unmapped(str(other), Unmapped(_NOT_READ))
         _check(report)
@@ -98,14 +99,16 @@ class RowsConverter:
         self._options = options
         self._toolbox = toolbox
 
-    def read_files(self, form: str, files: Iterable[Path]) -> None:
-        """Converts every row of `files` in the row format named `form`."""
+    def read_files(self, form: str, files: Iterable[Path], others: Sequence[Format] = ()) -> None:
+        """Converts every row of `files` in the row format named `form`; rows of another form in the first of `others`
+        that detects them.
+        """
         (row_form,) = (one for one in ROW_FORMATS if one.name == form)
         for path in files:
             self._out.report.files += 1
-            self._read_file(row_form, path)
+            self._read_file(row_form, path, others)
 
-    def _read_file(self, row_form: Format, path: Path) -> None:
+    def _read_file(self, row_form: Format, path: Path, others: Sequence[Format]) -> None:
         report = self._out.report
         for row in read_rows(path):
             report.rows += 1
@@ -113,7 +116,7 @@ class RowsConverter:
                 self._leave_out(row.place, row.problem)
                 continue
             try:
-                record = row_form.read(row.value)
+                record = _record(row_form, row.value, others)
                 for conversation in record.conversations:
                     # Validates all of them first, so that no row is half written.
                     parse_row({"messages": conversation.messages}, DEFAULTS)
@@ -160,6 +163,23 @@ class RowsConverter:
             if name not in offered:
                 self._out.write_unmapped(place, Unmapped(_NO_SCHEMA, "tools", name))
         return schemas
+
+
+def _record(row_form: Format, row: JsonObject, others: Sequence[Format]) -> SourceRecord:
+    """What a row holds, its conversations as trajectories can; raises RowProblem for a row of no known form."""
+    forms = [row_form] if row_form.accepts(row) else [one for one in others if one.detects(row)]
+    if not forms:
+        raise RowProblem(f"expected a row with {row_form.keys}, saw {row!r:.100}")
+    try:
+        record = forms[0].read(row)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise RowProblem(
+            f"expected a row of {forms[0].name} with {forms[0].keys}: {type(error).__name__}: {error}; saw {row!r:.60}"
+        ) from error
+    for conversation in record.conversations:
+        record.unmapped += without_gaps(conversation)
+    record.conversations = [conversation for conversation in record.conversations if conversation.messages]
+    return record
 
 
 def _check(report: ConversionReport) -> None:

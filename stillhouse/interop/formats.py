@@ -1,6 +1,7 @@
 """The table of formats: how each is detected and read."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -19,8 +20,9 @@ from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
-from stillhouse.interop.sources import READERS, files_of, first_row
+from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
 from stillhouse.interop.text_rows import (
+    has_turns,
     is_alpaca_row,
     is_completion_row,
     is_sharegpt_row,
@@ -46,8 +48,8 @@ _ROLL_CONFIG: Final = frozenset(
         "train_env_manager",
     }
 )
-_TABLES: Final = (".jsonl", ".parquet", ".arrow")
-_DATA: Final = (*_TABLES, ".json")
+_TABLES: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
+_DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
 
 
 class Format(NamedTuple):
@@ -70,7 +72,7 @@ ROW_FORMATS: Final = (
         "distilabel",
         _TABLES,
         "instruction, messages or conversation, and generation",
-        is_distilabel_row,
+        lambda row: is_distilabel_row(row) and not has_turns(row.get("conversation")),
         lambda row: is_distilabel_row(row) or has_messages(row),
         read_distilabel_row,
     ),
@@ -95,7 +97,7 @@ ROW_FORMATS: Final = (
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
     Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
     Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
-    Format("openai", _TABLES, "messages", has_messages, has_messages, read_openai_row),
+    Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
 
 
@@ -159,17 +161,15 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     files = files_of(source)
     formats = [one for one in ROW_FORMATS if wanted in ("auto", one.name)]
     suffixes = {suffix for one in formats for suffix in one.suffixes}
-    readable = [path for path in files if path.suffix.lower() in suffixes]
+    readable = [path for path in files if suffix_of(path) in suffixes]
     if not readable:
         endings = ", ".join(sorted({path.suffix or path.name for path in files}))
         whose = "" if wanted == "auto" else f" as {wanted} has them"
         raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
     for suffix in READERS:
-        row = first_row(path for path in readable if path.suffix.lower() == suffix)
-        if row is not None and row.problem is not None:
-            raise InputError(f"{source}: no row can be read; {row.place}: {row.problem}")
-        if row is not None and (kind := _format_of(row.value, suffix, source, formats, wanted)) is not None:
+        kind = _format_of([path for path in readable if suffix_of(path) == suffix], suffix, source, formats)
+        if kind is not None:
             kinds.setdefault(kind.name, kind)
     if not kinds:
         raise InputError(
@@ -178,18 +178,28 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     if len(kinds) > 1:
         raise ConfigError(f"{source} holds files of several formats: {', '.join(kinds)}. Say which one by --from")
     (kind,) = kinds.values()
-    return kind, [path for path in readable if path.suffix.lower() in kind.suffixes]
+    return kind, [path for path in readable if suffix_of(path) in kind.suffixes]
 
 
-def _format_of(row: JsonObject, suffix: str, source: Path, formats: Sequence[Format], wanted: str) -> Format | None:
-    if wanted == "auto":
-        return next((one for one in formats if suffix in one.suffixes and one.detects(row)), None)
+def _format_of(paths: Sequence[Path], suffix: str, source: Path, formats: Sequence[Format]) -> Format | None:
+    """The format of the first row that is of one; rows before it are left to whoever reads them."""
+    problem = first = None
+    for row in chain.from_iterable(map(read_rows, paths)):
+        if row.problem is not None:
+            problem = problem or row
+            continue
+        first = first or row.value
+        for one in formats:
+            if suffix in one.suffixes and (one.detects(row.value) or (len(formats) == 1 and one.accepts(row.value))):
+                return one
+    if first is None and problem is not None:
+        raise InputError(f"{source}: no row can be read; {problem.place}: {problem.problem}")
+    if first is None or len(formats) > 1:
+        return None
     (one,) = formats
-    if one.accepts(row):
-        return one
-    alike = [other.name for other in ROW_FORMATS if other.detects(row)][:1]
+    alike = [other.name for other in ROW_FORMATS if other.detects(first)][:1]
     raise ConfigError(
-        f"--from {wanted}: expected rows with {one.keys}; the first of {source} {_seen(row)}{_looks_like(alike)}"
+        f"--from {one.name}: expected rows with {one.keys}; the first of {source} {_seen(first)}{_looks_like(alike)}"
     )
 
 

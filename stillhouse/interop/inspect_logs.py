@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-import orjson
-
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
@@ -67,7 +65,7 @@ def _schemas(events: list[JsonObject]) -> list[Any]:
 
 
 def _message(message: JsonObject) -> JsonObject:
-    kept: JsonObject = {"role": message.get("role"), "content": _content(message.get("content"))}
+    kept: JsonObject = {"role": message.get("role"), "content": message.get("content")}
     if calls := message.get("tool_calls"):
         kept["tool_calls"] = [
             {
@@ -75,7 +73,7 @@ def _message(message: JsonObject) -> JsonObject:
                 "type": "function",
                 "function": {
                     "name": call.get("function"),
-                    "arguments": orjson.dumps(call.get("arguments") or {}).decode(),
+                    "arguments": call.get("arguments"),
                 },
             }
             for call in calls
@@ -83,15 +81,6 @@ def _message(message: JsonObject) -> JsonObject:
     if message.get("tool_call_id"):
         kept["tool_call_id"] = message["tool_call_id"]
     return kept
-
-
-def _content(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    return [
-        {"type": "thinking", "thinking": part["reasoning"]} if part.get("type") == "reasoning" else part
-        for part in content
-    ]
 
 
 def _usage(usage: JsonObject) -> TokenUsage:

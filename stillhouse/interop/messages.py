@@ -3,17 +3,18 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-import orjson
-
+from stillhouse.chat.assistant_message import assistant_message
+from stillhouse.chat.content import reasoning_of
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
-from stillhouse.prompts.row import RowProblem
+from stillhouse.prompts.row import RowProblem, decoded, role_of
 from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
-_THINK: Final = "<think>"
+CALLS: Final = ("function_call", "tool_call")
+"""Roles of messages whose text is a call or a list of calls (LLaMA-Factory, ms-swift)."""
 
 
-def read_messages(value: Any, key: str = "messages") -> list[Message]:
+def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True) -> list[Message]:
     """The messages of a foreign row.
 
     Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
@@ -21,19 +22,17 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
     calls and null keys are dropped.
 
     Args:
-        value: a list of messages, or one as JSON text.
+        value: a list of messages, or one as JSON text, as each message may be.
         key: its key in the row.
+        reads_text: whether calls and reasoning are looked for in the text; else it stays as it is.
 
     Raises:
         RowProblem: it is no such list. The form of each message is validated by `parse_row`.
     """
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            raise RowProblem(f"expected {key} to be a list or one as JSON text: {error}; saw {value[:60]!r}") from error
+    value = decoded(value, key)
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected {key} to be a list that is not empty, saw {type(value).__name__} {value!r:.60}")
+    value = [decoded(item, f"{key}[{index}]") for index, item in enumerate(value)]
     messages: list[JsonObject] = []
     waiting: list[str] = []
     num_calls = 0
@@ -41,10 +40,13 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
         if not isinstance(item, dict):
             raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {item!r:.60}")
         message = {name: part for name, part in item.items() if part is not None or name == "content"}
+        if message.get("role") in CALLS:
+            calls = _spoken_calls(message.get("content"), f"{key}[{index}]", num_calls)
+            message |= {"role": "assistant", "content": None, "tool_calls": calls}
         message["role"] = _role(message.get("role"))
         if message["role"] == "assistant":
             follows_tool = index + 1 < len(value) and _role(_get(value[index + 1], "role")) == "tool"
-            message = _assistant(message, num_calls, is_answered=follows_tool)
+            message = _assistant(message, num_calls, is_answered=follows_tool, reads_text=reads_text)
             waiting = [_get(call, "id") for call in message.get("tool_calls", ())]
             num_calls += len(waiting)
         elif message["role"] == "tool":
@@ -54,63 +56,47 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
 
 
 def _role(role: Any) -> Any:
-    """Translates OpenAI's `developer` (system messages of newer models) and `function` (formerly tool results)."""
-    return {"developer": "system", "function": "tool"}.get(role, role) if isinstance(role, str) else role
+    """The role as OpenAI's form has it; an unknown one unchanged, to be refused with the row."""
+    return role_of(role) or role
+
+
+def _spoken_calls(text: Any, where: str, first: int) -> list[JsonObject]:
+    calls = decoded(text, where)
+    calls = calls if isinstance(calls, list) else [calls]
+    if not calls or not all(isinstance(_get(call, "name"), str) for call in calls):
+        raise RowProblem(f"expected {where} to be a function_call with name and arguments, saw {text!r:.60}")
+    return [
+        {"id": f"call_{number}", "function": {"name": call["name"], "arguments": call.get("arguments") or {}}}
+        for number, call in enumerate(calls, start=first)
+    ]
 
 
 def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _assistant(message: JsonObject, num_calls: int, *, is_answered: bool) -> JsonObject:
-    message = _flattened(message)
-    if (call := message.pop("function_call", None)) is not None:
-        message["tool_calls"] = [{"id": f"call_{num_calls}", "type": "function", "function": call}]
-    calls = message.pop("tool_calls", None)
-    if calls:
-        message["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
-    content = message.get("content")
-    if calls and content == "":
+def _assistant(written: JsonObject, num_calls: int, *, is_answered: bool, reads_text: bool) -> JsonObject:
+    message: JsonObject = {**assistant_message(written)}
+    # Nothing of it goes back to an endpoint.
+    message.pop("sent_back", None)
+    if not reads_text and isinstance(written.get("content"), str):
+        message["content"] = written["content"]
+        if not reasoning_of(written):  # type: ignore[arg-type]
+            message.pop("reasoning_content", None)
+    for number, call in enumerate(message.get("tool_calls", ()), start=num_calls):
+        if _get(call, "id") == "":
+            call["id"] = f"call_{number}"
+    content = message["content"]
+    if "tool_calls" in message and not content and written.get("content", "") == "":
         # rnow and others write it for want of null.
         del message["content"]
-    if not isinstance(content, str) or calls:
-        return message
-    if _CALL in content or content.lstrip().startswith(_THINK):
-        parsed = parse_completion(content.lstrip(), num_calls)
+    elif reads_text and isinstance(content, str) and "tool_calls" not in message and _CALL in content:
+        parsed = parse_completion(content, num_calls)
         names = [call["function"]["name"] for call in parsed.get("tool_calls", ())]
-        if MALFORMED_CALL in names and not is_answered:
-            # Text about the markup is no call, but a malformed call that was answered is one.
-            parsed = parse_completion(content.lstrip(), num_calls, with_calls=False)
-        return {**message, **parsed}
+        # Text about the markup is no call, but a malformed call that was answered is one.
+        if MALFORMED_CALL not in names or is_answered:
+            return {**message, **parsed}
     return message
-
-
-def _flattened(message: JsonObject) -> JsonObject:
-    """Joins content parts of thinking and text, as rnow writes them for reasoning models."""
-    parts = message.get("content")
-    if not isinstance(parts, list) or not parts:
-        return message
-    texts: dict[str, list[str]] = {"thinking": [], "text": []}
-    for part in parts:
-        kind = _get(part, "type")
-        if kind not in texts or not isinstance(_get(part, kind), str):
-            return message
-        texts[kind].append(part[kind])
-    flat = {**message, "content": "".join(texts["text"])}
-    if texts["thinking"]:
-        flat["reasoning_content"] = "".join(texts["thinking"])
-    return flat
-
-
-def _call(call: Any) -> Any:
-    """A call with its type and with arguments as JSON text; anything else unchanged, to be refused with the row."""
-    function = _get(call, "function")
-    if not isinstance(function, dict):
-        return call
-    arguments = function.get("arguments")
-    if isinstance(arguments, dict):
-        function = {**function, "arguments": orjson.dumps(arguments).decode()}
-    return {"type": "function", **call, "function": function}
 
 
 def _give_id(message: JsonObject, waiting: list[str]) -> None:

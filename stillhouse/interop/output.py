@@ -20,6 +20,7 @@ from stillhouse.interop.conversion_report import (
 )
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
+from stillhouse.store import exact_json
 from stillhouse.store.fingerprint import digest, variant_id
 from stillhouse.types import JsonObject, Prompt, Trajectory
 
@@ -103,12 +104,12 @@ class OutputFolder:
 
     def write_marker(self) -> None:
         """Writes the marker, after all other files."""
-        (self._folder / MARKER).write_bytes(orjson.dumps(self.report.as_json(), option=orjson.OPT_INDENT_2))
+        (self._folder / MARKER).write_bytes(exact_json.dumps(self.report.as_json(), option=orjson.OPT_INDENT_2))
 
     def _write(self, name: str, row: Any) -> None:
         if name not in self._files:
             self._files[name] = (self._folder / name).open("wb")
-        self._files[name].write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
+        self._files[name].write(exact_json.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
 
 
 def check_output(output: Path) -> None:

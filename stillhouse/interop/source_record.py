@@ -44,6 +44,8 @@ class SourceConversation:
     """Whether a token limit cut it off."""
     failure: ErrorRecord | None = None
     """How the rollout failed, if it did."""
+    excluded: frozenset[int] = frozenset()
+    """Indices of answers that are not to be learnt."""
 
     @property
     def stop_reason(self) -> StopReason:
@@ -66,8 +68,9 @@ class SourceRecord:
     unmapped: list[Unmapped] = field(default_factory=list)
 
 
-ReadRow = Callable[[JsonObject], SourceRecord]
-"""Reads a row of one format; raises RowProblem for a row of another."""
+ReadRow = Callable[..., SourceRecord]
+"""Reads a row of one format; raises RowProblem for a row of another. Those that can be learnt from as they are take
+`reads_text`, as `read_messages` does."""
 
 
 def pop_unmapped(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:

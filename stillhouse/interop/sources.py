@@ -2,17 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.sources import SourceRow, excerpt, json_rows, read_source
-from stillhouse.types import JsonObject
+from stillhouse.prompts.sources import SourceRow, json_rows, read_csv, read_json, read_jsonl, read_parquet, suffix_of
 
-_BATCH_ROWS: Final = 256
 _DIGITS: Final = re.compile(r"(\d+)")
 _SIDECARS: Final = frozenset({"dataset_info.json", "state.json", "dataset_dict.json"})
 """Metadata files of the package `datasets`."""
@@ -46,7 +42,7 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
     stop the conversion of others.
     """
     try:
-        reader = READERS.get(path.suffix.lower())
+        reader = READERS.get(suffix_of(path))
         if reader is None:
             raise InputError(f"expected a name ending in {', '.join(READERS)}")
         yield from reader(path)
@@ -54,41 +50,19 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
         yield SourceRow(str(path), {}, str(error))
 
 
-def _read_jsonl(path: Path) -> Iterator[SourceRow]:
-    return read_source(PromptsConfig(source=str(path), format="jsonl"))
+def present(rows: Iterable[SourceRow]) -> Iterator[SourceRow]:
+    """Rows of a table without null keys at any depth: there, every object has the keys of all others."""
+    return (row._replace(value=_present(row.value)) for row in rows)
 
 
-def _read_json(path: Path) -> Iterator[SourceRow]:
-    """The object in a file, or the objects of its list."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"the file cannot be read: {error.strerror or error}") from error
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        problem = f"expected a JSON object, saw {excerpt(text[:200])}: {error}; {len(text)} bytes, so it may be cut off"
-        yield SourceRow(str(path), {}, problem)
-        return
-    rows = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
-    for index, row in rows:
-        place = str(path) if index is None else f"{path}, item {index}"
-        if isinstance(row, dict):
-            yield SourceRow(place, row)
-        else:
-            yield SourceRow(place, {}, f"expected a JSON object, saw {type(row).__name__} {row!r:.60}")
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
+    return [_present(item) for item in value] if isinstance(value, list) else value
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        # `pre_buffer` would keep row groups in memory once they are read.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            yield from json_rows(str(path), _rows_of(file.iter_batches(_BATCH_ROWS)))
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"the file cannot be read as Parquet: {error}") from error
+    return present(read_parquet(path, required=()))
 
 
 def _read_arrow(path: Path) -> Iterator[SourceRow]:
@@ -97,29 +71,17 @@ def _read_arrow(path: Path) -> Iterator[SourceRow]:
 
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
-            yield from json_rows(str(path), _rows_of(batches))
+            yield from present(json_rows(str(path), (row for batch in batches for row in batch.to_pylist())))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the file cannot be read as an Arrow stream: {error}") from error
 
 
-def _rows_of(batches: Any) -> Iterator[JsonObject]:
-    return (row for batch in batches for row in batch.to_pylist())
-
-
 READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
-    ".jsonl": _read_jsonl,
-    ".json": _read_json,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_json,
+    ".csv": partial(read_csv, required=()),
+    ".tsv": partial(read_csv, required=(), delimiter="\t"),
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }
-
-
-def first_row(paths: Iterable[Path]) -> SourceRow | None:
-    """The first readable row of several files, else the first row with a problem; None without rows."""
-    first = None
-    for path in paths:
-        for row in read_rows(path):
-            if row.problem is None:
-                return row
-            first = first or row
-    return first

@@ -89,10 +89,7 @@ def ends_finding(teacher: TeacherFigures, *, comes_after_sft: bool) -> PairFindi
             "another teacher",
         )
     if tokens is not None:
-        remedy = "name the teacher's in the student's tokenizer_config.json and generation_config.json too"
-        return PairFinding(
-            name, "change", f"{tokens}, although both end alike ({seen}): {remedy}, or servers never stop it"
-        )
+        seen = f"{tokens}; both end alike ({seen}), and the files of the trained student name all of its ends"
     return PairFinding(name, "fine", seen)
 
 

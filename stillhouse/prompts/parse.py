@@ -1,15 +1,16 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from stillhouse.config import NamedSource, PromptsConfig, PromptSource, SamePrompt
 from stillhouse.errors import InputError
-from stillhouse.prompts.row import RowProblem, first_problems, parse_row
+from stillhouse.prompts.row import RowProblem, first_problems, parse_row, question_column
 from stillhouse.prompts.sources import SourceRow, read_source
 from stillhouse.store.fingerprint import unit_interval, variant_id, without_variant
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
 PROMPT_SOURCE: Final = "prompt_source"
 """Key of the metadata that holds the name of a prompt's source, where a config has several."""
@@ -26,6 +27,8 @@ class ParseReport:
     """Rows whose prompt had been read before, and that are not kept apart."""
     conflicts: list[str] = field(default_factory=list)
     """One entry for each row that repeats a prompt with other metadata, and what became of it."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """Rows by what a reader of the config would not expect of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         problem = row.problem
         if problem is None:
             try:
-                prompt, metadata = parse_row(row.value, config)
+                prompt, metadata = parse_row(row.value, config, report.notes)
+                report.notes.update(_notes(row.value))
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:
@@ -102,6 +106,13 @@ class _DistinctPrompts:
         self._report.duplicates += 1
         if self._same_prompt == "merge":
             self.metadata[prompt.id] = _merged(self.metadata[prompt.id], metadata)
+
+
+def _notes(row: JsonObject) -> Iterator[str]:
+    if (column := question_column(row)) is not None:
+        yield f"without `prompt` and `messages`: the prompt is their `{column}`"
+    elif row.get("system"):
+        yield "with `system` beside the prompt, which is metadata and not sent: make it the first of `messages`"
 
 
 def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:

@@ -1,18 +1,31 @@
 """Parses a row of a prompts source into a prompt and its metadata."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 import orjson
 
 from stillhouse.config import PromptsConfig, Verifier
+from stillhouse.prompts.answer import as_text, take_answer
+from stillhouse.store import exact_json
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
-_ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
+QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
+"""Columns that hold the prompt of a row without `prompt` and `messages`."""
+_TURNS: Final = frozenset({"conversations", "conversation"})
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
+_OTHER_ROLES: Final = {
+    "developer": "system",
+    "human": "user",
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "ai", "model"), "assistant"),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+}
+"""OpenAI's `developer` (system messages of newer models) and `function` (formerly tool results), and what ShareGPT's
+files, LLaMA-Factory, Gemma's and Llama's templates call the four."""
 
 
 class RowProblem(ValueError):
@@ -25,12 +38,14 @@ def first_problems(problems: Sequence[str]) -> str:
     return "\n  ".join([*problems[:_SHOWN_PROBLEMS], *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
-def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
-    """The prompt in a row and its metadata.
+def parse_row(
+    row: Mapping[str, Any], config: PromptsConfig, notes: Counter[str] | None = None
+) -> tuple[Prompt, PromptMetadata]:
+    """The prompt in a row and its metadata; `notes` counts which column was taken for the answer, where in doubt.
 
-    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). All other keys of the row and
-    of its `metadata` end up in the metadata; `metadata` wins over the row. An expected answer that is a list or an
-    object is kept as JSON text.
+    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
+    QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
+    `metadata` wins over the row. `take_answer` says where the expected answer is looked for.
 
     The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
     else the config's.
@@ -38,16 +53,20 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     Raises:
         RowProblem: the row has no prompt, or a value of the wrong type.
     """
-    messages = _messages(row)
+    messages, prompt_keys = _messages(row)
     tools = _tools(row.get("tools"))
-    prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
-    metadata = _decoded(row.get("metadata"), "metadata")
+    prompt_keys |= {"tools", "metadata"}
+    metadata = decoded(row.get("metadata"), "metadata")
     if not isinstance(metadata, dict | None):
         raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
     rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
-    expected_answer = _take_answer(rest)
-    tag = _take_text(rest, "tag")
-    verifier = _take_text(rest, "verifier")
+    try:
+        expected_answer, note = take_answer(rest)
+        tag, verifier = _take_text(rest, "tag"), _take_text(rest, "verifier")
+    except ValueError as error:
+        raise RowProblem(str(error)) from error
+    if notes is not None and note:
+        notes[note] += 1
     if verifier is None:
         tested = expected_answer is None and bool(rest.get("test_cases"))
         verifier = config.verifier_by_tag.get(tag or "") or ("python" if tested else config.verifier)
@@ -59,16 +78,49 @@ def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, Pr
     return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
 
 
-def _messages(row: Mapping[str, Any]) -> list[Message]:
-    value, prompt = row.get("messages"), row.get("prompt")
-    if value is None and prompt is None:
-        raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
-    if value is None:
-        value = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    value = _decoded(value, "messages")
+def role_of(name: Any) -> str | None:
+    """Return the role that `name` stands for, None for an unknown one."""
+    return name if name in _ROLES else _OTHER_ROLES.get(name) if isinstance(name, str) else None
+
+
+def question_column(row: Mapping[str, Any]) -> str | None:
+    """Return the column that holds the prompt of a row without `prompt` and `messages`; None where it has one.
+
+    Raises:
+        RowProblem: there is no such column, or several.
+    """
+    if row.get("messages") is not None or row.get("prompt") is not None:
+        return None
+    found = [name for name in QUESTION_COLUMNS if row.get(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RowProblem(f"expected one column with the prompt, saw {' and '.join(found)}; call one of them `prompt`")
+    hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
+    raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}{hint}")
+
+
+def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str]]:
+    """The messages of a row, and the keys that hold them."""
+    if (column := question_column(row)) is None:
+        key = "messages" if row.get("messages") is not None else "prompt"
+        value = row[key]
+        if key == "prompt" and isinstance(value, str):
+            value = [{"role": "user", "content": value}]
+        return checked_messages(decoded(value, "messages")), {key}
+    if column == "instruction" and (row.get("history") or row.get("system")):
+        raise RowProblem("history and system of Alpaca's rows are read by `stillhouse convert FILE -o FOLDER`")
+    texts = {key: row[key] for key in (column, *(["input"] if column == "instruction" else [])) if row.get(key)}
+    if problem := next((key for key, text in texts.items() if not isinstance(text, str)), None):
+        raise RowProblem(f"expected {problem} to be a text, saw {brief(texts[problem])}")
+    return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts)
+
+
+def checked_messages(value: Any) -> list[Message]:
+    """Return messages in OpenAI's form, without null keys; raise RowProblem where they are of another."""
     if not isinstance(value, list) or not value:
         raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
-    messages = [_message(index, _decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
     return messages
@@ -78,9 +130,10 @@ def _message(index: int, value: Any) -> Message:
     where = f"messages[{index}]"
     if not isinstance(value, dict):
         raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
-    role, content = value.get("role"), value.get("content")
-    if role not in _ROLES:
-        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(role)}")
+    role, content = role_of(value.get("role")), value.get("content")
+    if role is None:
+        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(value.get('role'))}")
+    value = {**value, "role": role}
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise RowProblem(f"expected each part of {where}.content to be an object with a type, saw {brief(content)}")
@@ -101,19 +154,10 @@ def _message(index: int, value: Any) -> Message:
 
 
 def _tools(value: Any) -> list[str] | None:
-    value = _decoded(value, "tools")
+    value = decoded(value, "tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise RowProblem(f"expected tools to be a list of tool names, saw {brief(value)}")
     return value
-
-
-def _take_answer(rest: JsonObject) -> str | None:
-    for key in _ANSWER_KEYS:
-        if isinstance(rest.get(key), dict | list):
-            return orjson.dumps(rest.pop(key)).decode()
-        if (answer := _take_text(rest, key)) is not None:
-            return answer
-    return None
 
 
 def _check_pattern(expected_answer: str) -> None:
@@ -136,18 +180,15 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     if isinstance(value, dict | list):
         raise RowProblem(f"expected {key} to be text or a number, saw {brief(value)}")
     del rest[key]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # Integer columns with gaps are read as floats.
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return as_text(value, key)
 
 
-def _decoded(value: Any, key: str) -> Any:
-    """`value`, parsed if it is text: columns often hold JSON as text."""
+def decoded(value: Any, key: str) -> Any:
+    """Return `value`, parsed if it is text: columns often hold JSON as text; raise RowProblem where it is none."""
     if not isinstance(value, str):
         return value
     try:
-        return orjson.loads(value)
+        return exact_json.loads(value)
     except orjson.JSONDecodeError as error:
         raise RowProblem(f"expected {key} to be JSON, saw {brief(value)}: {error}") from error
 

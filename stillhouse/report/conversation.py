@@ -1,10 +1,11 @@
 """Conversations as pages show them: plain text, cut to what fits, laid out by conversation.html.j2."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from stillhouse.chat.content import Call, calls_of, reasoning_of
 from stillhouse.types import Message
 
 _QUESTION_CHARS: Final = 110
@@ -13,6 +14,8 @@ _MAX_MESSAGES: Final = 40
 _MAX_CALLS: Final = 20
 _FOLD_CHARS: Final = 1200
 """Longer tool results are folded at first."""
+_COMPARED_CHARS: Final = 200
+_VERDICTS: Final = {True: "right", False: "wrong", None: "unverified"}
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -62,13 +65,15 @@ class SampleTrajectory:
     """Whether its answer is right; None if unverified."""
     stage: str
     """Model that sampled it: teacher, base, sft, on_policy."""
+    comparison: str = ""
+    """What `comparison` says of its answer; empty if nothing was compared."""
     prompt_id: str = ""
     """Answers to one prompt stand side by side; empty for one that stands alone."""
 
     @property
     def verdict(self) -> str:
         """right, wrong or unverified."""
-        return {True: "right", False: "wrong", None: "unverified"}[self.verified]
+        return _VERDICTS[self.verified]
 
     @property
     def question(self) -> str:
@@ -106,6 +111,26 @@ class SampleTrajectory:
         return [*map(_message_view, self.messages[:half]), gap, *map(_message_view, self.messages[-half:])]
 
 
+def comparison(row: Mapping[str, Any]) -> str:
+    """Return what of an answer was compared with what, the verdict, and why, in words; empty without any of these.
+
+    `row` has the columns `expected_answer`, `verified`, `compared` and `verification` of a dataset; older ones lack
+    `compared`.
+    """
+    compared, verified, note = row.get("compared"), row.get("verified"), row.get("verification")
+    expected = "" if row.get("expected_answer") is None else f"expected {_quoted(row['expected_answer'])}"
+    if compared is not None:
+        target = f" with {expected}" if expected else ""
+        told = f"compared {_quoted(compared)}{target}: {_VERDICTS[verified]}"
+    else:
+        told = f"wrong: {expected}" if expected and verified is False else ""
+    return "; ".join(filter(None, (told, note)))
+
+
+def _quoted(text: str) -> str:
+    return f"\u201c{one_line(text, _COMPARED_CHARS)}\u201d"
+
+
 def question(messages: Sequence[Message], max_chars: int) -> str:
     """Start of the last user message before the first answer, on one line; empty without one."""
     text = ""
@@ -129,14 +154,14 @@ def cut(text: str, max_chars: int = _MAX_CHARS) -> str:
 
 
 def _message_view(message: Message) -> MessageView:
-    calls: list[Any] = [*(message.get("tool_calls") or ())]
+    calls = calls_of(message)
     views = [_call_view(call) for call in calls[:_MAX_CALLS]]
     if len(calls) > _MAX_CALLS:
         views.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
     return MessageView(
         role=message["role"],
         content=cut(_text(message.get("content"))),
-        reasoning=cut(_text(message.get("reasoning_content") or message.get("reasoning"))),
+        reasoning=cut(reasoning_of(message)),
         calls=views,
     )
 
@@ -154,21 +179,13 @@ def _text(content: object) -> str:
     )
 
 
-def _call_view(call: Any) -> CallView:
-    """View of a call; parts that the endpoint left out are empty.
-
-    Trajectories hold arguments as text, rows of a dataset hold them as objects.
-    """
-    function = call.get("function") if isinstance(call, dict) else None
-    fields = function if isinstance(function, dict) else {}
-    name = _text(fields.get("name"))
-    arguments = raw = fields.get("arguments")
-    if isinstance(raw, str):
-        try:
-            arguments = json.loads(raw)
-        except ValueError:
-            arguments = None
+def _call_view(call: Call) -> CallView:
+    """View of a call; parts that the endpoint left out are empty."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
     if not isinstance(arguments, dict):
-        return CallView(name, cut(_text(raw)), malformed=True)
+        return CallView(call.name, cut(call.arguments), malformed=True)
     pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return CallView(name, cut(", ".join(pairs)), malformed=False)
+    return CallView(call.name, cut(", ".join(pairs)), malformed=False)

@@ -5,10 +5,9 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-import orjson
-
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
+from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
@@ -17,6 +16,7 @@ from stillhouse.inference.rate_limit import RequestSize
 from stillhouse.inference.request import Sampling, ToolChoice, explain_refusal
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
+from stillhouse.store import exact_json
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
 from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
@@ -55,7 +55,7 @@ class Rollout:
     def finished(self) -> Trajectory | None:
         """The trajectory that an earlier collection finished, or None."""
         body = self._context.journal.trajectory(self.key)
-        return None if body is None else trajectory_from_json(orjson.loads(body))
+        return None if body is None else trajectory_from_json(exact_json.loads(body))
 
     async def run(self) -> Trajectory:
         """The trajectory; durable, unless it failed or met its own cap: then the next collection resumes it.
@@ -69,9 +69,9 @@ class Rollout:
         trajectory = self._trajectory(ending)
         if ending.stop_reason in _RESUMED:
             return trajectory
-        body = orjson.dumps(trajectory)
+        body = exact_json.dumps(trajectory)
         stored = await self._context.journal.put_trajectory(self.key, body)
-        return trajectory if stored == body else trajectory_from_json(orjson.loads(stored))
+        return trajectory if stored == body else trajectory_from_json(exact_json.loads(stored))
 
     def failed(self, error: ErrorRecord) -> Trajectory:
         """The trajectory of a rollout that could not start."""
@@ -182,12 +182,13 @@ class Rollout:
     async def _answer(self, sampling: Sampling) -> Completion:
         context = self._context
         try:
-            completion = await context.client.complete(self._conversation.messages, self._prepared.schemas, sampling)
+            messages = self._conversation.messages
+            completion = await context.client.complete(messages, self._prepared.schemas, sampling)
         except RequestFailed as failed:
             raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
         if sampling.record_top_k is not None and completion.turn.top_logprobs is None:
             context.stats.num_without_top += 1
-        return completion
+        return replace(completion, message=with_own_ids(completion.message, messages))
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
@@ -213,16 +214,16 @@ class Rollout:
         digest = call_digest(name, arguments)
         stored = context.journal.tool_result(self.key, turn, call_index, digest)
         if stored is not None:
-            return ToolResult(**orjson.loads(stored))
+            return ToolResult(**exact_json.loads(stored))
         self._check_halted()
         with context.asleep():
             result = await self._tools.call(name, arguments)
         context.stats.num_tool_calls += 1
         context.stats.num_tool_errors += result.error_kind is not None
         context.stats.num_cut_results += result.is_cut
-        body = orjson.dumps(result)
+        body = exact_json.dumps(result)
         stored = await context.journal.put_tool_result(self.key, turn, call_index, digest, body)
-        return result if stored == body else ToolResult(**orjson.loads(stored))
+        return result if stored == body else ToolResult(**exact_json.loads(stored))
 
     def _check_halted(self) -> None:
         if self.halted:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, require_safetensors, resolve_model
+from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, base_revision, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             path if base is None else resolve_model(base),
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            revision=base_revision(Path(path)),
             **SAFE_WEIGHTS,
         )
         if base is not None:

@@ -72,11 +72,10 @@ def serve(
         worker = ModelWorker(loaded, max_batch=max_batch)
     except ValueError as error:
         raise ConfigError(f"model {model!r} cannot be served: {error}") from error
-    eos = loaded.generation_config.eos_token_id
     served = ServedModel(
         name=name or model,
         tokenizer=tokenizer,
-        stop_ids=stop_token_ids(tokenizer) | frozenset(eos if isinstance(eos, list) else [eos] if eos else []),
+        stop_ids=stop_token_ids(tokenizer, loaded.generation_config),
         vocab_size=loaded.config.get_text_config().vocab_size,
         context_length=worker.context_length,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from stillhouse.errors import InputError
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason, Trajectory, Turn
 
 
@@ -16,7 +17,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
     num_rows = 0
     with path.open("wb") as file:
         for row in rows:
-            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(exact_json.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
             num_rows += 1
         file.flush()
         os.fsync(file.fileno())
@@ -28,7 +29,7 @@ def read_jsonl(path: Path) -> Iterator[JsonObject]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                row = orjson.loads(line)
+                row = exact_json.loads(line)
             except orjson.JSONDecodeError as error:
                 raise InputError(f"{path}, line {number}: not valid JSON: {error}; saw {line[:80]!r}") from error
             if not isinstance(row, dict):

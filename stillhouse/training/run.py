@@ -179,7 +179,8 @@ def _measurements(
         )
     sampling = SamplingSettings(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
     max_context = student.max_context or job.student.max_length
-    sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context)
+    generation = student.causal_lm.generation_config
+    sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context, generation=generation)
 
     def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
         # Always round 0: every measurement has the same seeds.

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 
-import orjson
 from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
@@ -18,6 +17,8 @@ from stillhouse.config import DatasetConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
 from stillhouse.progress.text import dollars
+from stillhouse.report.conversation import comparison
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
 
 Piece = tuple[str, bool]
@@ -104,7 +105,8 @@ def _facts(row: PreviewRow) -> Iterator[str]:
     yield "kept" if row.is_kept else "dropped by the filters"
     if row.trajectory.error is not None:
         yield f"failed: {row.trajectory.error['message']}"
-    yield {True: "right", False: "wrong", None: "unverified"}[labels.get("verified")]
+    verdict = {True: "right", False: "wrong", None: "unverified"}[labels.get("verified")]
+    yield comparison(labels) if labels.get("compared") is not None else verdict
     if row.trajectory.stop_reason is not StopReason.ANSWERED:
         yield f"stopped by {row.trajectory.stop_reason}".replace("_", " ")
     if labels.get("num_tokens") is not None:
@@ -121,5 +123,5 @@ def _runs(sample: RenderedSample) -> Iterator[tuple[list[int], bool]]:
 
 
 def _plain(message: Message) -> str:
-    calls = "".join(f"\n{call.name}({orjson.dumps(call.arguments).decode()})" for call in calls_of(message))
+    calls = "".join(f"\n{call.name}({exact_json.dumps(call.arguments).decode()})" for call in calls_of(message))
     return f"{message['role']}: {text_of(message)}{calls}\n"

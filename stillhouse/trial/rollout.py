@@ -6,9 +6,10 @@ from typing import Final
 
 from stillhouse.chat.content import tool_error_of
 from stillhouse.dataset.totals import sampled_part, totals_of
+from stillhouse.report.conversation import comparison
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification import verify_trajectory
+from stillhouse.verification import examine_trajectory
 
 _TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 
@@ -22,6 +23,8 @@ class ScoredRollout:
     verdict: bool | None
     """Whether the answer is right; None if unverified."""
     scores: RewardScores
+    comparison: str = ""
+    """What of the answer was compared with what, in words; empty if nothing was."""
 
     @classmethod
     async def of(cls, trajectory: Trajectory, metadata: PromptMetadata, rewards: RewardSet) -> "ScoredRollout":
@@ -29,8 +32,9 @@ class ScoredRollout:
         if trajectory.stop_reason is StopReason.ERROR:
             return cls(trajectory, metadata, None, RewardScores(None, {}, {}))
         # In a thread: a verifier may run code for seconds.
-        verdict = await asyncio.to_thread(verify_trajectory, trajectory, metadata)
-        return cls(trajectory, metadata, verdict, await rewards.score(trajectory, metadata))
+        verdict = await asyncio.to_thread(examine_trajectory, trajectory, metadata)
+        told = comparison({**verdict.columns, "expected_answer": metadata.expected_answer})
+        return cls(trajectory, metadata, verdict.verified, await rewards.score(trajectory, metadata), told)
 
     @property
     def reward(self) -> float | None:

@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.table import Column, Table
 from rich.text import Text
 
-from stillhouse.chat.content import calls_of, text_of, tool_error_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of, tool_error_of
 from stillhouse.dataset.totals import totals_of
 from stillhouse.evaluation.measure import mean
 from stillhouse.interop.conversion_report import counted
@@ -60,7 +60,7 @@ def summary(rollouts: Sequence[ScoredRollout]) -> Iterator[Text]:
 
 
 def _lines(message: Message) -> Iterator[Text]:
-    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+    if reasoning := reasoning_of(message):
         yield from _cut(reasoning, _MAX_REASONING_LINES, "dim italic")
     style = "red" if tool_error_of(message) is not None else "dim" if message["role"] == "system" else ""
     if text := text_of(message).strip() or message.get("refusal"):
@@ -89,12 +89,14 @@ def _outcome(rollout: ScoredRollout) -> Iterator[Text]:
         yield Text(f"\u2718 {trajectory.error['kind']}: {trajectory.error['message']}", style="red")
         return
     is_good = rollout.verdict is not False and not rollout.scores.errors
-    verdict = {True: ", right", False: f", wrong: expected {rollout.metadata.expected_answer}", None: ""}
+    verdict = {True: ", right", False: ", wrong", None: ""}
     score = "no reward" if rollout.reward is None else f"reward {rollout.reward:.3f}"
     yield Text.assemble(
         ("\u2714 ", "green") if is_good else ("\u2718 ", "red"),
         (f"{score}{_listed(rollout.scores.values)}{verdict[rollout.verdict]}", "bold"),
     )
+    if rollout.comparison:
+        yield Text(f"  {_printable(rollout.comparison)}", style="dim")
     for name, problem in rollout.scores.errors.items():
         yield Text(f"  {name}: {problem}", style="red")
 

@@ -5,6 +5,7 @@ from stillhouse.verification.result import Verdict
 from stillhouse.verification.verdicts import (
     INFRASTRUCTURE_STOPS,
     examine,
+    examine_trajectory,
     verify,
     verify_ending,
     verify_trajectory,
@@ -14,6 +15,7 @@ __all__ = [
     "INFRASTRUCTURE_STOPS",
     "Verdict",
     "examine",
+    "examine_trajectory",
     "final_answer",
     "verify",
     "verify_ending",

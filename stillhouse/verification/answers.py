@@ -1,81 +1,132 @@
-r"""The answer in a model's message, without its thinking and the words around it.
+r"""Read the final answer in a model's message: the one place that decides which text verifiers compare.
 
-An answer may be marked: by `\boxed{}`, `<answer>` tags, a closing line `#### 72` as in GSM8K
-(https://arxiv.org/abs/2110.14168), or a line `Answer: 72`. The last mark wins.
+Thinking never counts. In what is left the order of evidence is:
+
+1. *Marks*: a box (`\boxed{}`), `<answer>` tags, `Answer: 72` at the beginning of a line or sentence in one of the
+   languages below, a closing line `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON.
+   The last mark wins, except that a box behind a label is a step if its sentence gives a reason or goes on, and that a
+   closing line of words behind another mark is a heading. Boxes joined by a comma or `and` are one answer.
+2. What is *said* to be the answer, last: `the answer is 72`.
+3. The *whole* text.
+
+A label and what is said reach to the end of their line, a label over the list, fence or formula that begins there.
 """
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from stillhouse.chat.content import text_of
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.types import Message
 
-_OPEN: Final = "<think>"
-_CLOSE: Final = "</think>"
 # Escaped braces are no braces.
-_BRACES: Final = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+_BRACES: Final = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{|\\[{}\\]|[{}]")
+_BOX: Final = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{([^{}]*)\}")
+_JOINT: Final = re.compile(r"[\s$]{0,9}(?:,|;|,?\s?and\b|,?\s?or\b)?[\s$]{0,9}")
+_REASON: Final = re.compile(r"\b(?:because|since|as|where|for|from|using|here|note|check)\b[^.!?\n]*\Z", re.IGNORECASE)
+_GOES_ON: Final = re.compile(r"[\s$)]{0,9}[^\W\d_]{2}")
 _WORDED: Final = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
 _TAG: Final = re.compile(r"<(/?)answer>", re.IGNORECASE)
-# In Markdown four of them also make a heading, which never ends a text.
-_HASHES: Final = re.compile(r"^####[ \t]+(\S[^\n]*)\s*\Z", re.MULTILINE)
-_LABELLED: Final = re.compile(
-    r"^[ \t>*_#-]*(?:the[ \t]+)?(?:(?:final|correct)[ \t]+)?answer[ \t]*[*_]*[ \t]*(?::|\n)[\s*_]*(\S[^\n]*)",
+# In Markdown four of them also make a heading.
+_HASHES: Final = re.compile(r"^####[ \t]+(?=\S[^\n]*\s*\Z)", re.MULTILINE)
+_HEADING: Final = re.compile(r"(?!\W*\d)\S+[ \t]+\S")
+_KEY: Final = re.compile(r'"(?:final[ _]?)?answer"\s{0,9}:\s{0,9}', re.IGNORECASE)
+_BLOCK: Final = re.compile(
+    r"```[ \t]*\w*[ \t]*\n(?P<fence>.*?)```|\$\$(?P<dollars>.*?)\$\$|\\\[(?P<display>.*?)\\\]"
+    r"|(?P<bullets>(?:(?:[-*\u2022]|\d{1,3}[.)])[ \t]+\S[^\n]*(?:\n[ \t]*|\Z)){2,})",
+    re.DOTALL,
+)
+# English, German, Dutch, French, Spanish, Portuguese, Italian, Russian, Polish, Turkish; Chinese, Japanese, Korean,
+# Arabic, Hindi, Indonesian, Vietnamese, Thai.
+_WORDS: Final = (
+    *("answer", "antwort", "antwoord", "réponse", "respuesta", "resposta", "risposta", "ответ", "odpowiedź", "cevap"),
+    *("答案", "答え", "解答", "回答", "正解", "정답", "답", "الإجابة", "الجواب", "उत्तर", "jawaban", "đáp án", "คำตอบ"),
+)
+_NAME: Final = (
+    r"(?:(?:so|thus|hence|therefore|and|the|my|our|your|final|correct|right|best|die|der|meine|richtige|korrekte|"
+    r"endgültige|het|juiste|la|ma|bonne|mi|a|minha|mia|мой|правильный|окончательный|最终|最終|正确|正確|최종|सही|अंतिम)"
+    rf"[ \t,的]{{0,3}}){{0,4}}(?:{'|'.join(_WORDS)})"
+    r"(?:[ \t](?:finale?|correcte|correcta|correta|corretta|الصحيحة|النهائية))?"
+)
+_WORD: Final = re.compile("|".join(_WORDS))
+_MAX_NAMES: Final = 32
+"""Most mentions of an answer looked at, from the last one backwards."""
+_NAME_CHARS: Final = 80
+"""Most characters before a name, and half of those behind it."""
+_LABEL: Final = re.compile(
+    rf"(?:(?P<line>^[ \t>*_#\-]*)|(?<=[.!?;:,)\uff01\uff1f\uff1b\uff0c\u3001\u3002])[ \t*_]{{0,4}}|\bfinal[ \t]){_NAME}"
+    r"[ \t]?[*_]{0,3}[ \t]?(?(line)(?:[:\uff1a=]|\n)|[:\uff1a=])(?:[*_]{1,3}(?=\s))?[\s*]*(?=[^\s*])",
     re.MULTILINE | re.IGNORECASE,
 )
-_SPOKEN: Final = re.compile(r"\banswer(?:[ \t]+to[ \t][^\n.]{0,80}?)?[ \t]+is\b[ \t]*:?\s*(\S[^\n]*)", re.IGNORECASE)
+_SAID: Final = re.compile(
+    rf"{_NAME}(?:[ \t]+(?:to|for)[ \t][^\n.]{{0,80}}?)?"
+    r"(?:[ \t]+(?:is|(?:must|should|has[ \t]to)[ \t]be|ist|lautet|est|es|é|è|هي|هو)\b"
+    r"|[ \t]?(?:是|为|為|は|은|는))[ \t]?[:\uff1a]?\s{0,9}(?=\S)",
+    re.IGNORECASE,
+)
+
+
+class Answer(NamedTuple):
+    """The final answer of a text."""
+
+    text: str
+    """Without the Markdown emphasis, dollars, box and `\\text{}` around it, unless it is the whole text."""
+    start: int
+    """Where the text after thinking begins to state it."""
+    kind: Literal["mark", "key", "said", "whole"]
+    """Its evidence; "key" is the mark in JSON."""
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
-    """The text of the last message without thinking; None if it is empty, not the assistant's, or calls tools."""
+    """Return the last message's text without thinking; None if it is empty, not the assistant's, or calls tools."""
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or last.get("tool_calls"):
         return None
-    answer = without_thinking(text_of(last))
+    answer = split_thoughts(text_of(last)).answer
     return answer if answer.strip() else None
 
 
-def without_thinking(text: str) -> str:
-    """The text after its leading `<think>` block; empty if that never ends.
-
-    The opening tag may be missing, since some chat templates put it into the prompt. Later tags are text.
-    """
-    while True:
-        opened = text.lstrip().startswith(_OPEN)
-        before, close, after = text.partition(_CLOSE)
-        if not close:
-            return "" if opened else text
-        if not opened and _OPEN in before:
-            return text
-        text = after
-
-
-def stated_answer(text: str) -> str | None:
-    """The marked answer of a text, if any."""
-    marks = [(last.start(1), bare(last[1])) for last in (_last(_HASHES, text), _last(_LABELLED, text)) if last]
-    marks += [mark for mark in (_last_boxed(text), _last_tagged(text)) if mark is not None]
-    return max(marks)[1] if marks else None
-
-
-def spoken_answer(text: str) -> str | None:
-    """What follows the last `answer is` in its line; weaker than a mark."""
-    last = _last(_SPOKEN, text)
-    return None if last is None else bare(last[1])
+def read_answer(text: str) -> Answer:
+    """Return the final answer of a text without thinking, by the order of evidence above."""
+    folded = text.lower()
+    names = [name.start() for name in deque(_WORD.finditer(folded), maxlen=_MAX_NAMES)]
+    label = _last_named(_LABEL, text, names)
+    marks = [Answer(bare(_after(text, label.end())), label.start(), "mark")] if label else []
+    if "<answer>" in folded:
+        marks += _tagged(text)
+    if names and (key := _last(_KEY, text)):
+        marks += [Answer(_value(text, key.end()), key.start(), "key")]
+    if "\\boxed" in text or "\\fbox" in text:
+        marks += _boxed(text, None if label is None else label.start())
+    if "####" in text and (hashes := _last(_HASHES, text)):
+        line = text[hashes.end() :].strip()
+        if not marks or not _HEADING.match(line):
+            marks.append(Answer(bare(line), hashes.start(), "mark"))
+    if marks:
+        return max(marks, key=lambda mark: mark.start)
+    said = _last_named(_SAID, text, names)
+    return Answer(bare(_line(text, said.end())), said.start(), "said") if said else Answer(text, 0, "whole")
 
 
-def whole_answers(text: str) -> Iterator[str]:
-    """Readings of a text as an answer: all of it, then its marked part, else what follows `answer is`."""
-    yield text
-    stated = stated_answer(text)
-    answer = spoken_answer(text) if stated is None else stated
-    if answer is not None:
-        yield answer
+def expected_answer(text: str) -> str:
+    r"""Return the answer in an expected one, which may be stored as a solution: `... #### 72`, `\boxed{72}`."""
+    read = read_answer(text)
+    return read.text if read.kind == "mark" else text
 
 
 def bare(text: str) -> str:
-    r"""A text without enclosing Markdown emphasis, dollars and `\text{}`."""
-    bare = text.strip().strip("*_").strip().removeprefix("$").removesuffix("$").strip()
+    r"""Return a text without enclosing Markdown emphasis, dollars, box and `\text{}`."""
+    bare = text.strip().strip("*").strip()
+    if len(bare) > 1 and bare[0] == bare[-1] == "`":
+        bare = bare.strip("`").strip()
+    bare = _BOX.sub(r"\1", bare) if "box" in bare else bare
+    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
+        inside = bare.removeprefix(opening).removesuffix(closing)
+        if len(bare) - len(inside) == len(opening + closing) and opening not in inside:
+            bare = inside.strip()
     worded = _WORDED.fullmatch(bare)
     return worded[1].strip() if worded else bare
 
@@ -84,29 +135,67 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
-def _last_boxed(text: str) -> tuple[int, str] | None:
-    """Position and content of the box that closes last; unclosed boxes are ignored."""
-    last = None
-    opened: list[int | None] = []
+def _last_named(pattern: re.Pattern[str], text: str, names: list[int]) -> re.Match[str] | None:
+    """Return the last match around one of the names, by their positions: quicker than to search all of a text."""
+    for name in reversed(names):
+        for match in pattern.finditer(text, max(name - _NAME_CHARS, 0), name + 2 * _NAME_CHARS):
+            if match.start() <= name < match.end():
+                return match
+    return None
+
+
+def _line(text: str, start: int) -> str:
+    return text[start:].partition("\n")[0]
+
+
+def _after(text: str, start: int) -> str:
+    """Return the line that begins at `start`, or the whole of the list, fence or formula that begins there."""
+    block = _BLOCK.match(text, start)
+    return block[block.lastgroup or 0] if block else _line(text, start)
+
+
+def _value(text: str, start: int) -> str:
+    """Return the JSON value at `start` as text, or the line there if it is none."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return _line(text, start)
+    return value if isinstance(value, str) else text[start:end]
+
+
+def _boxed(text: str, label: int | None) -> Iterator[Answer]:
+    """Yield the box that closes last, with those that it is joined to, unless it is a step."""
+    boxes: deque[tuple[int, int, int]] = deque(maxlen=9)
+    opened: list[re.Match[str] | None] = []
     for brace in _BRACES.finditer(text):
         kind = brace[0]
         if kind == "{":
             opened.append(None)
         elif kind.startswith("\\") and len(kind) > 2:
-            opened.append(brace.end())
-        elif kind == "}" and opened:
-            start = opened.pop()
-            if start is not None:
-                last = (start, bare(text[start : brace.start()]))
-    return last
+            opened.append(brace)
+        elif kind == "}" and opened and (opening := opened.pop()):
+            boxes.append((opening.start(), opening.end(), brace.start()))
+    if not boxes:
+        return
+    begin, start, end = boxes.pop()
+    if label is not None and begin > label:
+        before = text[max(begin - 200, label) : begin]
+        if _REASON.search(before) or _GOES_ON.match(text, end + 1):
+            return
+    content = bare(text[start:end])
+    while boxes and _JOINT.fullmatch(text, boxes[-1][2] + 1, begin):
+        begin, start, end = boxes.pop()
+        content = f"{bare(text[start:end])}, {content}"
+    yield Answer(content, begin, "mark")
 
 
-def _last_tagged(text: str) -> tuple[int, str] | None:
-    """Position and content of the last closed `<answer>`."""
-    last, start = None, None
+def _tagged(text: str) -> Iterator[Answer]:
+    """Yield the last closed `<answer>`."""
+    last, opened = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
-            start = tag.end()
-        elif start is not None:
-            last, start = (start, bare(text[start : tag.start()])), None
-    return last
+            opened = tag
+        elif opened is not None:
+            last, opened = Answer(bare(text[opened.end() : tag.start()]), opened.start(), "mark"), None
+    if last is not None:
+        yield last

@@ -8,9 +8,9 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import spoken_answer, stated_answer
+from stillhouse.verification.answers import Answer, expected_answer, read_answer
 from stillhouse.verification.result import VerificationResult, expected_text
-from stillhouse.verification.text import normalised_text
+from stillhouse.verification.text import normalised_text, plain, whole_words
 
 _OPTION_KEYS: Final = ("options", "choices")
 _NAMED: Final = r"(?:option|choice|answer)\s+"
@@ -21,50 +21,76 @@ _SET_APART: Final = re.compile(
 )
 _NAMED_LETTER: Final = re.compile(rf"(?i:\b{_NAMED})(?P<letter>[A-Z])\b(?!['\u2019])")
 _CHOSEN: Final = re.compile(
-    rf"(?i:\b(?:choose|pick|select)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
+    rf"(?i:\b(?:choose|pick|select|go(?:ing)? with|(?:correct|right|best) (?:option|choice|one) is)\s+(?:{_NAMED})?)"
+    r"\W*(?P<after>[A-Z])\b(?!['\u2019])"
+    r"|(?i:\bit(?:['\u2019]| i)s) (?P<it>[A-Z])(?=[.,;!*)]|\Z)"
     r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
-_LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>\W.*|)\Z", re.DOTALL)
+_LEADING: Final = re.compile(
+    rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>(?:\W|[^\x00-\u024f]).*|)\Z", re.DOTALL
+)
+_SEVERAL: Final = re.compile(
+    r"\W*(?:(?i:options?|choices?)\s+)?[A-Z]\W*(?:[,/&+]|\b(?:and|or|und|oder|et|ou|y|o|e)\b)\W*[A-Z](?:\W*\Z|\W+[A-Z]\b)"
+)
+_SENTENCE: Final = re.compile(r"\n|(?<=[.?!;])\s")
+_ALONE: Final = re.compile(rf"\W*(?:(?i:{_NAMED}))?(?P<letter>[A-Za-z])\W*")
+_RULED_OUT: Final = re.compile(
+    rf"(?i:\b(?:not|neither|nor|eliminat\w+|rul\w+ out|reject\w*|exclud\w+)|n't)\W+(?:(?i:be|{_NAMED})\s*)?\W*"
+    r"(?P<after>[A-Z])\b"
+    r"|\b(?P<before>[A-Z])[)*\]]*\s+(?:is|was)\s+(?:wrong|incorrect|false|out|not|tempting)\b"
+)
+_NEGATED: Final = re.compile(r"\b(?:not|neither|none|never|nicht|weder|pas|no|non)\b|n't|不", re.IGNORECASE)
 _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
 
 
 def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Compares the option that the answer chooses with the expected one.
+    """Compare the option that the answer chooses with the expected one.
 
     The expected answer is a letter, the text of an option, or an index from 0. Options are `metadata["options"]` or
     `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the lists `label` and
     `text`. Without options the expected answer must be a letter.
 
-    The answer's option is the one it marks, else the last one it says it chooses or calls correct, else the last letter
-    set apart, as in `(B)`, `**B**`, `B) Paris` or `option B`, else the only option whose text it names.
+    A final answer chooses the letter or the option's text that it begins with, or the only one that it names; of
+    several letters (`A or B`) none. In a whole text it is the last one called correct or chosen, else the last letter
+    set apart, as in `(B)`, `**B**`, `B) Paris` or `option B`, else the only option whose text occurs.
     """
     try:
         options = _options(metadata)
     except ValueError as error:
         return VerificationResult(None, str(error))
-    expected = _expected_letter(expected_text(metadata), options)
+    expected = _expected_letter(expected_answer(expected_text(metadata)), options)
     if expected is None:
         note = f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text"
         return VerificationResult(None, note)
-    chosen = _chosen(answer, options)
+    chosen = _chosen(read_answer(answer), options)
     if chosen == expected:
-        return VerificationResult(True)
-    return VerificationResult(False, f"chose {chosen}" if chosen else "the answer commits itself to no option")
+        return VerificationResult(True, compared=chosen)
+    note = f"chose {chosen}" if chosen else "the answer commits itself to no option"
+    return VerificationResult(False, note, chosen)
 
 
-def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
-    for reading in (stated_answer(answer), spoken_answer(answer)):
-        if reading is not None:
-            letter = _leading_letter(reading, options) or _option_named(reading, options, exact=True)
-            if letter is not None:
-                return letter
-    return (
-        _option_named(answer, options, exact=True)
-        or _last_letter(answer, (_CHOSEN,), options)
-        or _last_letter(answer, (_SET_APART, _NAMED_LETTER), options)
-        or _leading_letter(answer, options)
-        or _option_named(answer, options, exact=False)
-    )
+def _chosen(answer: Answer, options: Mapping[str, str]) -> str | None:
+    text = plain(answer.text)
+    exactly = _option_named(text, options, exact=True)
+    if answer.kind == "whole":
+        # What is ruled out is no choice: without its letter.
+        text = _RULED_OUT.sub(" ", text)
+        sentences = _SENTENCE.split(text.strip())
+        letter = (
+            exactly
+            or _last_letter(text, (_CHOSEN,), options)
+            or _alone(sentences[-1], options)
+            or _alone(sentences[0], options)
+            or _last_letter(text, (_SET_APART, _NAMED_LETTER), options)
+            or _leading_letter(text, options)
+        )
+    elif _SEVERAL.match(text):
+        return exactly
+    else:
+        letter = _leading_letter(text, options) or exactly
+        if letter is None and not _NEGATED.search(text):
+            letter = _last_letter(text, (_SET_APART, _NAMED_LETTER), options)
+    return letter or _option_named(text, options, exact=False)
 
 
 def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
@@ -77,9 +103,14 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
         return _known(letter, options)
     if letter.islower() and rest[0] not in ").":
         return None
-    is_label = rest[0] in ").:]}*-,\n" or _REASON.match(rest) is not None or letter not in "AI"
+    is_label = rest[0] in ").:]}*-,\n" or not rest[0].isascii() or _REASON.match(rest) or letter not in "AI"
     is_its_text = normalised_text(rest) == normalised_text(options.get(letter, "\0"))
     return _known(letter, options) if is_label or is_its_text else None
+
+
+def _alone(line: str, options: Mapping[str, str]) -> str | None:
+    match = _ALONE.fullmatch(line)
+    return _known(match["letter"], options) if match else None
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
@@ -91,12 +122,14 @@ def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mappin
 
 def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str | None:
     """The option whose text this is or, if not `exact`, the only one whose text it contains."""
-    normalised = normalised_text(text)
-    matching = []
-    for letter, option in options.items():
-        wanted = re.escape(normalised_text(option))
-        if re.search(rf"\A{wanted}\Z" if exact else rf"(?<!\w){wanted}(?!\w)", normalised):
-            matching.append(letter)
+    if not options:
+        return None
+    written, texts = normalised_text(text), {letter: normalised_text(option) for letter, option in options.items()}
+    matching = [
+        letter
+        for letter, option in texts.items()
+        if (written == option if exact else whole_words(option).search(written))
+    ]
     return matching[0] if len(matching) == 1 else None
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import stated_answer
+from stillhouse.verification.answers import read_answer
 from stillhouse.verification.result import VerificationResult
 
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
@@ -20,45 +20,53 @@ _MAX_DIGITS: Final = 400
 
 
 def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right if the JSON in the answer equals the expected answer and satisfies `metadata["answer_schema"]`.
+    """Return right if the JSON in the answer equals the expected answer and satisfies `metadata["answer_schema"]`.
 
-    The prompt may have only one of the two. The answer is JSON alone, or has it in its marked part, in a fenced block,
+    The prompt may have only one of the two. The answer is JSON alone, or has it as its final answer, in a fenced block,
     or in prose; the last value in the first of these places counts. The order of keys and the form of numbers (`1`,
     `1.0`, `1e0`) do not matter, the order of lists does.
     """
     expected: Any = None
     if metadata.expected_answer is not None:
         try:
-            expected = _parsed(metadata.expected_answer)
+            expected, _ = _answered(metadata.expected_answer, prose=False)
         except ValueError as error:
             return VerificationResult(None, f"the expected answer is no JSON: {error}")
     try:
-        actual = _answered(answer)
+        actual, text = _answered(answer)
     except ValueError as error:
-        return VerificationResult(False, str(error))
+        return VerificationResult(False, str(error), read_answer(answer).text)
     if metadata.expected_answer is not None and not _equal(actual, expected):
-        return VerificationResult(False)
+        return VerificationResult(False, compared=text)
     schema = metadata.metadata.get("answer_schema")
-    return VerificationResult(True) if schema is None else _meets(actual, schema)
+    result = VerificationResult(True) if schema is None else _meets(actual, schema)
+    return result._replace(compared=text)
 
 
-def _answered(answer: str) -> Any:
-    """The JSON value of an answer; raises ValueError if there is none."""
-    stated = stated_answer(answer)
-    for text in (answer, *reversed(_FENCED.findall(answer)), stated or ""):
-        with suppress(ValueError):
-            return _parsed(text)
-    # In prose: the last outermost object or list.
+def _answered(answer: str, *, prose: bool = True) -> tuple[Any, str]:
+    """Return the JSON value of an answer and its text; raises ValueError if there is none."""
+    read = read_answer(answer)
+    # A key `answer` is part of the value.
+    marked = [read.text] if read.kind in ("mark", "said") else []
+    for text in (answer, *marked, *reversed(_FENCED.findall(answer))):
+        try:
+            return _parsed(text), text
+        except ValueError as error:
+            problem = error
+    if not prose:
+        raise problem
+    # In prose: the last outermost object or list of the final answer.
     values = []
+    prose_text = marked[0] if marked and _OPENING.search(marked[0]) else answer
     position = 0
     for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(answer, position)
+        opening = _OPENING.search(prose_text, position)
         if opening is None:
             break
         position = opening.end()
         with suppress(ValueError, RecursionError):
-            value, position = _DECODER.raw_decode(answer, opening.start())
-            values.append(value)
+            value, position = _DECODER.raw_decode(prose_text, opening.start())
+            values.append((value, prose_text[opening.start() : position]))
     if not values:
         raise ValueError("the answer holds no JSON")
     return values[-1]

@@ -1,55 +1,146 @@
-"""The worker process that compares formulas with sympy."""
+"""The worker process that compares formulas: read by the parser of math-verify, compared exactly by sympy."""
 
 import logging
 import re
+from decimal import Decimal
 from typing import Any, Final
 
 from stillhouse.processes.worker_pool import limit_memory_growth, serve_requests
 from stillhouse.types import JsonObject
+from stillhouse.verification.formulas import ELLIPSIS, Collection, NotUnderstood, read_formula, spelled
+from stillhouse.verification.numbers import Number, has_decimals, same_number
 
 _MAX_MEMORY_BYTES: Final = 1 << 30
-_FUNCTIONS: Final = re.compile(r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|exp|pi|infty|cdot)(?![A-Za-z])")
-_ROOT: Final = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
-# Words of a language, more than one line, or a formula with its own delimiters: no bare formula.
-_PROSE: Final = re.compile(
-    r"\n|\$|(?<![\\A-Za-z])(?!sqrt|infty|cdot)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b", re.IGNORECASE
-)
-_DELIMITED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed")
+_DIGITS: Final = 60
+"""Digits to which two constants are computed; those that differ in the first half of them are different."""
+_NAMED: Final = re.compile(r"([A-Za-z](?:_\w)?(?:\([a-z]\))?)\s*(?:=(?!=)|\\in(?![a-z]))\s*")
 
 
 def compare(request: JsonObject) -> JsonObject:
-    """Whether `answer`, or its marked part `stated`, equals `expected`; None if that is not mathematics."""
+    """Return whether `answer` equals `expected`; None and a note if that is not understood."""
+    expected, answer = _without_name(spelled(request["expected"]), spelled(request["answer"]))
+    try:
+        return {"verified": _same(read_formula(answer), read_formula(expected)), "note": None}
+    except NotUnderstood as error:
+        return {"verified": None, "note": f"not understood: {error}"}
+
+
+def _without_name(*texts: str) -> list[str]:
+    """Return two formulas without the name of what was asked for, as in `x = 5`, which is often left out.
+
+    It stays where it may be a part of an equation, or where the two name different things.
+    """
+    names = {name[1] if (name := _NAMED.match(text)) else None for text in texts}
+    plain = all(text.count("=") <= (_NAMED.match(text) is not None) for text in texts)
+    return [_NAMED.sub("", text, count=1) if plain and len(names - {None}) == 1 else text for text in texts]
+
+
+def _same(answer: Any, expected: Any) -> bool:
+    """Return whether two formulas or collections are equal; raises NotUnderstood where that is not known."""
+    import sympy
     from math_verify import verify
 
-    expected = _parsed(_delimited(request["expected"]))
-    if all(isinstance(reading, str) for reading in expected):
-        return {"verified": None}
-    answer, stated = request["answer"], request["stated"]
-    # math-verify makes a set of several boxes.
-    readings = [answer if stated is None or "\\boxed" in answer else _delimited(stated)]
-    if stated is None and not _PROSE.search(answer):
-        readings.append(_delimited(answer))
-    # math-verify's time limits are alarms; the pool limits the time instead.
-    return {"verified": any(verify(expected, _parsed(text), timeout_seconds=None) for text in readings)}
+    values = [answer, expected]
+    if sum(isinstance(value, sympy.Eq) for value in values) == 1:
+        values = [value.rhs if isinstance(value, sympy.Eq) and value.lhs.is_Symbol else value for value in values]
+    collections = [value for value in values if isinstance(value, Collection)]
+    if len(collections) == 2:
+        return _same_elements(*collections)
+    if collections:
+        if len(collections[0].elements) > 1 and any(isinstance(value, Number | sympy.Expr) for value in values):
+            return False
+        raise NotUnderstood("a collection and a formula")
+    if all(isinstance(value, Number | sympy.Expr) for value in values):
+        return _same_values(*values)
+    if all(isinstance(value, sympy.MatrixBase) for value in values):
+        return values[0].shape == values[1].shape and all(map(_same, values[0].flat(), values[1].flat()))
+    if all(isinstance(value, sympy.core.relational.Relational) for value in values):
+        return _same_relations(*values)
+    # Chains of inequalities and the sets of numbers.
+    return values[0] == values[1] or bool(verify([values[1]], [values[0]], timeout_seconds=None))
 
 
-def _parsed(text: str) -> list[Any]:
-    from math_verify import parse
+def _same_relations(answer: Any, expected: Any) -> bool:
+    """Return whether two relations differ by a factor only."""
+    import sympy
 
-    readings: list[Any] = parse(text, parsing_timeout=None)
-    return readings
+    turned = [relation.reversed if relation.rel_op in ("<", "<=") else relation for relation in (answer, expected)]
+    if turned[0].rel_op != turned[1].rel_op:
+        return False
+    factor = sympy.simplify((turned[0].lhs - turned[0].rhs) / (turned[1].lhs - turned[1].rhs))
+    return bool(factor.is_number and (factor > 0 if turned[0].rel_op in (">", ">=") else factor != 0))
 
 
-def _delimited(text: str) -> str:
-    """The text with formula delimiters: math-verify would extract the first number of a bare `2x + 3`."""
-    if _DELIMITED.search(text):
-        return text
-    latex = _ROOT.sub(r"\\sqrt{\1}", text.strip().rstrip(".")).replace("**", "^")
-    return "$" + _FUNCTIONS.sub(r"\\\1", latex) + "$"
+def _same_elements(answer: Collection, expected: Collection) -> bool:
+    given, wanted = answer.elements, expected.elements
+    if answer.kind != expected.kind:
+        if {*answer.kind, *expected.kind} <= {*"()[]"} and len(given) == len(wanted):
+            return False
+        raise NotUnderstood("collections of different kinds")
+    if any(value is ELLIPSIS for value in given + wanted):
+        return _same_sequences(given, wanted)
+    if answer.kind not in ("{}", "\\cup"):
+        return len(given) == len(wanted) and all(map(_same, given, wanted))
+    return _within(given, wanted) and _within(wanted, given)
+
+
+def _within(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return all(any(_same(value, other) for other in others) for value in values)
+
+
+def _same_sequences(given: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
+    """Return whether sequences are equal: not if they differ before the dots; so if they are written alike."""
+    for value, other in zip(given, wanted, strict=False):
+        if value is ELLIPSIS or other is ELLIPSIS:
+            break
+        if not _same(value, other):
+            return False
+    if [value is ELLIPSIS for value in given] != [other is ELLIPSIS for other in wanted]:
+        raise NotUnderstood("sequences that are written differently")
+    return all(value is ELLIPSIS or _same(value, other) for value, other in zip(given, wanted, strict=True))
+
+
+def _same_values(answer: Any, expected: Any) -> bool:
+    import sympy
+
+    numbers = [_number(value) for value in (answer, expected)]
+    if numbers[0] and numbers[1]:
+        return same_number(numbers[0], numbers[1])
+    left, right = (
+        sympy.Rational(*value.above.as_integer_ratio()) / sympy.Rational(*value.below.as_integer_ratio())
+        if isinstance(value, Number)
+        else value
+        for value in (answer, expected)
+    )
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    for sign in (1, -1):
+        point = {symbol: sign * sympy.Rational(7 + 4 * index, 5 + 2 * index) for index, symbol in enumerate(symbols)}
+        a, b = (sympy.N(side.subs(point), _DIGITS) for side in (left, right))
+        # Roots of negative numbers are no evidence against an equation.
+        if not (a.is_real and b.is_real) and not (sign > 0 and a.is_finite and b.is_finite):
+            continue
+        written = next((number for number in numbers if number and has_decimals(number)), None)
+        if written and not symbols and a.is_real and b.is_real:
+            return same_number(Number(Decimal(str(b if written is numbers[0] else a))), written)
+        if abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)):
+            return False
+    if left == right:
+        return True
+    is_zero = sympy.simplify(left - right).is_zero or (left - right).equals(0)
+    if is_zero is None:
+        raise NotUnderstood("whether they are equal is not known")
+    return bool(is_zero)
+
+
+def _number(value: Any) -> Number | None:
+    """Return a number, also one that was computed, without its percent sign; None if it is not rational."""
+    if isinstance(value, Number):
+        return Number(value.above, value.below * 100) if value.percent else value
+    return Number(Decimal(value.p), Decimal(value.q)) if value.is_Rational else None
 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    _parsed("$1$")
+    read_formula("x")
     limit_memory_growth(_MAX_MEMORY_BYTES)
     serve_requests(compare)

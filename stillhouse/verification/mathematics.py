@@ -1,49 +1,122 @@
-"""Answers compared as mathematics: `math`, by math-verify in a process of its own."""
+r"""Answers compared as mathematics: `math`. Numbers are compared here, formulas by sympy in a process of its own."""
 
 import re
 from typing import Final
 
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import bare, stated_answer
+from stillhouse.verification.answers import bare, expected_answer, read_answer
+from stillhouse.verification.numbers import NUMBER, is_one_number, number_of, plain_numbers, same_share
+from stillhouse.verification.numeric import IN_WORDS
 from stillhouse.verification.result import VerificationResult, expected_text
-from stillhouse.verification.text import normalised_text
+from stillhouse.verification.text import normalised_text, plain
 
 TIMEOUT_S: Final = 10.0
 """Seconds one comparison may take. Most take a few milliseconds."""
 
 _WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
-_WHOLE: Final = re.compile(r"-?\d{1,18}")
-_LATEX_NOISE: Final = re.compile(r"\s|\$|\\[,;:!]|\\left(?![a-z])|\\right(?![a-z])|\.$")
+_NOISE: Final = re.compile(r"(?<!,)\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])|[.,]\Z")
+_FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+# Words of a language, or more than one line: no bare formula.
+_PROSE: Final = re.compile(
+    r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b",
+    re.IGNORECASE,
+)
+_LETTER: Final = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+_WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
+_JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
+_UNIT: Final = re.compile(
+    r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?"
+    r"|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
+)
+_BASED: Final = re.compile(r"\(?([0-9][0-9A-Za-z]*)\)?_\{?(\d{1,2})\}?")
+_MATHS_IN_WORDS: Final = re.compile(r"\b(?:plus|minus|times|over|squared|cubed|root|pi|infinity)\b", re.IGNORECASE)
 
 
 def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    r"""Right if the answer is mathematically equal to the expected one, in LaTeX or plain: `\frac12`, `1/2`, `0.5`.
+    r"""Return right if the answer is mathematically equal to the expected one: `\frac12`, `1/2`, `0.5`.
 
-    The answer's marked part counts, else what math-verify extracts: the last formula or number. Equal texts and whole
-    numbers need no algebra. If the expected answer is not mathematics, only an equal text is right and all others are
-    unverified, as is an answer that cannot be compared within `TIMEOUT_S`.
+    Of prose the last formula counts, else the last number. Units are ignored unless both answers have one. Whole
+    numbers, fractions, powers, roots and numbers of one base are compared exactly, decimals as by `same_number`. What
+    is not understood is unverified unless the texts are equal, as is an answer that takes more than `TIMEOUT_S`.
     """
-    expected = expected_text(metadata)
-    stated = stated_answer(answer)
-    candidate = answer if stated is None else stated
-    plain, plain_expected = _plain(candidate), _plain(expected)
-    if plain == plain_expected or normalised_text(bare(candidate)) == normalised_text(bare(expected)):
-        return VerificationResult(True)
-    if _WHOLE.fullmatch(plain) and _WHOLE.fullmatch(plain_expected):
-        return VerificationResult(int(plain) == int(plain_expected))
-    request = {"expected": expected, "answer": answer, "stated": stated}
+    expected, text = (bare(part) for part in (expected_answer(expected_text(metadata)), read_answer(answer).text))
+    compared = _formula(text)
+    sides = compared.rpartition("=")
+    if sides[1] and "=" not in expected and not _LETTER.search(sides[0]):
+        # A calculation.
+        compared = sides[2].strip()
+    is_worded = _WORDS.fullmatch(expected) is not None
+    if _plain(compared) == _plain(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
+        return VerificationResult(True, compared=compared)
+    if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
+        in_words = IN_WORDS.search(compared) or _MATHS_IN_WORDS.search(compared)
+        return VerificationResult(None if in_words else False, "the answer holds no formula", compared)
+    if is_worded and _WORDS.fullmatch(compared):
+        return VerificationResult(False, compared=compared)
+    verified, note = _compared(_formula(expected), compared)
+    return VerificationResult(verified, note, compared)
+
+
+def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
+    (expected, expected_unit), (answer, unit) = _without_unit(expected), _without_unit(answer)
+    if unit and expected_unit and unit != expected_unit:
+        return None, f"the units {unit} and {expected_unit} are not compared"
+    matches = [NUMBER.fullmatch(plain_numbers(text).strip()) for text in (expected, answer)]
+    numbers = [number for match in matches if match and (number := number_of(match))]
+    if len(numbers) == 2:
+        return same_share(numbers[1], numbers[0]), None
+    based = [_BASED.fullmatch(text) for text in (expected, answer)]
+    if based[0] or based[1]:
+        return _same_in_base(based[0], based[1])
     try:
-        verified = _WORKERS.request(request, TIMEOUT_S)["verified"]
+        reply = _WORKERS.request({"expected": expected, "answer": answer}, TIMEOUT_S)
     except WorkerTimeout:
-        return VerificationResult(None, f"the comparison takes more than {TIMEOUT_S:g} s")
+        return None, f"the comparison takes more than {TIMEOUT_S:g} s"
     except WorkerFailed as error:
-        return VerificationResult(None, str(error))
-    if verified is None:
-        return VerificationResult(None, f"the expected answer cannot be read as mathematics: {expected[:80]!r}")
-    return VerificationResult(verified)
+        return None, str(error)
+    return reply["verified"], reply["note"]
+
+
+def _same_in_base(expected: re.Match[str] | None, answer: re.Match[str] | None) -> tuple[bool | None, str | None]:
+    """Compare two numbers with bases; of one value in two bases it is not known which was asked for."""
+    try:
+        values = [int(number[1], int(number[2])) for number in (expected, answer) if number]
+    except ValueError:
+        return None, "a digit that its base does not have"
+    if expected is None or answer is None or (values[0] == values[1] and expected[2] != answer[2]):
+        return None, "the bases differ"
+    return values[0] == values[1], None
+
+
+def _formula(text: str) -> str:
+    """Return the last formula of a text, with those that it is joined to, else its last number, else the text."""
+    text = plain(text).strip()
+    formulas = list(_FORMULA.finditer(text))
+    if formulas:
+        last = formulas.pop()
+        joined, start = [last], last.start()
+        while formulas and _JOINT.fullmatch(text, formulas[-1].end(), start):
+            joined.insert(0, formulas.pop())
+            start = joined[0].start()
+        return ", ".join(formula[formula.lastindex or 0].strip().rstrip(".") for formula in joined)
+    if _PROSE.search(text) and not _UNIT.search(text):
+        line = next((line for line in reversed(plain_numbers(text).splitlines()) if NUMBER.search(line)), "")
+        for number in list(NUMBER.finditer(line))[-1:]:
+            return number[0] if is_one_number(line, number) else line
+    return text.rstrip(".")
+
+
+def _without_unit(text: str) -> tuple[str, str | None]:
+    text = text.strip().removeprefix("\\$").removeprefix("$").rstrip()
+    if not re.search(r"sin|cos|tan|cot", text):
+        text = re.sub(r"(?<![a-z])\s*(?:\^\s*\{?\s*\\circ\s*\}?|\u00b0)\s*\Z", "", text)
+    unit = _UNIT.search(text)
+    if unit is None or not unit.start():
+        return text, None
+    return text[: unit.start()], normalised_text(unit[1] or unit[2] or "")
 
 
 def _plain(text: str) -> str:
-    """A formula without commands that only change its looks."""
-    return _LATEX_NOISE.sub("", text.strip()).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    """Return a formula without commands that only change its looks."""
+    return re.sub(r"\\[dtc]frac", r"\\frac", _NOISE.sub("", text.strip()))

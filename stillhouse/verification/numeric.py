@@ -1,144 +1,155 @@
 """Answers compared as numbers, with their units if the expected answer has one: `numeric`."""
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import stated_answer
+from stillhouse.verification.answers import Answer, expected_answer, read_answer
+from stillhouse.verification.numbers import NUMBER, Number, is_one_number, number_of, plain_numbers, same_share
 from stillhouse.verification.result import VerificationResult, expected_text
 
-RELATIVE_TOLERANCE: Final = Decimal("1e-6")
-"""Largest relative difference of two equal numbers unless both are whole."""
-
-_SEPARATOR: Final = "[,_\u00a0\u202f]"
-_MINUS: Final = "[-\u2212]"
-# A minus after a digit or a closing bracket subtracts; a comma separates thousands only before exactly three digits;
-# the power of a letter is part of a unit or a formula.
-NUMBER: Final = re.compile(
-    rf"(?:(?<![\w)\]^]){_MINUS})?(?<![A-Za-z]\^)(?<![A-Za-z]\^-)"
-    rf"(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{{1,3}}(?![\w.]))?"
-    r"(?:/\d+(?![/\d]))?"
-)
-_SEPARATORS: Final = re.compile(_SEPARATOR)
-_LATEX_SEPARATOR: Final = re.compile(r"\{,\}|\\[,;!](?=\d{3})")
-_LATEX_SPACE: Final = re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm)\s*(?=\{)|[{}$]|\\(?=%)")
-_LATEX_POWER: Final = re.compile(r"\}?\^\s*\{(-?\d+)\}")
-_LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
 _MAX_QUANTITIES: Final = 32
 """Most numbers examined for a unit, from the last one backwards."""
-_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
+_WORD: Final = r"(?:[^\W\d_]|[°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
 _UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
 _EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
 _MAX_CHARS: Final = 80
 # Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
 _PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
-
-
-def last_number(text: str) -> Decimal | None:
-    """The last number written in `text`: signed, with thousands separators, decimals, an exponent, or a fraction."""
-    # From the end, since a long answer may have hundreds of numbers.
-    for line in reversed(_plain_digits(text).splitlines()):
-        for last in NUMBER.findall(line)[-1:]:
-            return number_of(last)
-    return None
-
-
-def _plain_digits(text: str) -> str:
-    r"""`text` without the LaTeX around its numbers: separators of thousands, fractions of whole numbers, `\text{}`."""
-    if "\\" not in text and "{" not in text:
-        return text
-    plain = _LATEX_POWER.sub(r"^\1", _LATEX_SEPARATOR.sub(",", text))
-    return _LATEX_SPACE.sub(" ", _LATEX_FRACTION.sub(r"\1/\2", plain))
-
-
-def number_of(match: str) -> Decimal:
-    """The value of a match of `NUMBER`."""
-    numerator, _, denominator = _SEPARATORS.sub("", match).replace("\u2212", "-").partition("/")
-    below = Decimal(denominator) if denominator else Decimal(1)
-    return Decimal(numerator) / below if below else Decimal(numerator)
-
-
-def same_number(
-    actual: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
-) -> bool:
-    """Whether two numbers are equal, up to the larger of the tolerances.
-
-    By default whole numbers must be equal, and others may differ by `RELATIVE_TOLERANCE` of the larger.
-    """
-    with localcontext(prec=50):
-        if actual == expected:
-            return True
-        if tolerance is None and relative_tolerance is None:
-            if all(number == number.to_integral_value() for number in (actual, expected)):
-                return False
-            relative_tolerance = RELATIVE_TOLERANCE
-        allowed = (relative_tolerance or Decimal(0)) * max(abs(actual), abs(expected))
-        return abs(actual - expected) <= max(allowed, tolerance or Decimal(0))
+_ABOUT: Final = re.compile(
+    r"\W*(?:(?:about|approximately|approx|around|roughly|exactly|only|USD|EUR|Rs)\b\W*)?", re.IGNORECASE
+)
+# What follows the number of a final answer: another sentence, a note in brackets, a reason, a place.
+_ASIDE: Final = re.compile(
+    r"[.;!?](?=\s|\Z)|\n|\s[(\[]|,?\s(?:because|since|as|so|which|where|given|for|with|from|weil|da|in\s\w)\b",
+    re.IGNORECASE,
+)
+_NOTE: Final = re.compile(r"[ \t]\([^()]{1,80}\)\W{0,3}\Z")
+_LETTERED: Final = re.compile(r"[kKMBT](?![A-Za-z])")
+"""Scales that are also units: `2.5M`."""
+_COMPOUND: Final = re.compile(r"\d ?[^\W\d_]{1,12}(?:,| and)? \d")
+_GLUED: Final = re.compile(r"(?!(?:st|nd|rd|th)\b)[A-Za-z]")
+_DIGIT: Final = re.compile(r"[\d\u00bc-\u00be\u2150-\u215e]")
+IN_WORDS: Final = re.compile(
+    r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)(?:teen|ty)"
+    r"|twenty|forty|half|third|quarter|dozen|hundred|thousand|million)\b",
+    re.IGNORECASE,
+)
 
 
 class _Quantity(NamedTuple):
-    number: Decimal
+    number: Number
     unit: str | None
+    text: str
 
 
 def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Compares the last number of the answer's marked part, else of the whole answer.
+    """Compare the number of the answer: the one that the final answer begins with or that follows its last `=`, else
+    the last one.
 
     If the expected answer has a unit, the last number in a compatible unit counts, converted: `5000 m` is `5 km`, `5
     kg` is not. Without such a unit the last number is taken to be in the expected unit; words unknown to pint are not
-    units. If the expected answer has no unit, units are ignored.
+    units. If the expected answer has no unit, units are ignored. `25%` is `0.25` and, since the sign is often left
+    out, `25`.
 
     `metadata["tolerance"]` is the largest accepted difference, in the expected unit; `metadata["relative_tolerance"]`
     is relative to the larger number. Without either, see `same_number`.
+
+    An answer whose number is only a part of something is unverified: `10-15`, `2 or 3`, `x + 5`, `twelve`.
     """
-    expected = _expected_quantity(expected_text(metadata))
-    if expected is None:
-        return VerificationResult(None, f"the expected answer holds no number: {expected_text(metadata)[:80]!r}")
     try:
         tolerance, relative = _tolerance(metadata, "tolerance"), _tolerance(metadata, "relative_tolerance")
+        expected = _expected_quantity(expected_text(metadata))
     except ValueError as error:
         return VerificationResult(None, str(error))
-    actual = _answered(stated_answer(answer) or "", expected.unit) or _answered(answer, expected.unit)
+    read = read_answer(answer)
+    try:
+        actual = _answered(read, expected.unit)
+    except ValueError as error:
+        return VerificationResult(None, str(error), read.text)
     if actual is None:
-        return VerificationResult(False, "the answer holds no number")
+        return VerificationResult(False, "the answer holds no number", read.text)
     if actual.unit != expected.unit:
         note = f"the answer is in {actual.unit}, which does not measure what {expected.unit} does"
-        return VerificationResult(False, note)
-    return VerificationResult(same_number(actual.number, expected.number, tolerance, relative))
+        return VerificationResult(False, note, actual.text)
+    is_same = same_share(actual.number, expected.number, tolerance, relative)
+    return VerificationResult(is_same, compared=actual.text)
 
 
-def _answered(text: str, expected_unit: str | None) -> _Quantity | None:
-    """The quantity that counts, in the expected unit if possible; None without any number."""
-    if expected_unit is None:
-        number = last_number(text)
-        return None if number is None else _Quantity(number, None)
-    last = None
-    for actual in _quantities(text):
-        if actual.unit is None:
-            last = last or actual._replace(unit=expected_unit)
-            continue
-        number = _converted(actual.number, actual.unit, expected_unit)
-        if number is not None:
-            return _Quantity(number, expected_unit)
-        last = last or actual
-    return last
+def _answered(answer: Answer, expected_unit: str | None) -> _Quantity | None:
+    """Return the quantity that counts, in the expected unit if possible; None without any number.
+
+    Raises ValueError if it is not understood.
+    """
+    text, matches = _numbers(answer, whole_text=expected_unit is not None)
+    chosen: tuple[re.Match[str], str | None] | None = None
+    for match in matches:
+        is_glued = _GLUED.match(text, match.end()) and not _LETTERED.match(text, match.end())
+        unit = unit_after(text, match.end()) if expected_unit or is_glued else None
+        if expected_unit and unit and _converted(Number(Decimal(1)), unit, expected_unit):
+            chosen = match, unit
+            break
+        chosen = chosen or (match, unit)
+        if expected_unit is None:
+            break
+    if chosen is None:
+        if IN_WORDS.search(answer.text):
+            raise ValueError("a number in words is not understood")
+        return None
+    match, unit = chosen
+    number = number_of(match)
+    near = text[max(match.start() - 16, 0) : match.end() + 24]
+    is_part = (unit is None and _GLUED.match(text, match.end())) or (expected_unit and unit and _COMPOUND.search(near))
+    if number is None or is_part or not is_one_number(text, match):
+        raise ValueError(f"not understood as one number: {near!r}")
+    written = f"{match[0].strip()} {unit or ''}".strip()
+    if expected_unit is None or unit is None:
+        return _Quantity(number, expected_unit, written)
+    converted = _converted(number, unit, expected_unit)
+    return _Quantity(number, unit, written) if converted is None else _Quantity(converted, expected_unit, written)
 
 
-def _quantities(text: str) -> Iterator[_Quantity]:
-    """The numbers of a text with their units, the last one first."""
+def _numbers(answer: Answer, *, whole_text: bool) -> tuple[str, list[re.Match[str]]]:
+    """Return the text with the numbers that may count, the likeliest first; of a whole text, the last."""
+    if answer.kind == "whole":
+        for part in [answer.text] if whole_text else reversed(answer.text.splitlines()):
+            if _DIGIT.search(part):
+                before_note = _NOTE.sub("", part)
+                text = _plain_quantities(before_note if _DIGIT.search(before_note) else part)
+                return text, list(NUMBER.finditer(text))[: -_MAX_QUANTITIES - 1 : -1]
+        return "", []
+    text = _plain_quantities(answer.text)
+    first = NUMBER.search(text)
+    if first is None:
+        return text, []
+    aside = _ASIDE.search(text, first.end())
+    end = aside.start() if aside else len(text)
+    equals = text.rfind("=", 0, end)
+    numbers = list(NUMBER.finditer(text, equals + 1, end)) or [first]
+    leads = equals > 0 or _ABOUT.fullmatch(text, 0, numbers[0].start())
+    return text, numbers[:1] + numbers[:0:-1] if leads else numbers[::-1]
+
+
+def _plain_quantities(text: str) -> str:
     # With explicit powers of lengths: `cm^2` for `cm2`.
-    plain = _EXPONENT_OF_LENGTH.sub(r"\1^\2", _plain_digits(text))
-    for number in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
-        yield _Quantity(number_of(number[0]), unit_after(plain, number.end()))
+    return _EXPONENT_OF_LENGTH.sub(r"\1^\2", plain_numbers(text))
 
 
 @lru_cache(maxsize=1024)
-def _expected_quantity(text: str) -> _Quantity | None:
-    return next(_quantities(text), None)
+def _expected_quantity(text: str) -> _Quantity:
+    """Return the quantity of an expected answer; raises ValueError if it holds none, or several."""
+    read = Answer(expected_answer(text), 0, "mark")
+    try:
+        plain, matches = _numbers(read, whole_text=False)
+        expected = _answered(read, unit_after(plain, matches[0].end()) if matches else None)
+    except ValueError as error:
+        raise ValueError(f"the expected answer: {error}") from None
+    if expected is None:
+        raise ValueError(f"the expected answer holds no number: {text[:80]!r}")
+    return expected
 
 
 def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
@@ -186,18 +197,18 @@ def known_unit(text: str) -> str | None:
     return None
 
 
-def _converted(number: Decimal, unit: str, target_unit: str) -> Decimal | None:
+def _converted(number: Number, unit: str, target_unit: str) -> Number | None:
     """The number in another unit; None if they are incompatible."""
     from pint.errors import PintError
 
     if unit == target_unit:
         return number
     try:
-        magnitude = _registry().Quantity(number, unit).to(target_unit).magnitude
+        magnitude = _registry().Quantity(number.above / number.below, unit).to(target_unit).magnitude
     # Other dimensions, differences of temperature, and powers beyond a decimal cannot be converted.
     except (PintError, ArithmeticError):
         return None
-    return magnitude if isinstance(magnitude, Decimal) else Decimal(str(magnitude))
+    return Number(Decimal(str(magnitude)))
 
 
 @cache

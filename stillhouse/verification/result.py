@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stillhouse.types import PromptMetadata
+from stillhouse.types import JsonObject, PromptMetadata
 
 
 class VerificationResult(NamedTuple):
@@ -13,6 +13,8 @@ class VerificationResult(NamedTuple):
     """True: right; False: wrong; None: unverified."""
     note: str | None = None
     """The reason, if there is more to say."""
+    compared: str | None = None
+    """The text of the answer that was compared with the expected one; None if there was none."""
 
 
 VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
@@ -26,6 +28,17 @@ class Verdict(NamedTuple):
     verifier: str | None
     """None if the prompt has no metadata."""
     note: str | None = None
+    compared: str | None = None
+
+    @property
+    def columns(self) -> JsonObject:
+        """The verdict as columns of a dataset."""
+        return {
+            "verifier": self.verifier,
+            "verified": self.verified,
+            "compared": self.compared,
+            "verification": self.note,
+        }
 
 
 def expected_text(metadata: PromptMetadata) -> str:

@@ -2,31 +2,30 @@
 
 import re
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.answers import spoken_answer, stated_answer
-from stillhouse.verification.numeric import NUMBER, number_of, same_number
+from stillhouse.verification.answers import expected_answer, read_answer
+from stillhouse.verification.numbers import NUMBER, Number, number_of, plain_numbers, same_number
 from stillhouse.verification.result import VerificationResult, expected_text
-from stillhouse.verification.text import normalised_text
+from stillhouse.verification.text import normalised_text, plain
 
-_Element = str | Decimal
+_Element = str | Number
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
-_AND: Final = re.compile(r"(?:[,;]\s*)?(?:\band\b|&)\s+", re.IGNORECASE)
+_AND: Final = re.compile(r"(?:[,;]\s*)?(?:\b(?:and|und|et|y|e)\b|&)\s+", re.IGNORECASE)
 _BULLET: Final = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
-_JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
+_JSON_LIST: Final = re.compile(r"(\[[^\[\]]*\])\W*\Z")
 
 
 def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right if the answer has the expected elements in the expected order.
+    """Return right if the answer has the expected elements in the expected order.
 
     The expected answer is a JSON list, or text separated by semicolons, lines, or commas. Elements are compared as
-    numbers if both are, else as by `normalised`. The answer may give them in any of these forms, as bullets, after a
-    colon, or in its marked part; it is right if one of these readings is.
+    numbers if both are, else as by `normalised`. The final answer may give them in any of these forms, as bullets or
+    after a colon; it is right if one of these readings is.
     """
     return _compare(answer, metadata, _same_list)
 
@@ -42,7 +41,8 @@ def _compare(
     expected = _expected(expected_text(metadata))
     if not expected:
         return VerificationResult(None, "the expected answer holds no elements")
-    return VerificationResult(any(is_same(reading, expected) for reading in _readings(answer, expected)))
+    text = read_answer(answer).text
+    return VerificationResult(any(is_same(reading, expected) for reading in _readings(text, expected)), compared=text)
 
 
 def _same_list(actual: list[_Element], expected: list[_Element]) -> bool:
@@ -55,36 +55,34 @@ def _within(elements: list[_Element], others: list[_Element]) -> bool:
 
 
 def _same(actual: _Element, expected: _Element) -> bool:
-    if isinstance(actual, Decimal) and isinstance(expected, Decimal):
+    if isinstance(actual, Number) and isinstance(expected, Number):
         return same_number(actual, expected)
     return actual == expected
 
 
 @lru_cache(maxsize=1024)
 def _expected(text: str) -> list[_Element]:
+    text = expected_answer(text)
     values = _json_list(text)
     return _elements(_split(text) if values is None else values)
 
 
-def _readings(answer: str, expected: list[_Element]) -> Iterator[list[_Element]]:
-    stated = stated_answer(answer)
-    texts = [answer] if stated is None else [stated, answer]
-    for text in texts:
-        json_list = _json_list(text)
-        if json_list is not None:
-            yield _elements(json_list)
-    for written in _JSON_LIST.findall(answer)[-1:]:
-        yield _elements(_json_list(written) or _split(written))
-    bullets = _BULLET.findall(answer)
+def _readings(text: str, expected: list[_Element]) -> Iterator[list[_Element]]:
+    json_list = _json_list(text)
+    if json_list is not None:
+        yield _elements(json_list)
+    if written := _JSON_LIST.search(text):
+        yield _elements(_json_list(written[1]) or _split(written[1]))
+    bullets = _BULLET.findall(text)
     if bullets:
         yield _elements(bullets)
-    spoken = None if stated else spoken_answer(answer)
-    last_line = answer.rstrip().rpartition("\n")[2]
-    for text in (*texts, *([spoken] if spoken else []), last_line.rpartition(":")[2]):
-        yield _elements(_split(text))
-        yield _elements(_split(_AND.sub(", ", text)))
-    if all(isinstance(element, Decimal) for element in expected):
-        yield [number_of(number) for number in NUMBER.findall(last_line)]
+    last_line = text.rstrip().rpartition("\n")[2]
+    for part in (text, last_line.rpartition(":")[2], last_line.rpartition(" are ")[2]):
+        yield _elements(_split(part))
+        yield _elements(_split(_AND.sub(", ", part)))
+    if all(isinstance(element, Number) for element in expected):
+        plain_line = plain_numbers(last_line)
+        yield [number for match in NUMBER.finditer(plain_line) if (number := number_of(match))]
 
 
 def _json_list(text: str) -> list[Any] | None:
@@ -100,7 +98,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 def _split(text: str) -> list[str]:
     """The parts of a text between its semicolons, else its lines, else its commas."""
-    text = text.strip().removesuffix(".").replace("\\{", "{").replace("\\}", "}").strip("$ ")
+    text = plain(text).strip().removesuffix(".").replace("\\{", "{").replace("\\}", "}").strip("$ ")
     if text and _BRACKETS.get(text[0]) == text[-1]:
         text = text[1:-1]
     for separator in (";", "\n"):
@@ -119,5 +117,6 @@ def _element(value: Any) -> _Element:
         return "true" if value else "false" if value is False else "null"
     if isinstance(value, dict | list):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    text = normalised_text(str(value).strip().strip("*_$"))
-    return number_of(text) if NUMBER.fullmatch(text) else text
+    text = str(value).strip().strip("*_$")
+    number = NUMBER.fullmatch(plain_numbers(text).strip())
+    return number_of(number) or text if number else normalised_text(text)

@@ -6,6 +6,7 @@ Failures of the infrastructure, of the rollout or of a verifier, are never wrong
 from collections.abc import Sequence
 from typing import Final
 
+from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification.answers import final_answer
 from stillhouse.verification.choice import choice
@@ -60,7 +61,7 @@ def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadat
         result = VerificationResult(False, "the last message holds no answer")
     else:
         result = VERIFIERS[metadata.verifier](answer, metadata)
-    return Verdict(result.verified, metadata.verifier, result.note)
+    return Verdict(result.verified, metadata.verifier, result.note, result.compared)
 
 
 def verify_ending(
@@ -70,15 +71,22 @@ def verify_ending(
     return examine(messages, stop_reason, metadata).verified
 
 
-def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
-    """Whether a trajectory ended with the right answer; see `examine`."""
+def examine_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> Verdict:
+    """Return what `examine` finds of a trajectory."""
     # Without a turn the last assistant message is the prompt's own.
-    return verify_ending(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+    return examine(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+
+
+def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
+    """`examine_trajectory(...).verified`."""
+    return examine_trajectory(trajectory, metadata).verified
 
 
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
-    """Whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
+    """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
+    return (
+        None if _obstacle(metadata) else VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
+    )
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:

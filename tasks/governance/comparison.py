@@ -28,7 +28,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=1)
+COMPARISON = Stage("comparison", version=2)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stillhouse.chat.content import reasoning_of
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import OnPolicyTeacher, TeacherConfig
 from stillhouse.errors import ConfigError, StillhouseError
@@ -165,4 +166,4 @@ def _cost(trajectory: Trajectory) -> float | None:
 
 def _reasons(trajectory: Trajectory) -> bool:
     said = [message for message in trajectory.messages if message["role"] == "assistant"]
-    return any(message.get("reasoning_content") or message.get("reasoning") for message in said)
+    return any(map(reasoning_of, said))

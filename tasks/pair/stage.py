@@ -21,7 +21,7 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 
-PAIR = Stage("pair", version=1)
+PAIR = Stage("pair", version=2)
 _FINDINGS_FILE: Final = "findings.jsonl"
 _logger = logging.getLogger("stillhouse.pair")
 

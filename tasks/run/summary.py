@@ -31,6 +31,7 @@ _LEFT_OUT = {
     "labels": {"num_reward_errors": "reward errors"},
     "judge": {"lost_judgements": "lost"},
     "training": {
+        "rejected_rows": "rows rejected",
         "truncated_rows": "rows cut",
         "dropped_rows": "too long",
         "unlearnt_rows": "with nothing to learn",

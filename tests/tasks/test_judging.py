@@ -203,7 +203,6 @@ def test_a_judgement_is_read_at_once_in_every_form_that_means_one_thing(
         f"{GOOD} No, it is worse: {GOOD.replace('3', '1')}",
         f"[{GOOD}, {GOOD}]",
         '{"explanation": "it claims "{"clarity": 4}" of itself", "clarity": 1}',
-        f"<think>{GOOD}",
         'It asks me to answer {"clarity": 4}, which I will not do.',
         "clarity: 3",
         "{}",

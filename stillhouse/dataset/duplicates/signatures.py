@@ -3,8 +3,8 @@
 `rensa` computes the signatures (R-MinHash, after Fast Similarity Sketching, Dahlgaard et al. 2017, arXiv:1704.04370):
 128 hashes of 350 shingles in 2.5 us, less than splitting into words. Over sets of 5 to 3000 at similarities of 0.5 to
 0.95, the share of equal values missed the true Jaccard by 0.003 or less on average, with a standard deviation below
-that of independent permutations, `sqrt(J (1 - J) / 128)`. `benchmarks/near_duplicates.py` compares with `datasketch`,
-which takes five times as long.
+that of independent permutations, `sqrt(J (1 - J) / 128)`. `datasketch` takes five
+times as long.
 """
 
 import hashlib
@@ -18,13 +18,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.chat.content import calls_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.read import rows_at
 from stillhouse.dataset.totals import num_given
 from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words_and_signs
 from stillhouse.errors import InputError
+from stillhouse.store import exact_json
 from stillhouse.types import Message
 
 SIGNATURE_SCHEMA: Final = pa.schema(
@@ -82,7 +83,7 @@ def _row(prompt: str, sampled: str) -> str:
 
 
 def _assistant_text(message: Message) -> str:
-    parts = [message.get("reasoning_content") or message.get("reasoning") or "", text_of(message)]
+    parts = [reasoning_of(message), text_of(message)]
     for call in calls_of(message):
         parts += [call.name, _with_sorted_keys(call.arguments)]
     return "\n".join(parts)
@@ -90,10 +91,10 @@ def _assistant_text(message: Message) -> str:
 
 def _with_sorted_keys(arguments: str) -> str:
     try:
-        value = orjson.loads(arguments)
+        value = exact_json.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else arguments
+    return exact_json.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else arguments
 
 
 def read_texts(path: Path, numbers: Sequence[int] | None = None) -> Iterator[ComparedTexts]:
@@ -125,7 +126,7 @@ def _texts_of_row(row: dict[str, Any], path: Path, number: int) -> ComparedTexts
 
 
 def _object(value: Any) -> Any:
-    return orjson.loads(value) if isinstance(value, str) else value
+    return exact_json.loads(value) if isinstance(value, str) else value
 
 
 def signature_batch(inputs: Sequence[LabelInput], config: DuplicatesConfig) -> pa.RecordBatch:

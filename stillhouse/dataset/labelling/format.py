@@ -9,7 +9,7 @@ import orjson
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.text import without_code, without_thoughts
+from stillhouse.dataset.labelling.text import without_code
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message
@@ -57,7 +57,7 @@ class FormatLabels:
             if message["role"] == "assistant":
                 yield from _content_problems(f"messages[{place}]", message, offered)
         if item.answer is not None and self._schema is not None:
-            problem = self._schema.problem({"role": "assistant", "content": without_thoughts(item.answer)})
+            problem = self._schema.problem({"role": "assistant", "content": item.answer})
             if problem is not None:
                 yield problem
         if item.answer is not None and self._pattern is not None and not _is_found(self._pattern, item.answer):

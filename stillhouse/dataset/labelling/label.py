@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.chat.assistant_message import in_one_form
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import (
     ContaminationConfig,
@@ -48,7 +50,7 @@ from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.verification import examine
+from stillhouse.verification import Verdict, examine_trajectory
 
 _BATCH_SIZE: Final = 256
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
@@ -155,13 +157,15 @@ def label_shard(
 ) -> LabelledShard:
     """Fills an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
 
+    Messages of older versions and of other programs are read as an answer is today.
+
     `metadata` is keyed by prompt id; a prompt without an entry is unverified.
 
     Raises:
         ConfigError: a file or tokenizer that the config names cannot be used.
         InputError: an evaluation set cannot be read.
     """
-    remaining = iter(trajectories)
+    remaining = (replace(one, messages=in_one_form(one.messages)) for one in trajectories)
     failures = RewardFailures()
     for labeller in _labellers_of(labelling):
         if isinstance(labeller, RewardLabels):
@@ -230,15 +234,6 @@ def _labellers(labelling_json: str) -> list[Labeller]:
 
 
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The columns `verifier`, `verified` and `verification`."""
-    verdicts = []
-    for item in inputs:
-        trajectory = item.trajectory
-        # Without a turn the last assistant message belongs to the prompt.
-        messages = trajectory.messages if trajectory.turns else []
-        verdicts.append(examine(messages, trajectory.stop_reason, item.metadata))
-    return {
-        "verifier": [verdict.verifier for verdict in verdicts],
-        "verified": [verdict.verified for verdict in verdicts],
-        "verification": [verdict.note for verdict in verdicts],
-    }
+    """The columns `verifier`, `verified`, `compared` and `verification`."""
+    verdicts = [examine_trajectory(item.trajectory, item.metadata) for item in inputs]
+    return {name: [verdict.columns[name] for verdict in verdicts] for name in Verdict(None, None).columns}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.text import without_code, without_thoughts
+from stillhouse.dataset.labelling.text import without_code
 
 MAX_SHOWN: Final = 200
 """Maximum characters of a refusal in the column."""
@@ -112,7 +112,7 @@ def refusal_in(answer: str) -> str | None:
 
     An answer declines with its first words; quotes and code do not count.
     """
-    text = without_code(without_thoughts(answer)).text.translate(_STRAIGHT)
+    text = without_code(answer).text.translate(_STRAIGHT)
     opening = text.lstrip()[:_OPENING_CHARS]
     for pattern in (_DECLINES, _OTHER_LANGUAGES):
         if match := pattern.match(opening):

@@ -20,7 +20,6 @@ since gzip's header takes 18 bytes; at 256 bytes they come to 0.77 and 0.23."""
 
 _FENCE: Final = re.compile(r"[ \t>]*(?:[-*+] +|\d+[.)] +)?(`{3,}|~{3,})([^\n]*)")
 _CODE_SPAN: Final = re.compile(r"(?<!`)(`{1,2})(?!`)[^`\n]+\1(?!`)")
-_THOUGHTS: Final = re.compile(r"\s*<(think|thinking)>.*?</\1>\s*", re.DOTALL)
 _GZIP_WINDOW: Final = 31
 # Thai, Lao, kana, Han: scripts without spaces, in which each character counts as a word.
 _UNSPACED: Final = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -95,12 +94,6 @@ def without_code(text: str) -> Prose:
     return Prose(spans_blank, None if opened is None else opened[1] + 1)
 
 
-def without_thoughts(text: str) -> str:
-    """`text` without leading think tags and their content."""
-    thoughts = _THOUGHTS.match(text)
-    return text if thoughts is None else text[thoughts.end() :]
-
-
 MIN_LETTER_BYTES: Final = 20
 """Minimum UTF-8 bytes of letters to identify: twenty Latin letters, ten Cyrillic ones, or seven Chinese characters. The
 identifier reads bytes, and a character of a large script says more than a letter."""
@@ -143,7 +136,7 @@ class LanguageLabels:
         }
 
     def _identify(self, answer: str | None) -> tuple[str | None, float | None]:
-        prose = "" if answer is None or _is_json(answer) else without_code(without_thoughts(answer)).text
+        prose = "" if answer is None or _is_json(answer) else without_code(answer).text
         prose = " ".join(_NO_PROSE.sub(" ", prose).split())[:MAX_CHARS]
         if len("".join(_LETTERS.findall(prose)).encode(errors="replace")) < MIN_LETTER_BYTES:
             return None, None

@@ -19,7 +19,7 @@ from stillhouse.dataset.read import iter_columns, parsed, rows_at
 from stillhouse.dataset.report.figures import hashes
 from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
 from stillhouse.dataset.schema import COLUMNS
-from stillhouse.report.conversation import SampleTrajectory, cut
+from stillhouse.report.conversation import SampleTrajectory, comparison, cut
 from stillhouse.report.format import count, decimal, dollars, metric
 from stillhouse.types import JsonObject
 
@@ -220,7 +220,8 @@ _FACTS: Final[tuple[tuple[str, Callable[[JsonObject], str]], ...]] = (
     ("row", lambda row: row["id"][:12]),
     ("error", _error),
     ("expected answer", _text("expected_answer")),
-    ("verified by", lambda row: ", ".join(filter(None, (row["verifier"], row["verification"])))),
+    ("verified by", _text("verifier")),
+    ("verdict", comparison),
     ("student tokens", _tokens),
     ("sampled", _sampled),
     ("scores", _scores),

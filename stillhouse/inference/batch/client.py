@@ -31,6 +31,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
 from stillhouse.inference.request import Sampling, request_body
+from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class BatchClient:
         """
         started = time.monotonic()
         await self._attached()
-        body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
+        body = exact_json.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
         request = BatchRequest(digest, body, asyncio.get_running_loop().create_future())
         if held := self._unclaimed.get(digest):
@@ -179,7 +180,7 @@ class BatchClient:
 
 def _line(custom_id: str, body: bytes) -> bytes:
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
-    return orjson.dumps(line) + b"\n"
+    return exact_json.dumps(line) + b"\n"
 
 
 def batch_controller() -> Controller:

@@ -15,6 +15,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.request import Sampling
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
+from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampli
         status = status if isinstance(status, int) else 500
         raise RequestFailed(classify(status, headers, body, datetime.now(UTC)))
     completion = read_completion(
-        orjson.dumps(body),
+        exact_json.dumps(body),
         headers,
         latency_s=latency_s,
         model=endpoint.model,
@@ -214,7 +215,7 @@ class BatchEndpoint:
             try:
                 async for line in self._client.lines(f"files/{file_id}/content"):
                     with suppress(orjson.JSONDecodeError):
-                        row = orjson.loads(line)
+                        row = exact_json.loads(line)
                         if isinstance(row, dict):
                             yield row
                 return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from stillhouse.chat.content import Call, calls_of, text_of
+from stillhouse.chat.content import Call, calls_of, reasoning_of, text_of
 from stillhouse.dataset.read import original_messages
 from stillhouse.interop.text_rows import NEXT_RESULT
 from stillhouse.types import JsonObject, Message
@@ -72,7 +72,7 @@ def losses(row: JsonObject, form: str) -> Counter[str]:
     """What of a row a form has no place for: the number of messages by what they lose."""
     lost: Counter[str] = Counter()
     for message in row["messages"]:
-        lost["reasoning"] += bool(message.get("reasoning_content"))
+        lost["reasoning"] += bool(reasoning_of(message))
         if form == "sharegpt":
             lost["text beside calls"] += bool(message.get("tool_calls") and text_of(message).strip())
             lost["names of speakers"] += bool(message.get("name") and message["role"] != "tool")
@@ -120,13 +120,15 @@ def _openai_messages(row: JsonObject) -> list[JsonObject]:
 def _openai_message(message: Any) -> JsonObject:
     kept = _kept(message, _KEYS[message["role"]])
     kept = {key: value for key, value in kept.items() if value is not None or key == "content"}
+    if isinstance(kept.get("content"), list) and all(part.get("type") == "text" for part in kept["content"]):
+        # Content that is a list in one message and text in another is read by few programs.
+        kept["content"] = text_of(message)
     if kept.get("tool_calls"):
         kept["tool_calls"] = [_openai_call(call) for call in calls_of(message)]
     return kept
 
 
 def _openai_call(call: Call) -> JsonObject:
-    # OpenAI's form has text even where a call has no arguments.
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 

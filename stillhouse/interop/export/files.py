@@ -15,6 +15,8 @@ from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import write_hub_folder
+from stillhouse.interop.export.one_type import mixed_columns, with_text
+from stillhouse.store import exact_json
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
@@ -84,22 +86,28 @@ def check_output(output: Path, form: Form) -> None:
 
 
 def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Form) -> Exported:
-    line_of = _LINES[form]
-    num_rows = 0
+    has_metadata = form in ("jsonl", "rnow")
+    mixed = mixed_columns(line for line, _ in _lines(folder, splits, form)) if has_metadata else frozenset[str]()
     lost: Counter[str] = Counter()
+    num_rows = 0
     with path.open("wb") as file:
-        for row in chain.from_iterable(read_rows(folder, split) for split in splits):
-            try:
-                line = line_of(row)
-                lost += losses(row, form)
-            except (AttributeError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"{folder}: row {row['id']} does not fit the form {form}: {type(error).__name__}: {error}; "
-                    "expected messages, calls and tools in the OpenAI form. Drop the row, or export as parquet"
-                ) from error
-            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        for line, lost_here in _lines(folder, splits, form):
+            file.write(exact_json.dumps(with_text(line, mixed) if mixed else line, option=orjson.OPT_APPEND_NEWLINE))
+            lost += lost_here
             num_rows += 1
     return Exported(num_rows, lost)
+
+
+def _lines(folder: Path, splits: Sequence[SplitName], form: Form) -> Iterator[tuple[JsonObject, Counter[str]]]:
+    """The lines of a dataset in `form`, and what each loses."""
+    for row in chain.from_iterable(read_rows(folder, split) for split in splits):
+        try:
+            yield _LINES[form](row), losses(row, form)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{folder}: row {row['id']} does not fit the form {form}: {type(error).__name__}: {error}; "
+                "expected messages, calls and tools in the OpenAI form. Drop the row, or export as parquet"
+            ) from error
 
 
 def _write_table(folder: Path, path: Path, splits: Sequence[SplitName]) -> int:

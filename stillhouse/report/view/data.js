@@ -23,7 +23,14 @@ async function unpack(id) {
   const writer = gunzip.writable.getWriter();
   writer.write(fromBase64(element.textContent));
   writer.close();
-  return JSON.parse(await new Response(gunzip.readable).text());
+  return parseJson(await new Response(gunzip.readable).text());
+}
+
+// JavaScript rounds whole numbers above 2^53: they stay as they are written.
+function parseJson(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value, context) =>
+    Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? JSON.rawJSON(context.source) : value);
 }
 
 async function readIndex(columns) {

@@ -22,6 +22,7 @@ from stillhouse.report.conversation import question
 from stillhouse.report.environment import CONVERSATION_CSS, page_environment, style_sheet
 from stillhouse.report.view.rows import ViewRow, read_view_rows
 from stillhouse.report.view.sources import find_source
+from stillhouse.store import exact_json
 from stillhouse.store.artifacts import require_whole
 from stillhouse.store.atomic import replaced_atomically
 
@@ -106,7 +107,7 @@ class _Packed:
     def add(self, row: ViewRow) -> None:
         figures = {**row.figures, "num_turns": row.figures["turns"], "score": row.score}
         # Both have `turns`: the number in the figures, the facts of each turn in the body.
-        body = orjson.dumps({**figures, **row.body})
+        body = exact_json.dumps({**figures, **row.body})
         line = orjson.dumps(_index_line(row, len(body), self._num_chunks, len(self._bodies)))
         self.index_file.write(self._gzip.compress((b",\n" if self.num_rows else b"[") + line))
         self.num_rows += 1

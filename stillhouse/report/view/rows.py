@@ -11,14 +11,17 @@ from typing import Final, Literal
 from stillhouse.dataset.read import original_messages, read_file
 from stillhouse.dataset.totals import totals_of
 from stillhouse.errors import InputError
+from stillhouse.report.conversation import comparison
 from stillhouse.report.view.sources import ViewSource
 from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification import verify_trajectory
+from stillhouse.verification import examine_trajectory
 
 Outcome = Literal["right", "wrong", "unverified", "failed"]
 
-_LABELS: Final = ("id", "verified", "kept", "drop_reasons", "split", "num_tokens")
+_LABELS: Final = ("id", "verified", "compared", "verification", "kept", "drop_reasons", "split", "num_tokens")
+_ADDED: Final = frozenset({"compared"})
+"""Columns that older datasets lack."""
 _OUTCOMES: Final[dict[bool | None, Outcome]] = {True: "right", False: "wrong", None: "unverified"}
 _FIGURES: Final = {
     "turns": "turns",
@@ -33,7 +36,7 @@ _FIGURES: Final = {
 """Columns of a dataset by their names on the page."""
 _FACTS: Final = (
     *("id", "prompt_id", "sample_index", "messages", "tools", "stop_reason", "providers", "error"),
-    *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens"),
+    *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens", "tokens"),
 )
 
 
@@ -50,7 +53,7 @@ class ViewRow:
     figures: JsonObject
     """Turns, tool calls, tool errors, tokens, cost in USD, seconds of waiting; None for what is unknown."""
     body: JsonObject
-    """Data of the opened trajectory: messages, tools, turns, facts."""
+    """Data of the opened trajectory: messages, tools, turns, facts, and its tokens where it has them."""
 
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
@@ -59,7 +62,7 @@ def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
     Raises:
         InputError: a file cannot be read or a row holds no messages.
     """
-    labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS)}
+    labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS, optional=_ADDED)}
     metadata: dict[str, PromptMetadata] = {}
     for path in source.metadata:
         metadata.update(read_metadata(path))
@@ -91,7 +94,12 @@ def _view_row(stage: str, facts: JsonObject, turns: list[JsonObject] | None) -> 
         kept=facts.get("kept"),
         score=None if score is None else float(score),
         figures={name: facts.get(column) for name, column in _FIGURES.items()},
-        body={**{name: facts.get(name) for name in _FACTS}, "turns": turns, "model": facts.get("teacher")},
+        body={
+            **{name: facts.get(name) for name in _FACTS},
+            "comparison": comparison(facts),
+            "turns": turns,
+            "model": facts.get("teacher"),
+        },
     )
 
 
@@ -109,8 +117,7 @@ def _facts_of_record(trajectory: Trajectory, label: Mapping[str, object], prompt
         "expected_answer": prompt.expected_answer if prompt else None,
         "tag": prompt.tag if prompt else None,
         "metadata": prompt.metadata if prompt else None,
-        "verified": label["verified"] if label else verify_trajectory(trajectory, prompt),
-        **label,
+        **(label or examine_trajectory(trajectory, prompt).columns),
         "id": trajectory.rollout_key,
     }
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file, extract_commit_hash
 
-from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
+from stillhouse.chat.refs import GENERATION_FILE, SAFE_WEIGHTS, adapter_base, base_revision, resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
@@ -36,25 +37,31 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     dtype = getattr(torch, config.dtype)
     tokenizer = load_tokenizer(ref, config.chat_template_kwargs)
     if config.parameters == "full":
-        causal_lm = _load(base_ref, config, dtype=torch.float32).to(device)
+        causal_lm = _load(base_ref, path, config, dtype=torch.float32).to(device)
         if has_adapter:
             causal_lm = merged_adapter(causal_lm, path)
         return Student(causal_lm.requires_grad_(True).eval(), causal_lm, tokenizer, base_ref, dtype)
     if config.parameters == "qlora":
         nf4 = quantisation(device, dtype)
-        causal_lm = _load(base_ref, config, dtype=dtype, quantization_config=nf4, device_map={"": device})
+        causal_lm = _load(base_ref, path, config, dtype=dtype, quantization_config=nf4, device_map={"": device})
     else:
-        causal_lm = _load(base_ref, config, dtype=dtype).to(device)
+        causal_lm = _load(base_ref, path, config, dtype=dtype).to(device)
     adapted = continued_adapter(causal_lm, path, config) if has_adapter else new_adapter(causal_lm, config, seed)
     # Absolute, so that peft finds a folder's weights from wherever the adapter is loaded.
     base = str(Path(base_ref).absolute()) if Path(base_ref).is_dir() else base_ref
-    adapted.peft_config["default"].base_model_name_or_path = base
+    peft_config = adapted.peft_config["default"]
+    peft_config.base_model_name_or_path = base
+    cached = cached_file(resolve_model(base_ref), "config.json", revision=base_revision(path), local_files_only=True)
+    peft_config.revision = extract_commit_hash(cached, None)  # None for a folder
     return Student(adapted.eval(), causal_lm, tokenizer, base_ref, dtype)
 
 
-def _load(ref: str, config: StudentConfig, **how: object) -> PreTrainedModel:
+def _load(ref: str, student: Path, config: StudentConfig, **how: object) -> PreTrainedModel:
+    how["revision"] = base_revision(student)
     try:
         causal_lm = AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how, **SAFE_WEIGHTS)
+        if (student / GENERATION_FILE).is_file():  # An adapter's ends may be more than its base's.
+            causal_lm.generation_config = GenerationConfig.from_pretrained(student)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error
     if config.cast_lm_head_to_fp32:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stillhouse.chat.refs import GENERATION_FILE
 from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
@@ -124,6 +125,7 @@ class Student:
         else:
             # Otherwise peft looks the base model up on the hub, to see whether its vocabulary grew.
             self.model.save_pretrained(folder, save_embedding_layers=False, state_dict=weights)
+            (folder / GENERATION_FILE).write_text(self.causal_lm.generation_config.to_json_string())
         self.tokenizer.save_pretrained(folder)
 
     def packs_exactly(self) -> bool:

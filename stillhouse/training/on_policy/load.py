@@ -17,7 +17,7 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
-from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
+from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -55,7 +55,7 @@ def load_on_policy(
     Args:
         job: names prompts, teachers and tools, or the folder of recorded rollouts.
         student: sampled from and trained.
-        listener: gets the pages of trajectories.
+        listener: gets the files of shown trajectories.
         averaged: context in which the student has its EMA weights.
         resources: closes everything opened here.
         progress: shows what a step is busy with; None shows nothing.
@@ -126,7 +126,7 @@ def load_maker(
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
     max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
-    pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
+    shown = ShownTrajectories(student.tokenizer, job.work_dir / SHOWN_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
@@ -142,7 +142,7 @@ def load_maker(
         rewards,
         objective,
         config,
-        pages.show,
+        shown.show,
         groups=None if _is_repeatable(config, student) else batches,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
@@ -182,7 +182,8 @@ def load_sampler(
     """The sampler of a job, by the settings of `config`."""
     if config.agentic == "off":
         config = config.model_copy(update={"max_turns": 1})
-    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules)
+    generation = student.causal_lm.generation_config
+    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules, generation)
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:

@@ -92,7 +92,7 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
         metadata,
         trajectories,
         scores,
-        stop_token_ids(student.tokenizer),
+        stop_token_ids(student.tokenizer, student.causal_lm.generation_config),
         sampling_s=ended - started,
         forward_s=time.monotonic() - ended,
     )

@@ -17,7 +17,9 @@ _WEIGHTS_FILE: Final = "adapter_model.safetensors"
 @dataclass(frozen=True, slots=True)
 class Adapter:
     base: str
-    """Model ref of the weights below it."""
+    """Model ref of the weights below it, or their identity."""
+    revision: str | None
+    """Of a Hugging Face id, the commit that was trained over."""
     variant: str
     """LoRA, rsLoRA or DoRA."""
     rank: int
@@ -42,6 +44,7 @@ def read_adapter(folder: Path) -> Adapter | None:
             num_parameters = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         return Adapter(
             base=config["base_model_name_or_path"],
+            revision=config.get("revision"),
             variant="DoRA" if config.get("use_dora") else "rsLoRA" if config.get("use_rslora") else "LoRA",
             rank=config["r"],
             alpha=config["lora_alpha"],

@@ -11,6 +11,7 @@ from stillhouse.chat.refs import is_hub_id
 from stillhouse.report.markdown import code, fenced, plain
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.results.adapter import Adapter, read_adapter
+from stillhouse.training.results.portable import needs_5
 from stillhouse.training.results.record import MERGED_FOLDER, StudentRecord, read_record
 from stillhouse.training.results.sections import (
     METHODS,
@@ -46,7 +47,7 @@ def write_card(
         f"---\n{_front_matter(record, adapter, license_id)}\n---\n",
         f"# {_title(record)}\n",
         _summary(record, adapter),
-        *_loading_section(adapter, has_merged=(folder / MERGED_FOLDER).is_dir()),
+        *_loading_section(folder, adapter),
         *evaluation_section(evaluations or {}),
         *training_section(folder, record, adapter),
         *data_section(folder, record),
@@ -115,6 +116,7 @@ def _teachers(record: StudentRecord) -> list[str]:
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Choices of vLLM's `--max-lora-rank` (vllm/config/lora.py)."""
 _EMBEDDED: Final = "embedded:"
+_BASE: Final = "BASE"
 _GENERATE: Final = """\
 tokenizer = AutoTokenizer.from_pretrained(folder)
 messages = [{"role": "user", "content": "Hello!"}]
@@ -125,39 +127,48 @@ print(tokenizer.decode(completion, skip_special_tokens=True))
 _FOLDER: Final = 'folder = "."  # this folder, or its name on the hub\n'
 
 
-def _loading_section(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
-    """How to load the student with transformers and peft, vLLM and Stillhouse."""
+def _loading_section(folder: Path, adapter: Adapter | None) -> Iterator[str]:
+    """How to load the student with transformers and peft, vLLM and Stillhouse, and where it ends."""
     yield "## Use\n"
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))
+    if adapter is not None and (base := _base_in(adapter)) == _BASE:
+        yield f"`{base}` is the folder of the base model, {code(public_name(adapter.base))}.\n"
+    if needs_5(folder):
+        yield "It needs transformers 5 or newer, version 4 computes something else from its config.\n"
     yield "With vLLM:\n"
-    yield from _vllm(adapter, has_merged)
+    yield from _vllm(adapter, has_merged=(folder / MERGED_FOLDER).is_dir())
     yield "With Stillhouse, behind an OpenAI-compatible API:\n"
     yield fenced("shell", "stillhouse serve .\n")
+
+
+def _base_in(adapter: Adapter) -> str:
+    """The base as a command names it."""
+    return adapter.base if is_hub_id(adapter.base) else _BASE
 
 
 def _python(adapter: Adapter | None) -> str:
     if adapter is None:
         imports = ["from transformers import AutoModelForCausalLM, AutoTokenizer"]
         loading = 'model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
-    elif adapter.base.startswith(_EMBEDDED):
+    else:
         imports = [
             "from peft import PeftModel",
-            "from stillhouse.embedded import embedded_path",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig",
         ]
-        path = f'embedded_path("{adapter.base.removeprefix(_EMBEDDED)}")'
+        path = f'"{_base_in(adapter)}"' + (f', revision="{adapter.revision}"' if adapter.revision else "")
+        if adapter.base.startswith(_EMBEDDED):
+            imports.insert(1, "from stillhouse.embedded import embedded_path")
+            path = f'embedded_path("{adapter.base.removeprefix(_EMBEDDED)}")'
         loading = (
             f'base = AutoModelForCausalLM.from_pretrained({path}, dtype="auto")\n'
             "model = PeftModel.from_pretrained(base, folder)\n"
+            "model.generation_config = GenerationConfig.from_pretrained(folder)  # its ends, not those of its base\n"
         )
-    else:
-        imports = ["from peft import AutoPeftModelForCausalLM", "from transformers import AutoTokenizer"]
-        loading = 'model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
     return "\n".join(imports) + f"\n\n{_FOLDER}{loading}{_GENERATE}"
 
 
-def _vllm(adapter: Adapter | None, has_merged: bool) -> Iterator[str]:
+def _vllm(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
     if adapter is None:
         yield fenced("shell", "vllm serve .\n")
         return
@@ -170,8 +181,7 @@ def _vllm(adapter: Adapter | None, has_merged: bool) -> Iterator[str]:
         merging = "" if has_merged else f"stillhouse publish . --merge -o {MERGED_FOLDER}\n"
         yield fenced("shell", f"{merging}vllm serve {MERGED_FOLDER}\n")
         return
-    base = adapter.base if is_hub_id(adapter.base) else "BASE"
+    base = _base_in(adapter) + (f" --revision {adapter.revision}" if adapter.revision else "")
     options = f"--enable-lora --max-lora-rank {rank} --lora-modules student=."
-    yield fenced("shell", f"vllm serve {base} {options}\n")
-    if base == "BASE":
-        yield "`BASE` is the folder of the base model.\n"
+    # Without these, template and ends are those of the base.
+    yield fenced("shell", f"vllm serve {base} --tokenizer . --generation-config . {options}\n")

@@ -1,5 +1,6 @@
-"""Exports students to a folder or the Hugging Face Hub. Free of torch unless an adapter has to be merged."""
+"""Exports students to a folder or the Hugging Face Hub."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.refs import is_hub_id
 from stillhouse.errors import ConfigError
-from stillhouse.store.atomic import replaced_folder
+from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.store.hub import push_folder
-from stillhouse.training.results.adapter import read_adapter
+from stillhouse.training.results.adapter import ADAPTER_FILE, read_adapter
 from stillhouse.training.results.card import write_card
+from stillhouse.training.results.portable import make_portable
 from stillhouse.training.results.record import MERGED_FOLDER, StudentRecord, read_record
 from stillhouse.training.results.sections import public_name
 from stillhouse.types import JsonObject
@@ -18,6 +20,7 @@ from stillhouse.types import JsonObject
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+_TEMPLATES: Final = "additional_chat_templates/*.jinja"
 _STORE_MANIFEST: Final = "manifest.json"
 _REPLACED: Final = ("*.safetensors*", "*.json", "*.jinja")
 """Files of an earlier upload to delete: a leftover adapter would be loaded over full weights."""
@@ -59,11 +62,18 @@ def export_student(
 
             fill_merged(folder, work)
         else:
-            source = folder / MERGED_FOLDER if merge else folder
-            for path in sorted(source.absolute().iterdir()):
+            source = (folder / MERGED_FOLDER if merge else folder).absolute()
+            for path in sorted((*source.iterdir(), *source.glob(_TEMPLATES))):
                 if path.is_file() and path.name != _STORE_MANIFEST:
-                    copy(str(path), str(work / path.name))
-        _without_paths(read_record(work)).write(work)
+                    target = work / path.relative_to(source)
+                    target.parent.mkdir(exist_ok=True)
+                    copy(str(path), str(target))
+            make_portable(work)
+        record = _without_paths(read_record(work))
+        record.write(work)
+        if (adapter := work / ADAPTER_FILE).is_file():
+            named = json.loads(adapter.read_bytes()) | {"base_model_name_or_path": record.base}
+            write_atomic(adapter, json.dumps(named, indent=2, sort_keys=True).encode())
         write_card(work, evaluations=evaluations, license_id=license_id)
 
 
@@ -86,11 +96,9 @@ def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") 
 
 def _without_paths(record: StudentRecord) -> StudentRecord:
     """The record with models in local folders named by their identity."""
-    identity, name = record.config["student_ref"], public_name(record.base)
-    return record.model_copy(
-        update={
-            "base": name if name == record.base or record.base != record.started_from else identity,
-            "started_from": identity,
-            "before": None if record.before is None else _without_paths(record.before),
-        }
-    )
+    identity, before = record.config["student_ref"], record.before and _without_paths(record.before)
+    base = public_name(record.base)
+    if base != record.base:
+        # An adapter that was continued has the base of the training before.
+        base = identity if record.base == record.started_from else before.base if before else base
+    return record.model_copy(update={"base": base, "started_from": identity, "before": before})

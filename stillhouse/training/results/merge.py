@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, require_safetensors, resolve_model
+from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, base_revision, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError, TrainingError
 
 logger = logging.getLogger(__name__)
@@ -110,15 +110,16 @@ def _load_base(folder: Path) -> PreTrainedModel:
             f"{folder}: there is no adapter_config.json, so nothing to merge; expected the folder of a student whose "
             "adapter was trained. A student of which all weights were trained is whole as it is"
         )
-    path = resolve_model(ref)
+    path, revision = resolve_model(ref), base_revision(folder)
     try:
-        if getattr(AutoConfig.from_pretrained(path, **NO_CODE), "quantization_config", None) is not None:
+        config = AutoConfig.from_pretrained(path, revision=revision, **NO_CODE)
+        if getattr(config, "quantization_config", None) is not None:
             raise ConfigError(
                 f"{folder}: the weights of its base {ref!r} are stored quantised, and merged weights would be rounded "
                 "again; name the 16-bit model that they were made from in base_model_name_or_path of its "
                 "adapter_config.json"
             )
-        base = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **SAFE_WEIGHTS).eval()
+        base = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype="auto", **SAFE_WEIGHTS).eval()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder}: its base {ref!r} cannot be loaded: {error}") from error
     if base.dtype not in _DTYPES:

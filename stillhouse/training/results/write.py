@@ -18,6 +18,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import GENERATIONS_FILE, METRICS_FILE
 from stillhouse.training.results.card import write_card
 from stillhouse.training.results.merge import merge_into
+from stillhouse.training.results.portable import make_portable
 from stillhouse.training.results.record import MERGED_FOLDER, read_record, record_of
 from stillhouse.training.results.sections import DATASET_CARD_FILE
 from stillhouse.types import JsonObject, Message
@@ -43,6 +44,7 @@ def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
         _copy(job.work_dir / name, folder / name)
     if job.dataset_folder is not None:
         _copy(job.dataset_folder / DATASET_CARD, folder / DATASET_CARD_FILE)
+    make_portable(folder)
     record_of(job, base, facts).write(folder)
     if job.student.merge:
         with replaced_folder(folder / MERGED_FOLDER) as work:
@@ -60,6 +62,7 @@ def fill_merged(folder: Path, output: Path) -> None:
     probes = [render(tokenizer, messages, None, add_generation_prompt=True) for messages in conversations]
     check = merge_into(folder, output, probes)
     tokenizer.save_pretrained(output)
+    make_portable(output)
     for name in (METRICS_FILE, DATASET_CARD_FILE):
         _copy(folder / name, output / name)
     read_record(folder).model_copy(update={"merged": asdict(check)}).write(output)

@@ -8,6 +8,7 @@ at each of them.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.tokens import load_data
 from stillhouse.types import JsonObject, Sample
+
+_LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
 
 
 class Sft:
@@ -130,6 +133,12 @@ def load_sft(
     weights = tuple(source.weight for source in sources)
     order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
     counts = data.total
-    facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts[name]}
+    facts: JsonObject = {f"{name}_rows": counts[name] for name in _LEFT_OUT if counts[name]}
+    if counts["rejected"]:
+        named = zip(sources, data.problems, strict=True)
+        # Of a path the name: facts are published with the student.
+        facts["first_rejected"] = "\n  ".join(
+            text.replace(one.path, Path(one.path).name) for one, text in named if text
+        )
     soft = None if scores_folder is None else SoftTargets(scores_folder, config.top_k)
     return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts, soft)

@@ -12,13 +12,19 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parts import ALL_PARTS, Part
 from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.round_trip import turn_tokens
 from stillhouse.chat.samples import RenderedSample, render_all_spans, tokenise_spans
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem
 from stillhouse.store.fingerprint import unit_interval
-from stillhouse.training.sft.row_forms import TrainingConversation, parse_conversation
+from stillhouse.training.sft.row_forms import (
+    TrainingConversation,
+    answer_problem,
+    dataset_conversation,
+    parse_conversation,
+)
 from stillhouse.training.sft.sources import SplitRow, read_source_rows
 
 SCHEMA: Final = pa.schema(
@@ -86,8 +92,10 @@ class RenderedChunk(NamedTuple):
     batches: dict[SplitName, pa.RecordBatch]
     """Samples in the order of their rows, as `SCHEMA` has them."""
     counts: Counter[str]
-    """`rows`, of which `truncated`, `dropped` and `unlearnt` (without anything to train on); and `repeated_tokens`, in
-    several samples because the template renders history differently later on."""
+    """`rows`, of which `rejected`, `truncated`, `dropped` and `unlearnt` (without anything to train on); and
+    `repeated_tokens`, in several samples because the template renders history differently later on."""
+    problems: list[str]
+    """Place and reason of each row that is `rejected`: it has an answer that must not be learnt."""
 
 
 def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
@@ -103,7 +111,7 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
 
     A row is for validation if its source's split says so, or if its prompt's hash falls into the source's share.
     """
-    conversations = [_conversation(row) for row in chunk.rows]
+    rows, conversations, problems = _sound(tokenizer, chunk.rows)
     inputs = [(conversation.messages, conversation.tools) for conversation in conversations]
     rendered_spans = render_all_spans(tokenizer, inputs, with_pieces=rendering.parts != ALL_PARTS)
     row_spans = [
@@ -111,12 +119,12 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
             [span._replace(message=None) if span.message in conversation.excluded else span for span in spans]
             for spans in _rendered(samples, row)
         ]
-        for row, conversation, samples in zip(chunk.rows, conversations, rendered_spans, strict=True)
+        for row, conversation, samples in zip(rows, conversations, rendered_spans, strict=True)
     ]
     tokens = iter(tokenise_spans(tokenizer, [spans for samples in row_spans for spans in samples], rendering.parts))
-    counts = Counter({"rows": len(chunk.rows)})
+    counts = Counter({"rows": len(chunk.rows), "rejected": len(problems)})
     columns: dict[SplitName, list[tuple[Any, ...]]] = {"train": [], "validation": []}
-    for row, conversation, samples in zip(chunk.rows, conversations, row_spans, strict=True):
+    for row, conversation, samples in zip(rows, conversations, row_spans, strict=True):
         rendered = [_rendered(sample, row) for sample in islice(tokens, len(samples))]
         trainable = [_up_to_last_target(sample) for sample in rendered if any(sample.loss_mask[1:])]
         if not trainable:
@@ -135,7 +143,24 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
             )
             for sample in kept
         ]
-    return RenderedChunk(chunk.source, {split: _batch(rows) for split, rows in columns.items()}, counts)
+    return RenderedChunk(chunk.source, {split: _batch(rows) for split, rows in columns.items()}, counts, problems)
+
+
+def _sound(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[SplitRow]
+) -> tuple[list[SplitRow], list[TrainingConversation], list[str]]:
+    """The rows that can be learnt, their conversations, and what is wrong with the others."""
+    sound: list[tuple[SplitRow, TrainingConversation]] = []
+    problems: list[str] = []
+    tokens = turn_tokens(tokenizer)
+    for row in rows:
+        conversation = _conversation(row)
+        problem = None if row.is_own else answer_problem(conversation, tokens)
+        if problem is None:
+            sound.append((row, conversation))
+        else:
+            problems.append(f"{row.row.place}: {problem}")
+    return [row for row, _ in sound], [conversation for _, conversation in sound], problems
 
 
 def _conversation(row: SplitRow) -> TrainingConversation:
@@ -143,7 +168,7 @@ def _conversation(row: SplitRow) -> TrainingConversation:
     try:
         if problem is not None:
             raise RowProblem(problem)
-        return parse_conversation(value)
+        return dataset_conversation(value) if row.is_own else parse_conversation(value)
     except RowProblem as error:
         raise InputError(f"{place}: {error}") from error
 

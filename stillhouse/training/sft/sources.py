@@ -1,29 +1,27 @@
-"""Reads rows to train on from datasets of this project, Parquet and jsonl files, and Hugging Face datasets.
+"""Reads rows to train on from datasets of this project, files of other programs, and Hugging Face datasets.
 
 Free of torch, so that a flow can fingerprint sources. `row_forms` parses the rows.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from stillhouse.config import PromptsConfig
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName, read_file
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, hugging_face_rows, read_source
+from stillhouse.interop.sources import READERS, present, read_rows, suffix_of
+from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, hugging_face_rows
 from stillhouse.store.fingerprint import file_sha256
-from stillhouse.training.sft.row_forms import COLUMNS, CONVERSATION_COLUMNS
-from stillhouse.types import JsonObject
 
-_BATCH_ROWS: Final = 256
-_LINES: Final = (".jsonl", ".ndjson")
 _DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag")
 
 
 class SplitRow(NamedTuple):
     split: SplitName
     row: SourceRow
+    is_own: bool = False
+    """Whether the row is of a dataset of this project, which has checked it."""
 
 
 def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSource]:
@@ -52,17 +50,14 @@ def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
     """Every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
         name = source.path.removeprefix(HUGGING_FACE)
-        table = hugging_face_rows(name, source.split, key="sft.sources", required=CONVERSATION_COLUMNS)
-        rows: Iterator[SourceRow] = (row._replace(value=_present(row.value)) for row in table)
+        rows = present(hugging_face_rows(name, source.split, key="sft.sources", required=()))
     elif (path := _path_of(source)).is_dir():
         for split, file in _dataset_files(path).items():
             for number, row in enumerate(read_file(file, _DATASET_COLUMNS)):
-                yield SplitRow(split, SourceRow(f"{file}, row {number}", row))
+                yield SplitRow(split, SourceRow(f"{file}, row {number}", row), is_own=True)
         return
-    elif path.suffix.lower() == ".parquet":
-        rows = _parquet_rows(path)
     else:
-        rows = read_source(PromptsConfig(source=str(path), format="jsonl"))
+        rows = read_rows(path)
     for source_row in rows:
         yield SplitRow("train", source_row)
 
@@ -71,13 +66,13 @@ def _path_of(source: SftSource) -> Path:
     path = Path(source.path).expanduser()
     if not path.exists():
         raise InputError(
-            f"sft.sources: {source.path} does not exist; expected a Parquet or jsonl file, a dataset's folder, or "
+            f"sft.sources: {source.path} does not exist; expected a file of rows, a dataset's folder, or "
             f"{HUGGING_FACE}NAME for a Hugging Face dataset"
         )
-    if path.is_file() and path.suffix.lower() not in (".parquet", *_LINES):
+    if path.is_file() and suffix_of(path) not in READERS:
         raise ConfigError(
             f"sft.sources: {source.path} ends in {path.suffix or 'nothing'!r}, which tells no format; expected "
-            f".parquet, {', '.join(_LINES)}, a dataset's folder or {HUGGING_FACE}NAME"
+            f"{', '.join(READERS)}, a dataset's folder or {HUGGING_FACE}NAME"
         )
     return path
 
@@ -91,31 +86,3 @@ def _dataset_files(folder: Path) -> dict[SplitName, Path]:
             f"file itself, or {HUGGING_FACE}{folder} for a folder that the package `datasets` reads"
         )
     return files
-
-
-def _parquet_rows(path: Path) -> Iterator[SourceRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        # With `pre_buffer` all row groups read so far stay in memory.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            columns = [name for name in file.schema_arrow.names if name in COLUMNS]
-            if not columns:
-                seen = ", ".join(file.schema_arrow.names) or "none"
-                raise InputError(f"{path}: expected a column `messages`, saw columns: {seen}")
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                for row in batch.to_pylist():
-                    yield SourceRow(f"{path}, row {number}", _present(row))
-                    number += 1
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _present(value: Any) -> Any:
-    """Without null keys: in tables every object has the keys of all others."""
-    if isinstance(value, dict):
-        kept: JsonObject = {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
-        return kept
-    return [_present(item) for item in value] if isinstance(value, list) else value

@@ -17,6 +17,7 @@ from stillhouse.chat.samples import MessageStart
 from stillhouse.config.training import SftSource
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError, TrainingError
+from stillhouse.prompts.row import first_problems
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.store.fingerprint import digest
 from stillhouse.training.ranks import Ranks
@@ -27,7 +28,7 @@ from stillhouse.types import Sample
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 """To be raised when the same rows give other samples."""
 _SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
 _LOG_EVERY_S: Final = 30.0
@@ -82,6 +83,8 @@ class SftData:
     """Training samples of each source."""
     counts: tuple[Counter[str], ...]
     """`RenderedChunk.counts` of each source."""
+    problems: tuple[str, ...]
+    """The first rejected rows of each source, in words; empty text where there is none."""
 
     @property
     def total(self) -> Counter[str]:
@@ -121,6 +124,7 @@ def load_data(
         validation=Samples(folder / "validation.arrow"),
         num_train=tuple(stored["num_train"]),
         counts=tuple(map(Counter, stored["counts"])),
+        problems=tuple(stored["problems"]),
     )
     total = data.total
     if ranks.is_first:
@@ -133,14 +137,14 @@ def load_data(
                 "trained on in several samples: %d tokens are read more than once",
                 total["repeated_tokens"],
             )
-    for source, num_rows, counts in zip(sources, data.num_train, data.counts, strict=True):
+    for source, num_rows, counts, problems in zip(sources, data.num_train, data.counts, data.problems, strict=True):
         if not counts["rows"]:
             raise InputError(f"{source.path} holds no row; expected conversations to train on, or leave the source out")
         if num_rows == 0:
             raise InputError(
                 f"{source.path}: no row is left to train on; {_summary(counts)}. Look at sft.too_long, "
                 "student.max_length, sft.train_on_text and its like, and the source's validation_share, or leave the "
-                "source out"
+                f"source out\n  {problems}".rstrip()
             )
     return data
 
@@ -160,6 +164,7 @@ def _digest(sources: Sequence[SftSource], tokenizer: PreTrainedTokenizerBase, re
 def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> None:
     counts: list[Counter[str]] = [Counter() for _ in range(num_sources)]
     num_train = [0] * num_sources
+    problems: list[list[str]] = [[] for _ in range(num_sources)]
     with replaced_folder(folder) as work:
         with ExitStack() as open_files:
             files = {
@@ -175,11 +180,14 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
                     files[split].write_batch(batch)
                 num_train[chunk.source] += chunk.batches["train"].num_rows
                 counts[chunk.source] += chunk.counts
-        (work / _COUNTS_FILE).write_text(json.dumps({"num_train": num_train, "counts": counts}))
+                problems[chunk.source] += chunk.problems
+        (work / _COUNTS_FILE).write_text(
+            json.dumps({"num_train": num_train, "counts": counts, "problems": list(map(first_problems, problems))})
+        )
 
 
 def _summary(counts: Counter[str]) -> str:
     return (
-        f"of {counts['rows']} rows {counts['truncated']} are truncated, {counts['dropped']} too long, "
-        f"{counts['unlearnt']} without what is to be learnt"
+        f"of {counts['rows']} rows {counts['rejected']} are rejected, {counts['truncated']} truncated, "
+        f"{counts['dropped']} too long, {counts['unlearnt']} without what is to be learnt"
     )

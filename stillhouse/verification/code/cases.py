@@ -8,13 +8,15 @@ from typing import Any, Final
 from stillhouse.types import JsonObject
 
 FORMS: Final = (
-    'code, a list of assert statements, a list of {"input", "output"}, an object with "inputs" and "outputs" and, for '
-    'calls, "fn_name", or a list of {"assert_code"}'
+    'code, a list of assert statements, a list of {"input", "output"}, an object with "inputs" and "outputs", or a '
+    'list of {"assert_code"}; for calls "fn_name" here or in the metadata'
 )
 _STDIN: Final = ("input", "stdin")
 _STDOUT: Final = ("output", "expected_stdout", "expected_output", "stdout")
 _SOURCE: Final = ("assert_code", "code", "test")
-_NAMES: Final = ("fn_name", "func_name", "entry_point")
+_NAMES: Final = ("fn_name", "func_name", "function_name", "entry_point", "function")
+_OF_SCRIPTS: Final = frozenset({"stdin", "stdin_stdout"})
+"""Kinds of a case, under `testtype` or `type`, that is no call whatever the metadata name."""
 
 
 def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject]:
@@ -54,8 +56,8 @@ def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("expected inputs and outputs of test_cases to be lists of one length")
-    if value.get("fn_name"):
-        calls = [_call(str(name), args, expected) for args, expected in zip(inputs, outputs, strict=True)]
+    if name and not _OF_SCRIPTS.intersection(_kinds(value)):
+        calls = [_call(name, args, expected) for args, expected in zip(inputs, outputs, strict=True)]
         return [{"calls": calls}] if calls else []
     return [_script(stdin, expected) for stdin, expected in zip(inputs, outputs, strict=True)]
 
@@ -65,22 +67,35 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
     if isinstance(source, str):
         return {"tests": source, "entry_point": name}
     if isinstance(item, dict):
+        more = item.get("metadata")
+        name = function_name(item, more if isinstance(more, dict) else {}) or name
         stdin, expected = _first(item, _STDIN), _first(item, _STDOUT)
         if expected is not None:
-            if item.get("fn_name"):
-                return {"calls": [_call(item["fn_name"], stdin, expected)]}
-            if item.get("testtype") == "functional" and name:
-                # LiveCodeBench (https://arxiv.org/abs/2403.07974) writes each argument as a line of JSON.
-                args = [json.loads(line) for line in str(stdin).splitlines()]
-                return {"calls": [_call(name, args, json.loads(str(expected)))]}
-            return _script(stdin, expected)
+            if not name or any("std" in key for key in item) or _OF_SCRIPTS.intersection(_kinds(item)):
+                return _script(stdin, expected)
+            return {"calls": [_call(name, stdin, expected)]}
     raise ValueError(
         f"expected each of test_cases to be an assert or an object with input and output; saw {_brief(item)}"
     )
 
 
+def _kinds(item: Mapping[str, Any]) -> list[str]:
+    return [str(item.get(key)) for key in ("testtype", "type")]
+
+
 def _call(name: str, args: Any, expected: Any) -> JsonObject:
+    if not name.isidentifier():
+        raise ValueError(f"expected the function of test_cases by its name alone, saw {_brief(name)}")
+    if isinstance(args, str):
+        # LiveCodeBench (https://arxiv.org/abs/2403.07974) writes each argument as a line of JSON, and the result as
+        # JSON; text that is none is itself the argument.
+        with suppress(ValueError):
+            args, expected = [json.loads(line) for line in args.splitlines()], _of_json(expected)
     return {"name": name, "args": args if isinstance(args, list) else [args], "expected": expected}
+
+
+def _of_json(expected: Any) -> Any:
+    return json.loads(expected) if isinstance(expected, str) else expected
 
 
 def _script(stdin: Any, expected: Any) -> JsonObject:

@@ -1,13 +1,11 @@
 """Answers in Python that must pass tests: `python`."""
 
-import ast
 import atexit
 import json
 import math
 import os
-import re
-import textwrap
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -16,7 +14,8 @@ from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer,
 from stillhouse.sandbox.jail import SCRATCH, Permissions
 from stillhouse.sandbox.supervisor import CallLimits
 from stillhouse.types import JsonObject, PromptMetadata
-from stillhouse.verification.code.cases import function_name, programs_of
+from stillhouse.verification.code.blocks import python_code, tested_names
+from stillhouse.verification.code.cases import programs_of
 from stillhouse.verification.result import VerificationResult
 
 _MODULE: Final = "stillhouse.verification.code.judge"
@@ -86,12 +85,6 @@ _WALL_SHARE: Final = 6.0
 """Wall time of all runs of one answer over the processor time of one; it ends code that sleeps or waits."""
 
 _RUNNER: Final = CodeRunner()
-_IMPORTED: Final = re.compile(r"^from solution import (\w+)", re.MULTILINE)
-_FENCED: Final = re.compile(
-    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-_PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
 
 
 def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -106,14 +99,18 @@ def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
         max_cpu_s = _time_limit(metadata.metadata.get("time_limit_s"))
     except ValueError as error:
         return VerificationResult(None, str(error))
-    imported = _IMPORTED.search("\n".join(program.get("tests", "") for program in programs))
-    calls = next((program["calls"] for program in programs if "calls" in program), None)
-    tested = calls[0]["name"] if calls else imported[1] if imported else function_name(test_cases, metadata.metadata)
+    tested = _tested(programs)
     code = python_code(answer, tested)
     if code is None:
         return VerificationResult(False, "the answer holds no Python")
     request = {"code": code, "programs": programs, "max_cpu_s": max_cpu_s}
-    return _RUNNER.run(request, max_cpu_s * _WALL_SHARE)
+    return _RUNNER.run(request, max_cpu_s * _WALL_SHARE)._replace(compared=_head(code, tested))
+
+
+def _head(code: str, tested: Sequence[str]) -> str:
+    """Return the line that first mentions a name under test, else the first line: it tells which code was run."""
+    lines = [line.strip() for line in code.splitlines() if line.strip()]
+    return next((line for line in lines if any(name in line for name in tested)), lines[0] if lines else "")
 
 
 def _time_limit(value: Any) -> int:
@@ -126,24 +123,9 @@ def _time_limit(value: Any) -> int:
     raise ValueError(f"expected metadata.time_limit_s to be a number above 0, saw {value!r}")
 
 
-def python_code(answer: str, defining: str | None) -> str | None:
-    """The last fenced block of Python, or the whole answer if that is Python, else None.
-
-    The last block that defines the name `defining` is preferred to later ones, which often show its use.
-    """
-    blocks = [
-        textwrap.dedent(block["code"])
-        for block in _FENCED.finditer(answer)
-        if block["language"].lower() in _PYTHON or not block["language"]
-    ]
-    if defining:
-        definition = re.compile(
-            rf"^\s*(?:async\s+def|def|class)\s+{re.escape(defining)}\b|^{re.escape(defining)}\s*=", re.M
-        )
-        blocks = [code for code in blocks if definition.search(code)] or blocks
-    if blocks:
-        return blocks[-1]
-    # Deep nesting raises either of the last two.
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        return answer if ast.parse(answer).body else None
-    return None
+def _tested(programs: Sequence[JsonObject]) -> list[str]:
+    """Return the names under test, those that are called by name first; none for programs that are run."""
+    calls = [call["name"] for program in programs for call in program.get("calls", ())]
+    entry_points = [program["entry_point"] for program in programs if program.get("entry_point")]
+    used = [name for program in programs if "tests" in program for name in tested_names(program["tests"])]
+    return list(dict.fromkeys([*calls, *entry_points, *used]))

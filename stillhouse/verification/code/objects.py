@@ -153,9 +153,9 @@ def _family(kind: type) -> list[list[str]]:
     return [[base.__module__, base.__qualname__] for base in kind.__mro__]
 
 
-def reason_of(error: BaseException, file: str = FILE) -> str:
-    """Where the code of `file` raised the error, its type, and the first line of what it says."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+def reason_of(error: BaseException, file: str = FILE, source: str = "") -> str:
+    """Where the code of `file` raised the error, its type, and the first line of what it says, else of `source`."""
+    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     location = f"{file}, line {lines[-1]}: " if lines else ""
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{location}{type(error).__name__}: {first_line}"[:_MAX_REASON_CHARS]
+    said = str(error).strip().partition("\n")[0] or "".join(source.splitlines()[lines[-1] - 1 :][:1] if lines else ())
+    return f"{location}{type(error).__name__}: {said.strip()}"[:_MAX_REASON_CHARS]

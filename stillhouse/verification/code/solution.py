@@ -33,6 +33,8 @@ class SolutionClient:
         self._errors = SolutionErrors()
         self._tests_objects = TestsObjects(self._decode)
         self._requested_name: str | None = None
+        self.was_asked = False
+        """Whether the tests have used anything of the answer."""
         self.verdict: VerificationResult | None = None
         """Wrong or unverified, if decided before the tests end; an empty note says that the process ended."""
 
@@ -83,6 +85,7 @@ class SolutionClient:
     ) -> Any:
         if self.verdict is not None:
             raise TestsStopped
+        self.was_asked = True
         options = {key: self._encode(value) for key, value in kwargs.items()}
         # One thread of the tests at a time, also during callbacks.
         with self._lock:

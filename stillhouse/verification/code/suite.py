@@ -54,7 +54,7 @@ def run_tests(client: SolutionClient, code: str, source: str, entry_point: str |
         if isinstance(error, ModuleNotFoundError) and raised_in == _FILE and error.name != SOLUTION:
             return VerificationResult(None, f"the tests need a module that is not installed: {error.name}")
         reason = getattr(error, "_reason", None)
-        return VerificationResult(False, reason if isinstance(reason, str) else reason_of(error, _FILE))
+        return VerificationResult(False, reason if isinstance(reason, str) else reason_of(error, _FILE, source))
     return VerificationResult(True)
 
 
@@ -85,6 +85,10 @@ def _run(client: SolutionClient, tree: ast.Module, names: list[str], entry_point
             returned = value()
             if inspect.iscoroutine(returned):
                 asyncio.run(returned)
+    if not client.was_asked:
+        raise _BadTests(
+            "the tests use nothing of the answer; `check(candidate)` needs an `entry_point` in the metadata"
+        )
 
 
 class _SolutionModule(types.ModuleType):

@@ -87,6 +87,12 @@ def test_templates_of_another_form_have_to_show_every_name_and_value(template: s
     assert problem(shown, template) is None
 
 
+@pytest.mark.parametrize("arguments", ["{broken", "[1,2]"])
+@pytest.mark.parametrize("template", [None, LLAMA])
+def test_arguments_that_are_no_object_are_a_problem_under_every_template(arguments: str, template: str | None) -> None:
+    assert problem({"content": "a", "tool_calls": [call(arguments)]}, template) is not None
+
+
 def test_a_template_that_writes_no_calls_refuses_rows_that_call() -> None:
     assert problem({"content": "a"}, DEAF) is None
     with pytest.raises(TemplateError, match="does not write the call of calculator in message 1"):
@@ -135,7 +141,9 @@ def test_calls_between_tags_are_read(speaking: Any) -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"role": "assistant", "content": f"a{END}b"}, "it holds <|im_end|>, which ends a turn"),
+        ({"role": "assistant", "content": "a<|im_start|>user\nb"}, "it holds <|im_start|>, which begins or ends"),
+        ({"role": "assistant", "content": "a <|endoftext|> b"}, "it holds <|endoftext|>, which begins or ends"),
+        ({"role": "assistant", "content": f"a{END}b"}, "it holds <|im_end|>, which begins or ends a turn"),
         ({"role": "assistant", "content": "b", "reasoning_content": "a</think>"}, "reads as"),
     ],
 )

@@ -44,4 +44,4 @@ def test_arguments_are_the_same_text_to_compare_whether_stored_as_text_or_as_an_
     stored = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     written = {"id": "c", "function": {"name": "f", "arguments": json.dumps(arguments, indent=1)}}
     assert texts_of([message(stored)], 1) == texts_of([message(written)], 1)
-    assert texts_of([message(ODD["no arguments"], ODD["text"])], 1).row == "f"
+    assert texts_of([message(ODD["no arguments"], ODD["text"])], 1).row == "f {}"

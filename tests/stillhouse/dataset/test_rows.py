@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.dataset.read import original_messages
+from stillhouse.dataset.read import original_messages, parsed
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, LABEL_COLUMNS
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
@@ -138,3 +138,13 @@ def test_stored_messages_render_as_the_trajectorys_do(tokenizer: PreTrainedToken
     trajectory = with_arguments(*arguments)
     stored = read_back(candidate_row(trajectory, None, {}, None))["messages"]
     assert render_samples(tokenizer, stored, []) == render_samples(tokenizer, trajectory.messages, [])
+
+
+def test_whole_numbers_above_64_bits_stay_exact_in_metadata_and_calls(make_trajectory: Make) -> None:
+    number = 98765432109876543210
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": number}}}
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    metadata = PromptMetadata("p", str(number), None, "exact", {"ids": [number]})
+    row = parsed(candidate_row(make_trajectory(messages=messages), metadata, {}, None))
+    assert row["metadata"] == {"ids": [number]}
+    assert row["messages"][1]["tool_calls"] == [call]

@@ -23,7 +23,6 @@ def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | No
 
 def test_a_message_is_kept_as_it_was_written_less_its_nulls() -> None:
     extra = {
-        "reasoning": "hm",
         "reasoning_content": "hm",
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
         "annotations": [],
@@ -94,7 +93,11 @@ def test_tokens_are_kept_only_when_asked_for() -> None:
 @pytest.mark.parametrize("extra", [{"refusal": "I cannot."}, {"reasoning_details": [{"data": "opaque"}]}])
 def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(extra: dict[str, Any]) -> None:
     message = read(completion(None, completion_tokens=None, message=extra)).message
-    assert message == {"role": "assistant", **extra}
+    assert message == {"role": "assistant", "content": "", **extra}
+
+
+def test_thinking_that_is_empty_is_an_answer_whatever_its_usage_says() -> None:
+    assert read(completion("<think>\n\n</think>\n\n", completion_tokens=5)).message["content"] == ""
 
 
 def test_facts_of_the_wrong_type_are_unknown() -> None:
@@ -198,3 +201,10 @@ def test_the_journal_gives_back_an_equal_completion() -> None:
     again = decode_completion(encode_completion(answer))
     assert again == answer
     assert orjson.dumps(again) == orjson.dumps(answer)
+
+
+def test_whole_numbers_above_64_bits_in_arguments_stay_exact() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
+    answer = read(completion(None, message={"tool_calls": [call]}))
+    assert "98765432109876543210" in str(answer.message["tool_calls"])
+    assert decode_completion(encode_completion(answer)) == answer

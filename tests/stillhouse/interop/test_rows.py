@@ -115,7 +115,7 @@ def test_rows_of_roll_keep_answers_and_say_how_they_are_verified(tmp_path: Path,
     assert result.report.rows_left_out == 1
     (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
     assert told["place"].endswith("roll.jsonl, line 4")
-    assert "expected messages to be a list" in told["value"]
+    assert "expected messages to be JSON" in told["value"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,8 @@ def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) 
     good = json.dumps({"messages": [USER, FOUR]})
     result = Result(write(tmp_path / "chat.jsonl", f"{good}\n\n[1]\n{good[:30]}\n{good}\n{good[:40]}"))
     assert (result.report.rows, result.report.rows_left_out, len(result.trajectories)) == (5, 3, 2)
-    assert [row["place"].rpartition(" ")[2] for row in result.unmapped] == ["3", "4", "6"]
+    places = [row["place"].partition(", ")[2] for row in result.unmapped]
+    assert places == ["line 3", "line 4", "line 6"]
     assert "may be cut off" in result.unmapped[2]["value"]
 
 

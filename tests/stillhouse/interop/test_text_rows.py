@@ -1,6 +1,7 @@
 """Data files and logs of other trainers, in the forms that their own code writes."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,105 @@ def test_conversations_are_read_from_other_trainers_rows(
     assert len(prompt["messages"]) == len(messages) - 1
 
 
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": speaker, "value": "a"}]}, "qa")
+        for speaker in ("gpt", "chatgpt", "bing", "bard", "ai", "model", "assistant")
+    ]
+    + [
+        ({"conversation": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "qa"),
+        ({"conversations": [{"role": "human", "content": "q"}, {"role": "ai", "content": "a"}]}, "qa"),
+        ({"conversations": json.dumps([{"from": "user", "value": "q"}, {"from": "gpt", "value": "a"}])}, "qa"),
+        ({"system": "s", "messages": [{"role": "user", "content": "q"}, {"role": "model", "content": "a"}]}, "sqa"),
+        ({"messages": [{"role": "developer", "content": "s"}, {"role": "user", "content": "q"}, FOUR]}, "sq4"),
+        ({"system": "s", "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]}, "sq"),
+        ({"instruction": "q", "input": None, "output": "a"}, "qa"),
+        ({"instruction": "", "input": "q", "output": "a"}, "qa"),
+        ({"instruction": "q", "input": "", "output": ""}, "q"),
+        ({"instruction": "q", "output": None, "system": "s"}, "sq"),
+    ],
+)
+def test_each_public_spelling_of_a_conversation_is_read(
+    tmp_path: Path, write: Write, row: JsonObject, messages: str
+) -> None:
+    source = write(tmp_path / "rows.jsonl", row)
+    convert(source, tmp_path / "out")
+    (prompt,) = read_jsonl(tmp_path / "out" / "prompts.jsonl")
+    answered = tmp_path / "out" / "trajectories.jsonl"
+    said = next(iter(read_trajectories(answered))).messages if answered.exists() else prompt["messages"]
+    roles = {"s": "system", "q": "user", "a": "assistant", "4": "assistant"}
+    assert [(message["role"], message["content"]) for message in said] == [(roles[text], text) for text in messages]
+
+
+def test_calls_and_results_have_several_names_in_sharegpt(tmp_path: Path, write: Write) -> None:
+    call = {"name": "get", "arguments": '{"city": "Oslo"}'}
+    turns = [("human", "warm?"), ("tool_call", json.dumps(call)), ("tool_response", "3"), ("gpt", "3 degrees")]
+    row = {"conversations": [{"from": speaker, "value": value} for speaker, value in turns]}
+    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", row))
+    assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
+    assert trajectory.messages[1]["tool_calls"][0]["function"] == call
+    assert trajectory.messages[2]["tool_call_id"] == trajectory.messages[1]["tool_calls"][0]["id"]
+
+
+def test_a_turn_of_sharegpt_that_is_not_learnt_is_context(tmp_path: Path, write: Write) -> None:
+    turns = [("human", "q", {}), ("gpt", "a", {"loss": False}), ("human", "r", {}), ("gpt", "b", {"weight": 1})]
+    row = {"conversations": [{"from": speaker, "value": value, **keys} for speaker, value, keys in turns]}
+    _, (trajectory,), (prompt,) = read(write(tmp_path / "rows.jsonl", row))
+    assert [message["content"] for message in prompt["messages"]] == ["q", "a", "r"]
+    assert trajectory.messages[-1] == {"role": "assistant", "content": "b"}
+
+
+GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}
+
+
+@pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        ({"conversations": None}, "expected a row with conversations of from and value, saw {'conversations': None}"),
+        ({"conversations": []}, r"saw {'conversations': \[\]}"),
+        ({"conversations": [None]}, "expected a row with conversations"),
+        ({"conversations": [GOOD["conversations"][0], None]}, r"conversations\[1\] to have `from`.*saw None"),
+        ({"conversations": [{"from": "human", "value": ["a"]}]}, r"conversations\[0\].*`value`, a text; saw .*\['a'\]"),
+        ({"conversations": [{"from": "human", "value": 5}]}, r"conversations\[0\].*`value`, a text; saw .*5"),
+        ({"conversations": [{"from": "gpt", "value": "I start"}]}, "begins with the assistant"),
+        ({"conversations": "[{"}, "expected conversations to be JSON"),
+        ({"topic": "x"}, "expected a row with conversations.*saw {'topic': 'x'}"),
+        ({"messages": [{"role": "user", "content": {"x": 1}}]}, r"messages\[0\].content to be text"),
+        ({"instruction": "i", "output": ["a", "b"]}, r"expected output to be a text, saw list \['a', 'b'\]"),
+        ({"instruction": 5, "output": "a"}, "expected instruction to be a text, saw int 5"),
+        ({"instruction": "i", "output": "a", "history": [["a", "b"], 3]}, "history to be pairs"),
+        ({**GOOD, "system": ["a"]}, r"expected system to be a text, saw list \['a'\]"),
+        ({"messages": [{"role": "system", "content": "a"}, USER], "system": "b"}, "begin with another one, str 'a'"),
+        ({"messages": [USER, {"role": "assistant", "function_call": "f"}]}, r"messages\[1\].tool_calls"),
+        ({"messages": [USER, FOUR], "tools": [3]}, "expected tools to be names, or schemas"),
+        ({"messages": [USER, FOUR], "functions": 3}, "expected tools to be names, or schemas"),
+        (
+            {"instruction": "q", "generation": "a", "distilabel_metadata": [1]},
+            "expected a row of distilabel.*AttributeError",
+        ),
+        ({"prompt": None, "completion": "a"}, "prompt to be a text or a list of messages"),
+        ({"prompt": "q", "completion": {"role": "assistant"}}, "completion to be a text or a list"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_odd_row_is_named_with_its_line_and_the_others_are_converted(
+    tmp_path: Path, write: Write, odd: JsonObject, problem: str, is_first: bool
+) -> None:
+    source = write(tmp_path / "rows.jsonl", *([odd, GOOD] if is_first else [GOOD, odd]))
+    report = convert(source, tmp_path / "out")
+    assert (report.rows, report.rows_left_out, report.trajectories) == (2, 1, 1)
+    (told,) = read_jsonl(tmp_path / "out" / "unmapped.jsonl")
+    assert told["place"] == f"{source}, line {1 if is_first else 2}"
+    assert re.search(problem, told["value"])
+
+
+def test_rows_of_another_form_in_one_file_are_read_in_that_unless_a_form_is_named(tmp_path: Path, write: Write) -> None:
+    source = write(tmp_path / "rows.jsonl", GOOD, {"prompt": "q", "completion": "a"}, {"messages": [USER, FOUR]})
+    assert convert(source, tmp_path / "out").trajectories == 3
+    assert convert(source, tmp_path / "out", "sharegpt").rows_left_out == 2
+
+
 def test_a_list_in_one_json_file_is_as_good_as_lines(tmp_path: Path) -> None:
     path = tmp_path / "alpaca.json"
     path.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}]))
@@ -104,10 +204,10 @@ def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Writ
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"conversations": [{"from": "bard", "value": "x"}]}, r"conversations\[0\] to have `from`"),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, r"conversations\[0\] to have `from`"),
         (
             {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "{"}]},
-            "function_call",
+            r"messages\[1\] to be JSON",
         ),
         ({"instruction": "a", "output": "b", "history": ["x"]}, "history to be pairs"),
         ({"prompt": 3, "completion": "x"}, "prompt to be a text or a list of messages"),

@@ -122,7 +122,7 @@ def test_the_rendering_is_judged_by_nats_a_token(changes: dict[str, Any], level:
         ({"ends": EndScores(9, 0.9, 0.01)}, False, "change"),
         ({"ends": EndScores(9, 0.02, 0.01)}, False, "fine"),
         ({"ends": None}, False, "unknown"),
-        ({"stop_warning": "they stop at 0 and 2. Train it"}, False, "change"),
+        ({"stop_warning": "they stop at 0 and 2. Train it"}, False, "fine"),
         ({"stop_warning": "they stop at 0 and 2. Train it", "ends": None}, False, "change"),
         ({"stop_warning": "they stop at 0 and 2. Train it", "ends": EndScores(9, 0.9, 0.01)}, False, "change"),
         ({"stop_warning": "they stop at 0 and 2. Train it", "ends": EndScores(9, 0.9, 0.01)}, True, "fine"),

@@ -1,5 +1,7 @@
+import gzip
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,12 @@ from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.types import Prompt
 
 Read = Callable[..., ParsedPrompts]
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -50,6 +58,73 @@ def test_txt_holds_a_prompt_a_line_whatever_its_line_ends(read: Read) -> None:
 
 def test_jsonl_survives_byte_order_mark_crlf_and_blank_lines(read: Read) -> None:
     assert texts(read(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}')) == ["one", "two"]
+
+
+ROWS = [{"prompt": "one", "tag": "a"}, {"prompt": "zwei ü", "tag": None}]
+LINES = '{"prompt": "one", "tag": "a"}\n\n{"prompt": "zwei ü", "tag": NaN}\n'
+FILES = {
+    "bom.jsonl": b"\xef\xbb\xbf" + LINES.encode(),
+    "crlf.jsonl": LINES.replace("\n", "\r\n").encode(),
+    "utf16.jsonl": LINES.encode("utf-16"),
+    "p.jsonl.gz": gzip.compress(LINES.encode()),
+    "p.JSONL.ZST": zstd(LINES.encode()),
+    "joined.jsonl": LINES.replace("\n", "").encode(),
+    "list.jsonl": json.dumps(ROWS).encode(),
+    "list.json": json.dumps(ROWS, indent=2).encode(),
+    "lines.json": LINES.encode(),
+    "joined.json": LINES.replace("\n", "").replace(",", ",\n").encode(),
+    "p.csv": "prompt,tag\none,a\nzwei ü,\n".encode("utf-8-sig"),
+    "utf16.csv": "prompt,tag\r\none,a\r\nzwei ü,\r\n".encode("utf-16"),
+    "p.csv.gz": gzip.compress("prompt,tag\none,a\nzwei ü,\n".encode()),
+    "p.tsv": "prompt\ttag\none\ta\nzwei ü\t\n".encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_prompts_are_read_from_every_kind_of_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    loaded = load(tmp_path / name)
+    assert texts(loaded) == ["one", "zwei ü"]
+    assert [entry.tag for entry in loaded.metadata.values()] == ["a", None]
+    assert (loaded.report.malformed, loaded.report.notes) == ([], {})
+
+
+def test_one_object_in_a_json_file_is_one_prompt(read: Read) -> None:
+    assert texts(read('{\n  "prompt": "one"\n}\n', ".json")) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "q", "answer": "4"}, ["q"]),
+        ({"instruction": "q", "output": "a"}, ["q"]),
+        ({"instruction": "q", "input": "more", "output": "a"}, ["q\nmore"]),
+        ({"instruction": "q", "input": "", "system": ""}, ["q"]),
+        ({"problem": "q", "level": "a", "prompt": None}, ["q"]),
+        ({"query": "q", "question": ""}, ["q"]),
+    ],
+)
+def test_a_row_without_a_prompt_is_asked_its_only_question_and_that_is_told(
+    read: Read, row: dict[str, object], said: list[str]
+) -> None:
+    loaded = read(json.dumps(row))
+    (prompt,) = loaded.prompts
+    assert [message["content"] for message in prompt.messages] == said
+    assert list(loaded.report.notes.values()) == [1]
+    assert prompt.id == read(json.dumps({"messages": prompt.messages})).prompts[0].id
+
+
+def test_a_system_message_beside_the_prompt_is_told_of_since_it_is_not_sent(read: Read) -> None:
+    loaded = read('{"prompt": "q", "system": "Brief."}\n' * 2 + '{"prompt": "r", "system": ""}\n')
+    assert loaded.prompts[0].id == read('{"prompt": "q"}').prompts[0].id
+    ((note, number),) = loaded.report.notes.items()
+    assert ("`system`" in note, number) == (True, 2)
+
+
+def test_a_developer_is_a_system_message_and_a_human_a_user(read: Read) -> None:
+    row = {"messages": [{"role": "developer", "content": "Brief."}, {"role": "human", "content": "q"}]}
+    loaded = read(json.dumps(row))
+    assert [message["role"] for message in loaded.prompts[0].messages] == ["system", "user"]
 
 
 def test_every_row_form_of_one_prompt_is_the_same_prompt(read: Read) -> None:
@@ -217,7 +292,16 @@ def test_the_default_leaves_no_trace_in_cache_keys() -> None:
 
 
 BAD_LINES = [
-    ('{"question": "x"}', "expected a key `prompt` or `messages`, saw keys: question"),
+    ('{"question": "x", "instruction": "y"}', "saw question and instruction; call one of them `prompt`"),
+    ('{"question": ["x"]}', "expected question to be a text, saw list ['x']"),
+    ('{"instruction": "x", "history": [["a", "b"]]}', "read by `stillhouse convert FILE -o FOLDER`"),
+    ('{"instruction": "x", "system": "Brief."}', "read by `stillhouse convert FILE -o FOLDER`"),
+    ('{"conversations": [{"from": "human", "value": "x"}]}', "`stillhouse convert FILE -o FOLDER` reads ShareGPT's"),
+    ('[', "JSON over several lines is read from a file that ends in .json"),
+    ('[{"prompt": "x", 5]', "expected a JSON object"),
+    ('{"prompt": "\\ud800"}', "expected a JSON object"),
+    ('{"prompt": "x"} rest', "expected a JSON object"),
+    ('{"topic": "x"}', "expected a key `prompt` or `messages`, saw keys: topic"),
     ('"just text"', "expected a JSON object"),
     ("just text", "expected a JSON object, saw 'just text'"),
     ('{"messages": []}', "not empty"),
@@ -293,18 +377,21 @@ def test_unusable_sources_are_named(tmp_path: Path) -> None:
         load(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path, format="jsonl")
-    (tmp_path / "p.json").write_text("[]")
+    with pytest.raises(InputError, match=r"is a folder; .*prompts.sources, or all at once as hf:"):
+        load(tmp_path)
+    (tmp_path / "p.doc").write_text("[]")
     with pytest.raises(ConfigError, match=r"prompts\.format"):
-        load(tmp_path / "p.json")
-    (tmp_path / "p.csv").write_text("question\nwhy\n")
-    with pytest.raises(InputError, match="saw columns: question"):
+        load(tmp_path / "p.doc")
+    (tmp_path / "p.csv").write_text("topic\nwhy\n")
+    with pytest.raises(InputError, match="saw columns: topic"):
         load(tmp_path / "p.csv")
     (tmp_path / "p.parquet").write_text("no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         load(tmp_path / "p.parquet")
-    (tmp_path / "p.txt").write_bytes("hello\n".encode("utf-16"))
-    with pytest.raises(InputError, match="UTF-16"):
-        load(tmp_path / "p.txt")
+    for name, content in (("p.txt", b"\xff\xfeh"), ("p.jsonl.gz", b"{}"), ("p.jsonl.zst", b"{}")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name} cannot be read: .*"):
+            load(tmp_path / name)
 
 
 def test_max_prompts_counts_distinct_prompts(read: Read) -> None:
@@ -368,3 +455,15 @@ def test_several_sources_are_read_in_order_each_with_its_own_limit_and_its_name_
     before = source_fingerprint(config)
     (tmp_path / "b.jsonl").write_text('{"prompt": "five"}\n')
     assert source_fingerprint(config) != before
+
+
+def test_whole_numbers_keep_all_digits_in_every_format(tmp_path: Path) -> None:
+    number = 98765432109876543210
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "p", "answer": number, "metadata": {"id": [number]}}))
+    (tmp_path / "p.csv").write_text(f'prompt,answer,metadata\np,{number},"{{""id"": [{number}]}}"\n')
+    wide = pa.array([Decimal(number)], pa.decimal128(38, 0))
+    table = pa.table({"prompt": ["p"], "answer": wide, "metadata": [json.dumps({"id": [number]})]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    for name in ("p.jsonl", "p.csv", "p.parquet"):
+        (entry,) = load(tmp_path / name).metadata.values()
+        assert (entry.expected_answer, entry.metadata) == (str(number), {"id": [number]})

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from stillhouse.report import SampleTrajectory
-from stillhouse.report.conversation import CallView
+from stillhouse.report.conversation import CallView, comparison
 
 
 def trajectory(*messages: Any) -> SampleTrajectory:
@@ -21,9 +21,12 @@ def trajectory(*messages: Any) -> SampleTrajectory:
         ({"function": {"name": "f", "arguments": {"a": 1}}}, CallView("f", "a=1", malformed=False)),
         *(
             ({"function": {"name": "f", "arguments": text}}, CallView("f", text, malformed=True))
-            for text in ('{"a": ', "[1]", "7", "")
+            for text in ('{"a": ', "[1]", "7")
         ),
-        ({"function": {"name": "f"}}, CallView("f", "", malformed=True)),
+        *(
+            ({"function": function}, CallView("f", "", malformed=False))
+            for function in ({"name": "f"}, {"name": "f", "arguments": ""})
+        ),
         ({"function": None}, CallView("", "", malformed=True)),
         ("g(1)", CallView("", "", malformed=True)),
     ],
@@ -61,3 +64,22 @@ def test_of_a_long_conversation_start_and_end_are_shown() -> None:
     views = trajectory(*({"role": "user", "content": str(number)} for number in range(1000))).views
     assert [view.content for view in views[18:23]] == ["18", "19", "960 messages", "980", "981"]
     assert views[-1].content == "999"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ((False, "4", "5", None), "compared “4” with expected “5”: wrong"),
+        ((True, "5", "5.0", None), "compared “5” with expected “5.0”: right"),
+        ((None, "x", "y", "too long"), "compared “x” with expected “y”: unverified; too long"),
+        ((False, "def f():", None, "test 1 fails"), "compared “def f():”: wrong; test 1 fails"),
+        ((False, None, "5", "no answer"), "wrong: expected “5”; no answer"),
+        ((True, None, "5", None), ""),
+        ((None, None, None, None), ""),
+        ((True, "a\n" * 300, "a", None), f"compared “{'a ' * 99}a…” with expected “a”: right"),
+    ],
+)
+def test_a_verdict_says_what_was_compared_with_what(row: tuple[bool | None, str | None, ...], words: str) -> None:
+    columns = dict(zip(("verified", "compared", "expected_answer", "verification"), row, strict=True))
+    assert comparison(columns) == words
+    assert comparison({name: value for name, value in columns.items() if value is not None}) == words

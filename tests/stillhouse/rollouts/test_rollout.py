@@ -146,7 +146,7 @@ def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Coll
         return Reply(used(completion("2") if done else completion(tool_calls=[CALL]), 400, 100))
 
     with SimulatedProvider(think) as provider:
-        low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1500, 9000))
+        low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1540, 9000))
         assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
         assert only(collect(provider.url, 1, config=low)).stop_reason is StopReason.BUDGET
         assert provider.num_billed == 2

@@ -71,4 +71,5 @@ def test_the_summary_has_means_over_what_is_known() -> None:
         "mean reward 0.750 (brief 0.750)",
         "3 rollouts, 0 failed, 1 of 2 right, 1 of 3 rewards failed, $0.0060",
     ]
-    assert "wrong: expected 4" in shown(bad)
+    told = "compared \u201c5\u201d with expected \u201c4\u201d: wrong"
+    assert f"wrong\n  {told}\n" in shown(replace(bad, comparison=told))

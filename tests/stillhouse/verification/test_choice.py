@@ -15,12 +15,38 @@ COMMITTED: dict[str | None, tuple[str, ...]] = {
         *("**Answer:** (B)", "Final answer: B - Paris", "\\boxed{B}", "\\boxed{\\text{(B)}}", "<answer>B</answer>"),
         *("A) is wrong, since ...\nB) is right.\n\nSo I choose option B.", "I would pick B", "Thinking...\n\nB"),
         *("First I thought (A), but it must be (B).", "Option A is out. Option B is correct.", "Answer: A\nAnswer: B"),
+        *(
+            "(A) fails. Final answer: B.",
+            "(C) is tempting. Final answer: B",
+            "Antwort: B",
+            "\u7b54\u6848\uff1aB",
+            "\u6b63\u786e\u7b54\u6848\u662fB",
+        ),
+        *(
+            "Answer\uff1aB",
+            '{"answer": "B"}',
+            "Answer: B\n\n#### Why not A or C",
+            "**Answer: B**\n\nbecause \\boxed{A \\gg C} holds.",
+        ),
+        *(
+            "The answer is B. A is close.",
+            "It's not A or C; it's B.",
+            "R\u00e9ponse : B",
+            "\u7b54\u3048\u306fB\u3067\u3059\u3002",
+            "\uff22",
+        ),
         *("B) is correct. Option A is incorrect, and (C) is not even close.", "B, because A has no capital."),
     ),
     "C": ("It holds that C is correct here",),
     None: (
         *("A cat is an animal.", "I think so.", "Vitamin C and plan B are things", "The answer is a matter of taste"),
-        "I don't know",
+        *(
+            "I don't know",
+            "Answer: A or B",
+            "The answer is not B.",
+            "I would eliminate (C).",
+            "\\boxed{A} or \\boxed{B}",
+        ),
     ),
 }
 
@@ -36,7 +62,7 @@ def test_the_letter_an_answer_commits_itself_to_is_found(find, answer: str, chos
 @pytest.mark.parametrize("expected", ["B", "(b)", "B.", "Paris", " paris ", "1", "B) Paris"])
 def test_expected_option_is_a_letter_a_text_or_an_index(find, expected: str) -> None:
     assert find("choice", "The answer is (B)", expected, options=CITIES).verified is True
-    assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C")
+    assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C", "C")
 
 
 @pytest.mark.parametrize(

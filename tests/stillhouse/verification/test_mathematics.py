@@ -4,6 +4,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification import verify
@@ -20,6 +22,43 @@ def is_half(answer: str) -> bool | None:
     [
         ("The answer is $\\frac{1}{2}$", "0.5", True),
         ("\\boxed{x^2+2x+1}", "(x+1)^2", True),
+        *(
+            (product, "18", True)
+            for product in ("3(6)", "(3)(6)", "(3)6", "3\\binom{4}{2}", "\\binom{4}{2}\\binom{3}{1}", "\\frac{9}{1}(2)")
+        ),
+        *(
+            (product, "9", False)
+            for product in ("3(6)", "(3)(6)", "(3)6", "3\\binom{4}{2}", "\\binom{4}{2}\\binom{3}{1}")
+        ),
+        ("3{6}", "9", None),
+        ("R-r", "r-R", False),
+        ("y=5", "x=5", False),
+        ("x+y=5", "5", False),
+        ("2x=10", "x=5", True),
+        ("3x = 10^{-40}", "3x = 10^{-41}", False),
+        ("x^2 = 4", "2x = 4", False),
+        ("x + y > 3", "3 < y + x", True),
+        ("x + y \\ge 3", "x + y > 3", False),
+        ("2 = 2", "3 = 3", None),
+        ("x = 3, y = 2", "x=2, y=3", False),
+        ("3^3 = 27", "27", True),
+        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}", False),
+        ("\\frac{1}{2006!}", "\\frac{1}{2004!}", False),
+        ("9.1 \\times 10^{-31}", "6.63 \\times 10^{-34}", False),
+        ("101_8", "101_2", False),
+        ("101_{2}", "101_2", True),
+        ("5", "101_2", None),
+        ("1, 3, 5, \\ldots, 2n-1", "1, 2, \\ldots, n", False),
+        ("1, 2, \\dots, n", "1, 2, \\ldots, n", True),
+        ("1, 2, 3, \\ldots, n", "1, 2, \\ldots, n", None),
+        ("1 1/4", "5/4", True),
+        ("1 1/4", "1/4", False),
+        ("(3,1)", "(2,1)", False),
+        ("1, 234", "1,234", False),
+        ("0.\\overline{3}", "1/3", True),
+        ("12 \\text{ m}", "12 \\text{ cm}", None),
+        ("14 \\heartsuit 2", "28", None),
+        ("12:00", "1:00", None),
         ("\\boxed{3x+2}", "2x+3", False),
         ("(x+1)^2", "x^2+2x+1", True),
         ("2x+3", "2x + 3", True),
@@ -71,3 +110,20 @@ def test_formulas_are_compared_in_threads_event_loops_and_forked_processes() -> 
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as processes:
         assert list(processes.map(is_half, answers)) == verdicts
     assert is_half("\\frac{3}{6}") is True
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(-3, 3))
+def test_tiny_and_huge_powers_are_told_apart(find, power: int, other: int, factor: int) -> None:
+    # Numbers are compared without the algebra, so that many of them can be tried.
+    small = find("math", f"{factor}.5 \\times 10^{{-{power}}}", f"{factor}.5 \\cdot 10^{{-{other}}}")
+    assert small.verified is (power == other)
+    assert find("math", f"2^{{{power}}}", f"2^{other}").verified is (power == other)
+
+
+@given(
+    st.text(max_size=40),
+    st.sampled_from(["exact", "normalised", "contains", "numeric", "choice", "set", "list", "json"]),
+)
+def test_no_text_makes_a_verifier_raise(find, text: str, verifier: str) -> None:
+    assert find(verifier, text, "[]").verified in (True, False, None)
+    assert find(verifier, f"\\boxed{{{text}}}", "7").verified in (True, False, None)

@@ -31,6 +31,12 @@ def test_exact_compares_to_the_letter(find, answer: str, expected: str, verdict:
         ("The answer is Paris.", "paris", True),
         ("So:\n**Answer:** Paris", "paris", True),
         ("Paris, France", "paris", False),
+        ("don\u2019t", "don't", True),
+        ("1990\u20131995", "1990-1995", True),
+        ("\u22123", "-3", True),
+        ("**Paris**", "Paris", True),
+        ("Lyon is larger. Final answer: Paris.", "Paris", True),
+        ("Paris is larger. Final answer: Lyon.", "Paris", False),
         ("Answer: Rome\nThe answer is not Paris", "paris", False),
     ],
 )
@@ -45,9 +51,12 @@ def test_normalised_ignores_form_only(find, answer: str, expected: str, verdict:
         ("The answer is 14", "4", False),
         ("It costs $5 (five)", "$5", True),
         ("a + b", "+", True),
+        ("It is 2.5", "5", False),
+        ("It is -5", "5", False),
+        ("Not Paris. Answer: Lyon", "Paris", None),
     ],
 )
-def test_contains_looks_for_whole_words(find, answer: str, expected: str, verdict: bool) -> None:
+def test_contains_looks_for_whole_words(find, answer: str, expected: str, verdict: bool | None) -> None:
     assert find("contains", answer, expected).verified is verdict
 
 
@@ -68,6 +77,7 @@ def test_a_text_equals_itself(find, verifier: str, answer: str) -> None:
         ("x", r"(?<=a+)x", False),
         ("aax", r"(?<=a+)x", True),
         ("anything", "(", None),
+        ("AB-1 is wrong. Answer: CD-2", "AB-1", None),
     ],
 )
 def test_pattern_is_searched_in_the_answer(find, answer: str, expected: str, verdict: bool | None) -> None:

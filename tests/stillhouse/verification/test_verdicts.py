@@ -54,8 +54,8 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
 @pytest.mark.parametrize(
     ("messages", "stop_reason", "metadata", "verdict"),
     [
-        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric")),
-        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric")),
+        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric", None, "5")),
+        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", None, "6")),
         (reply("5"), StopReason.ANSWERED, None, Verdict(None, None)),
         (reply("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
         (reply("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
@@ -72,7 +72,12 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
             Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
         ),
         (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
-        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json")),
+        (
+            reply("{}"),
+            StopReason.ANSWERED,
+            prompt(None, "json", answer_schema=OBJECT),
+            Verdict(True, "json", None, "{}"),
+        ),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
@@ -91,18 +96,30 @@ def test_unknown_verifier_leaves_answers_unverified() -> None:
 
 
 STRANGE = ["", "\0", "{" * 3000, "[" * 100_000, "\\boxed{" * 3000, "1e999/0", "\ud800", "9" * 9999]
-# Algebra takes all the time it is given to see that these are no formulas.
-ENDLESS = {("math", "{" * 3000), ("math", "[" * 100_000)}
 
 
-@pytest.mark.parametrize(
-    ("verifier", "answer"),
-    [
-        pytest.param(verifier, answer, marks=[pytest.mark.slow] if (verifier, answer) in ENDLESS else [])
-        for verifier in sorted(VERIFIERS)
-        for answer in STRANGE
-    ],
-)
+@pytest.mark.parametrize("answer", STRANGE)
+@pytest.mark.parametrize("verifier", sorted(VERIFIERS))
 def test_no_text_makes_a_verifier_raise(verifier: str, answer: str) -> None:
     expected = {"json": "{}", "regex": "zzz", "python": "assert f()"}.get(verifier, "B")
     assert verify(answer, prompt(expected, verifier)) in (False, None)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "expected", "answer", "compared"),
+    [
+        ("exact", "Paris", "Lyon? No.\nAnswer: Paris", "Paris"),
+        ("normalised", "paris", "The answer is **Paris**", "Paris"),
+        ("contains", "Paris", "Answer: in Paris", "in Paris"),
+        ("numeric", "5 km", "We add up.\n\\boxed{5000 \\text{ m}}", "5000 meter"),
+        ("numeric", "5", "Answer: 2 or 3", "2 or 3"),
+        ("math", "x^2", "so it is $x^2$.", "x^2"),
+        ("choice", "B", "I choose (B)", "B"),
+        ("set", "a, b", "Answer: b, a", "b, a"),
+        ("list", "1, 2", "\\boxed{1, 2}", "1, 2"),
+        ("regex", "B+", "ABBA", "BB"),
+        ("json", "[1]", "Here: [1]", "[1]"),
+    ],
+)
+def test_each_verdict_says_which_text_was_compared(verifier: str, expected: str, answer: str, compared: str) -> None:
+    assert examine(reply(answer), StopReason.ANSWERED, prompt(expected, verifier)).compared == compared

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stillhouse.agent.turns import End, RequestedCall, TurnState
+from stillhouse.agent.turns import End, TurnState
+from stillhouse.chat.content import Call
 from stillhouse.serving.generation import Generation
 from stillhouse.tools.calls import ToolErrorKind
 from stillhouse.tools.context import ToolContext
@@ -76,7 +77,7 @@ class StudentRollout:
         """Notes on the last turn that its calls were refused."""
         self.turns[-1] = replace(self.turns[-1], num_refused_calls=num_calls)
 
-    async def call_tools(self, calls: Sequence[RequestedCall]) -> list[ToolResult]:
+    async def call_tools(self, calls: Sequence[Call]) -> list[ToolResult]:
         """Results of the calls of one turn, which run at the same time."""
         if self._open_tools is None:
             self._open_tools = await self._stack.enter_async_context(self.toolbox.rollout(self.context))
@@ -116,7 +117,7 @@ class StudentRollout:
         )
 
 
-def call_all(turns: Sequence[tuple[StudentRollout, Sequence[RequestedCall]]]) -> list[list[ToolResult]]:
+def call_all(turns: Sequence[tuple[StudentRollout, Sequence[Call]]]) -> list[list[ToolResult]]:
     """Results of the calls of turns that ended together, in order: a slow tool holds up the decoding only once."""
 
     async def run() -> list[list[ToolResult]]:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
+from stillhouse.agent.turns import Ask, CallTools, End, TurnRules, TurnState, first_messages, next_action
+from stillhouse.chat.content import Call
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
@@ -65,6 +66,7 @@ class Sampler:
         system_prompt: put before each prompt that has no system message; None adds none.
         metadata: by prompt id, for tools that ask whose call they run; may lack any.
         rules: when a conversation goes on and when it ends, the same as those of rollouts.
+        generation: the student's generation config, whose ends count too.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -74,10 +76,11 @@ class Sampler:
     system_prompt: str | None = None
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)
     rules: TurnRules = field(default_factory=TurnRules)
+    generation: GenerationConfig | None = None
     _stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
+        object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer, self.generation))
         if self.toolbox.schemas() and not reads_calls(self.tokenizer):
             logger.warning(
                 "the student's chat template does not write calls of tools in a form that is read here (Qwen, Hermes, "
@@ -222,7 +225,7 @@ class Sampler:
 
     def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:
         """Adds completions and what the student reads next, the results of all their tool calls at once."""
-        calling: list[tuple[StudentRollout, list[RequestedCall]]] = []
+        calling: list[tuple[StudentRollout, list[Call]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
             rollout.num_drifted_turns += is_drifted
             message = self._parse(generation, rollout)

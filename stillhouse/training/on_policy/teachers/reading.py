@@ -48,9 +48,9 @@ def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, conf
     hint = None if settings.hint is None else Hint(settings.hint, settings.name)
     tokenizer = _tokenizer(settings)
     if settings.alignment == "bytes" and tokenizer is not None:
-        ends = stop_token_ids(student)
-        other = OtherVocabulary(student, tokenizer, ends, hint)
-        return Reading(tokenizer, other, ByteAlignment.between(student, tokenizer, ends))
+        stops = stop_token_ids(student)
+        other = OtherVocabulary(student, tokenizer, stops, hint)
+        return Reading(tokenizer, other, ByteAlignment.between(student, tokenizer, stops))
     num_shared = None if tokenizer is None else num_shared_ids(str(settings.model), tokenizer, student)
     views: ViewBuilder = SameVocabulary(student, hint)
     exchange = None

@@ -5,7 +5,7 @@ from typing import Final
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from stillhouse.chat.next_turn import stop_token_ids
+from stillhouse.chat.next_turn import end_ids, stop_token_ids
 from stillhouse.errors import TrainingError
 from stillhouse.training.on_policy.teachers.ends import EndExchange
 
@@ -123,9 +123,7 @@ def stop_token_warning(
 
 def _stop_ids(tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None) -> frozenset[int]:
     """Stop tokens by the tokenizer and the generation config."""
-    named = None if generation is None else generation.eos_token_id
-    listed = named if isinstance(named, list) else [named]
-    return frozenset(token_id for token_id in (tokenizer.eos_token_id, *listed) if token_id is not None)
+    return frozenset({tokenizer.eos_token_id, *end_ids(generation)})
 
 
 def _named(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> str:

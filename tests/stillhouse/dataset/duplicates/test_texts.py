@@ -75,3 +75,14 @@ def test_only_the_rows_wanted_are_read(tmp_path: Path) -> None:
 
 def _call(arguments: str) -> dict[str, Any]:
     return {"id": "d", "type": "function", "function": {"name": "add", "arguments": arguments}}
+
+
+def test_calls_that_differ_in_the_last_of_many_digits_are_not_the_same() -> None:
+    def asked(number: int) -> ComparedTexts:
+        function = {"name": "f", "arguments": f'{{"id": {number}}}'}
+        call = {"id": "1", "type": "function", "function": function}
+        return texts_of(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": [call]}], 1
+        )
+
+    assert asked(98765432109876543210) != asked(98765432109876543211)

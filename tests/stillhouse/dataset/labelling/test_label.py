@@ -34,7 +34,7 @@ from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
-from stillhouse.types import Trajectory
+from stillhouse.types import PromptMetadata, Trajectory
 
 LabelInto = Callable[..., dict[str, bytes]]
 
@@ -77,6 +77,15 @@ def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(file: 
     assert worth() == 0.5
     file.write_text(LABELS.format("0.125"))
     assert worth() == 0.125
+
+
+def test_a_row_says_which_text_was_compared(make_trajectory: Make, jail: None) -> None:
+    answer = "```python\ndef twice(n):\n    return n\n```\n```\n4\n```"
+    trajectory = make_trajectory(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}])
+    metadata = PromptMetadata("p", None, None, "python", {"test_cases": ["assert twice(2) == 4"]})
+    (row,) = labelled_rows([LabelInput.of(trajectory, metadata)], labelling(LabelsConfig(render=False)))
+    assert (row["verified"], row["compared"]) == (False, "def twice(n):")
+    assert row["verification"] == "tests.py, line 1: AssertionError: assert twice(2) == 4"
 
 
 def test_a_labelling_is_equal_wherever_the_rest_of_the_config_makes_no_difference(file: Path) -> None:

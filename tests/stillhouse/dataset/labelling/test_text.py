@@ -12,7 +12,6 @@ from stillhouse.dataset.labelling.text import (
     repetition,
     text_labels,
     without_code,
-    without_thoughts,
 )
 
 WORDS = st.lists(st.sampled_from(["one", "Two", "drei", "四", "5"]), max_size=60)
@@ -105,17 +104,3 @@ def test_every_character_stands_where_it_stood(text: str) -> None:
 def test_code_is_left_out(text: str, prose: str, open_line: int | None) -> None:
     found = without_code(text)
     assert (" ".join(found.text.split()), found.open_line) == (prose, open_line)
-
-
-@pytest.mark.parametrize(
-    ("text", "rest"),
-    [
-        ("<think>2 + 3\nis 5</think>\n\nFive.", "Five."),
-        (" <thinking>x</thinking>Five.", "Five."),
-        ("<think></think>Five. <think>x</think>", "Five. <think>x</think>"),
-        ("<think>never closed", "<think>never closed"),
-        ("Five. <think>x</think>", "Five. <think>x</think>"),
-    ],
-)
-def test_thoughts_at_the_beginning_are_left_out(text: str, rest: str) -> None:
-    assert without_thoughts(text) == rest

@@ -80,7 +80,7 @@ _TAGS = ("arithmetic", "algebra", "geometry", "probability", "word problems, two
 _SHARED = {"set": "gsm8k", "row": 7, "part": "prompt", "ngram": 13, "text": "a train leaves the station at nine"}
 _FAULTS: dict[str, Row] = {
     "length": {"stop_reason": "length", "verified": None, "has_answer": False, "answer_chars": None},
-    "wrong": {"verified": False, "verification": "got 5, expected 8"},
+    "wrong": {"verified": False, "compared": "5", "expected_answer": "8"},
     "tool_errors": {"num_tool_errors": 1},
     "refusal": {"refusal": "I cannot help with that"},
     "format": {"format_problem": "answer holds no \\boxed{...}"},

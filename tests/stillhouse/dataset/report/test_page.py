@@ -139,6 +139,7 @@ def test_a_dataset_without_a_kept_row_has_a_page(data: Any, origin: Origin) -> N
 
 _TEXTS = (
     *("tag", "language", "teacher", "sampling", "verifier", "verification", "expected_answer", "refusal"),
+    "compared",
     *("format_problem", "template_problem", "duplicate_of", "duplicate_kind", "duplicate_source"),
 )
 ATTACK = "</script></style></title><script>document.title='owned'</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"

@@ -1,9 +1,13 @@
+import os
 import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
@@ -55,6 +59,46 @@ def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_pat
     assert [name for name, _ in second.trained_parameters()] == [name for name, _ in first.trained_parameters()]
     second.save(tmp_path / "second", ALONE)
     assert f'"base_model_name_or_path": "{tiny_model}"' in (tmp_path / "second" / "adapter_config.json").read_text()
+
+
+_REVISIONS = """
+import json, sys, torch
+from pathlib import Path
+from stillhouse.config import StudentConfig
+from stillhouse.serving.models import load_model
+from stillhouse.training.model.load import load_student
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.results.portable import make_portable
+refs, out, cpu = Path(sys.argv[1]), Path(sys.argv[2]), torch.device("cpu")
+load_student("org/small", StudentConfig(lora_rank=4), cpu, seed=0).save(out, Ranks.single(cpu))
+make_portable(out)
+revision = json.loads((out / "adapter_config.json").read_text())["revision"]
+inputs = torch.tensor([[5, 6, 7]])
+before = load_model(str(out), device="cpu")(inputs).logits
+refs.write_text("b" * 40)
+after = load_model(str(out), device="cpu")(inputs).logits
+newest = load_model("org/small", device="cpu")(inputs).logits
+print(revision, torch.equal(before, after), torch.equal(after, newest))
+"""
+
+
+def test_an_adapter_over_a_model_of_the_hub_stays_over_the_commit_that_it_was_trained_over(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    """Between its training and its use somebody pushes other weights."""
+    repository = tmp_path / "hub" / "models--org--small"
+    for commit in ("a" * 40, "b" * 40):
+        shutil.copytree(tiny_model, repository / "snapshots" / commit)
+    weights = load_file(repository / "snapshots" / ("b" * 40) / "model.safetensors")
+    save_file({name: weight + 0.1 for name, weight in weights.items()},
+              repository / "snapshots" / ("b" * 40) / "model.safetensors", {"format": "pt"})  # fmt: skip
+    main = repository / "refs" / "main"
+    main.parent.mkdir()
+    main.write_text("a" * 40)
+    variables = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", _REVISIONS, main, tmp_path / "student"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.stdout.split() == ["a" * 40, "True", "False"], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("parameters", ["full", "lora"])

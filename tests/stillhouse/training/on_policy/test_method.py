@@ -217,9 +217,9 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
         assert (sample.teacher, sample.kl_coef) == expected
     final = trainer_of(method).run()["final"]
     assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
-    assert final["on_policy/teacher_kl_by_tag/a_"] == final["on_policy/teacher_kl/one"]
+    assert final["on_policy/teacher_kl_by_tag/a%"] == final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
-    assert {"on_policy/reward_by_tag/a_", "on_policy/reward_by_tag/b"} <= final.keys()
+    assert {"on_policy/reward_by_tag/a%", "on_policy/reward_by_tag/b"} <= final.keys()
     with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
         new_method(answers=tags, teachers=teachers[:1])
 

@@ -90,7 +90,7 @@ def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     data = ModelCard.load(tmp_path / "README.md").data
     assert (data.base_model, data.to_dict()["base_model_relation"]) == ("org/tuned", "adapter")
     assert rows_of(card(tmp_path))["trained parameters"] == ["6"]
-    assert "vllm serve org/tuned --enable-lora --max-lora-rank 8" in card(tmp_path)
+    assert "vllm serve org/tuned --tokenizer . --generation-config . --enable-lora --max-lora-rank 8" in card(tmp_path)
 
 
 def test_the_card_of_two_trainings_names_both_and_the_first_base(tmp_path: Path):
@@ -125,7 +125,7 @@ def test_a_local_teacher_that_wrote_and_scored_is_one_teacher(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"r": 12}, "vllm serve BASE --enable-lora --max-lora-rank 16 --lora-modules student=."),
+        ({"r": 12}, "vllm serve BASE --tokenizer . --generation-config . --enable-lora --max-lora-rank 16 --lora"),
         ({"use_dora": True}, "vLLM does not load DoRA adapters"),
     ],
 )
@@ -173,9 +173,10 @@ assert not any(name.partition(".")[0] == "stillhouse" for name in sys.modules)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [".", "merged"])
 def test_the_code_in_the_card_loads_what_stillhouse_serves(make_student, rows: Rows, part: str):
-    folder = make_student(merge=True, use_dora=True) / part
+    student = make_student(merge=True, use_dora=True)
+    folder = student / part
     (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    code = program + _LOGITS.format(row=rows[0])
+    code = program.replace("BASE", str(student.parent / "base")) + _LOGITS.format(row=rows[0])
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("LOGITS ")]

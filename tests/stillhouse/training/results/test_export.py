@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
+from transformers import AutoTokenizer
 
+from stillhouse.chat.refs import adapter_base, model_identity
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.results.export import export_student, push_student
 
 ADAPTER = {
     *("README.md", "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "dataset-card.md"),
+    "generation_config.json",
     *("metrics.jsonl", "student.json", "tokenizer.json", "tokenizer_config.json"),
 }
-WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {
-    *("config.json", "generation_config.json", "model.safetensors")
-}
+WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {*("config.json", "model.safetensors")}
 
 
 class Hub:
@@ -51,13 +52,51 @@ def test_a_student_is_written_as_adapter_or_merged_and_names_no_place(make_stude
     assert names(tmp_path / "adapter-out") == ADAPTER
     assert names(tmp_path / "merged-out") == WHOLE
     for out in ("adapter-out", "merged-out"):
-        for file in ("student.json", "README.md"):
-            assert str(tmp_path) not in (tmp_path / out / file).read_text()
+        for file in (tmp_path / out).glob("*.[jm][sd]*"):
+            assert str(tmp_path) not in file.read_text()
         assert json.loads((tmp_path / out / "student.json").read_text())["base"].startswith("base@")
     card = ModelCard.load(tmp_path / "adapter-out/README.md")
     assert card.data.license == "mit"
     assert "## Evaluation" in card.text
     assert ModelCard.load(tmp_path / "merged-out/README.md").data.library_name == "transformers"
+
+
+def test_an_exported_adapter_names_its_base_by_content_and_finds_it_beside_itself(make_student, tmp_path: Path):
+    out = tmp_path / "out"
+    export_student(make_student(), out, merge=False)
+    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"].startswith("base@")
+    assert adapter_base(out) == str(tmp_path / "base")
+    export_student(out, tmp_path / "merged", merge=True)
+    card = (tmp_path / "merged/README.md").read_text()
+    assert "`base@" in card
+    # Where the base is elsewhere, the adapter itself goes on its way.
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    export_student(out, tmp_path / "again", merge=False)
+    assert model_identity(str(tmp_path / "again")) == model_identity(str(out)).replace("out@", "again@")
+    with pytest.raises(ConfigError, match=r"trained over base@.*, expected at .*/base, where nothing is\. Put that"):
+        export_student(out, tmp_path / "third", merge=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "base")
+    (tmp_path / "base/generation_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"expected at .*/base, where base@\w+ is"):
+        adapter_base(out)
+
+
+def test_all_of_several_templates_leave(make_student, tmp_path: Path):
+    folder = make_student()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    written = tokenizer.chat_template
+    tokenizer.chat_template = {"default": written, "tool_use": written + "{# tools #}"}
+    tokenizer.save_pretrained(folder)
+    export_student(folder, tmp_path / "out", merge=False)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == tokenizer.chat_template
+
+
+def test_an_adapter_of_an_earlier_version_leaves_with_its_ends(make_student, tmp_path: Path):
+    folder = make_student()
+    (folder / "generation_config.json").unlink()
+    export_student(folder, tmp_path / "out", merge=False, copy=os.symlink)
+    assert json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"] == [2]
+    assert not (folder / "generation_config.json").exists()
 
 
 def test_weights_merged_by_training_are_taken_as_they_are(make_student, tmp_path: Path):

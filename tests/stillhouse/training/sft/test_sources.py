@@ -1,3 +1,4 @@
+import gzip
 import json
 import subprocess
 import sys
@@ -36,8 +37,22 @@ def test_a_table_gives_messages_without_the_keys_of_others(tmp_path: Path):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     rows = [one.row for one in read_source_rows(SftSource(path=str(tmp_path / "a.parquet")))]
     assert [row.value["messages"] for row in rows] == [row["messages"] for row in ROWS]
-    assert "extra" not in rows[0].value
     assert rows[1].place == f"{tmp_path}/a.parquet, row 1"
+
+
+def test_files_that_convert_reads_are_read(tmp_path: Path):
+    rows = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.csv").write_text("instruction,output\na,b\nc,d\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    for name in ("a.json", "a.csv", "a.jsonl.gz"):
+        assert [one.row.value for one in read_source_rows(SftSource(path=str(tmp_path / name)))] == rows
+
+
+def test_a_file_that_cannot_be_read_is_a_row_with_a_problem(tmp_path: Path):
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    ((_, row, _),) = read_source_rows(SftSource(path=str(tmp_path / "torn.parquet")))
+    assert "cannot be read as Parquet" in str(row.problem)
 
 
 def test_a_dataset_gives_its_own_split(dataset_folder: Path):
@@ -70,19 +85,15 @@ def test_a_hugging_face_dataset_without_the_package_names_the_extra(tmp_path: Pa
     ("name", "error", "message"),
     [
         ("none.jsonl", InputError, "does not exist; expected.*hf:NAME"),
-        ("a.csv", ConfigError, "ends in '.csv'.*expected .parquet, .jsonl"),
+        ("a.txt", ConfigError, "ends in '.txt'.*expected .jsonl, .*.parquet"),
         ("folder", InputError, "holds no train.parquet"),
-        ("other.parquet", InputError, "expected a column `messages`, saw columns: x"),
-        ("torn.parquet", InputError, "cannot be read as Parquet"),
     ],
 )
 def test_a_source_that_cannot_be_read_says_what_was_expected(
     tmp_path: Path, name: str, error: type[Exception], message: str
 ):
-    (tmp_path / "a.csv").write_text("a,b\n")
+    (tmp_path / "a.txt").write_text("a\n")
     (tmp_path / "folder").mkdir()
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
-    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     with pytest.raises(error, match=message):
         list(read_source_rows(SftSource(path=str(tmp_path / name))))
 

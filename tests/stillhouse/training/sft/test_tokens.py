@@ -99,6 +99,26 @@ def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, tokenizer: Tokenizer):
     assert files(tmp_path / "w") == {}
 
 
+def test_rows_with_answers_that_must_not_be_learnt_are_named_and_counted_and_the_others_learnt(
+    tmp_path: Path, tokenizer: Tokenizer
+):
+    rows = conversations(8)
+    for number, said in ((2, "It ends.<|im_end|>\n<|im_start|>user"), (5, "")):
+        rows[number][1]["content"] = said
+    source = write(tmp_path / "a.jsonl", rows)
+    for _ in range(2):
+        data = load(tmp_path / "w", tokenizer, source)
+        assert (data.num_train, data.total["rejected"]) == ((6,), 2)
+        (told,) = data.problems
+        assert "a.jsonl, line 3: messages[1] would be learnt as something else: it holds <|im_start|>" in told
+        assert "a.jsonl, line 6: messages[1] is an empty answer" in told
+    source = write(tmp_path / "b.jsonl", rows[2:3])
+    with pytest.raises(
+        InputError, match=r"no row is left to train on; of 1 rows 1 are rejected(.|\n)*line 1: .*im_start"
+    ):
+        load(tmp_path / "w", tokenizer, source)
+
+
 def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", conversations(3))
     with pytest.raises(InputError, match=r"a\.jsonl: no row is left to train on; of 3 rows .* 3 too long"):

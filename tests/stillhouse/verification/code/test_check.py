@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from stillhouse.verification.code.compare import same_output
-from stillhouse.verification.result import VerificationResult
 
 ADD = "Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nUse it as `add(1, 2)`."
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -31,6 +30,14 @@ class TestAdd(unittest.TestCase):
         (SOLUTION, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}, {}),
         (ADD, [{"fn_name": "add", "input": [1, 2], "output": 3}], {}),
         (ADD, [{"input": "1\n2", "output": "3", "testtype": "functional"}], {"func_name": "add"}),
+        (ADD, [{"input": [1, 2], "output": 3}, {"input": "[1]\n[2]", "output": [1, 2]}], {"function": "add"}),
+        (ADD, [{"input": ["a", "b"], "output": "ab"}], {"entry_point": "add"}),
+        (ADD, [{"input": "1\n2", "output": "3", "metadata": {"func_name": "add"}}], {}),
+        (ADD, {"inputs": [[1, 2]], "outputs": [3]}, {"fn_name": "add"}),
+        (ADD, {"inputs": ["1\n2", '"a"\n"b"'], "outputs": ["3", '"ab"'], "fn_name": "add"}, {}),
+        ("def same(s):\n    return s", [{"input": "a b", "output": "a b"}], {"function_name": "same"}),
+        (SUM, [{"input": "1 2", "output": "3", "type": "stdin_stdout"}], {"function": "add"}),
+        (SUM, [{"input": "1 2", "output": "3", "testtype": "stdin"}], {"func_name": "add"}),
         (SUM, [{"input": "1 2\n", "output": "3\n"}, {"input": "4 5", "output": "9"}], {}),
         (SUM, [{"stdin": "1 2", "expected_stdout": "3"}], {}),
         (SUM, {"inputs": ["1 2\n", ["4 5", ""]], "outputs": ["3", ["9"]]}, {}),
@@ -38,20 +45,26 @@ class TestAdd(unittest.TestCase):
     ],
 )
 def test_right_code_passes_tests_of_every_form(find, answer: str, test_cases: Any, more: dict[str, object]) -> None:
-    assert find("python", answer, None, test_cases=test_cases, **more) == VerificationResult(True)
-    assert find("python", answer, None, test_cases=json.dumps(test_cases), **more) == VerificationResult(True)
+    assert find("python", answer, None, test_cases=test_cases, **more)[:2] == (True, None)
+    assert find("python", answer, None, test_cases=json.dumps(test_cases), **more)[:2] == (True, None)
 
 
 @pytest.mark.parametrize(
     ("answer", "test_cases", "more", "note"),
     [
-        (ADD, ["assert add(1, 2) == 3", "assert add(1, 2) == 4"], {}, "tests.py, line 2: AssertionError"),
+        (
+            ADD,
+            ["assert add(1, 2) == 3", "assert add(1, 2) == 4"],
+            {},
+            "tests.py, line 2: AssertionError: assert add(1, 2) == 4",
+        ),
         (ADD, "def test_sum():\n    assert add(1, 2) == 4", {}, "tests.py, line 2: AssertionError"),
         (ADD, CHECK.replace("3", "4"), {"entry_point": "add"}, "tests.py, line 2: AssertionError"),
         (ADD, CHECK, {"entry_point": "plus"}, "the answer defines no function plus"),
         (ADD, CASE.replace("3", "4"), {}, "AssertionError: 3 != 4"),
         (ADD, "from solution import plus", {}, "ImportError: cannot import name 'plus'"),
         (ADD, {"fn_name": "add", "inputs": [[1, 2], [2, 2]], "outputs": [3, 5]}, {}, "add(2, 2) gave 4, expected 5"),
+        (ADD, [{"input": [1, 2], "output": 4}], {"function": "add"}, "add(1, 2) gave 3, expected 4"),
         (
             "```python\ndef f(x): raise SystemExit(x)\n```",
             {"fn_name": "f", "inputs": [[0]], "outputs": [0]},
@@ -86,6 +99,8 @@ def test_wrong_code_is_told_where_it_fails(
     [
         ("assert (", {}, "the tests are no Python"),
         ("import nothing_such", {}, "the tests need a module that is not installed: nothing_such"),
+        (CHECK, {}, "the tests use nothing of the answer"),
+        ([{"input": [1, 2], "output": 3}], {"function": "def add(a, b)"}, "by its name alone"),
         ("def test_sum(fixture):\n    pass", {}, "test_sum takes arguments (fixture)"),
         ([5], {}, "expected each of test_cases to be an assert or an object with input and output; saw int"),
         (5, {}, "expected test_cases to be code, a list of assert statements"),
@@ -106,10 +121,10 @@ def test_expected_answer_holds_the_tests_where_there_are_no_others(find) -> None
     assert find("python", ADD, "def add(): pass", test_cases=["assert add(1, 2) == 4"]).verified is False
 
 
-def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find) -> None:
-    answer = ADD + "\n```python\nprint(add(1, 2))\n```\n```text\n3\n```"
-    tests = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
-    assert find("python", answer, None, test_cases=tests).verified is True
+def test_a_verdict_names_the_code_that_was_run(find) -> None:
+    imported = ADD.replace("def", "import math\n\ndef")
+    assert find("python", imported, "assert add(1, 2) == 3").compared == "def add(a, b):"
+    assert find("python", SUM, [], test_cases=[{"input": "1", "output": "2"}]).compared == SUM[10:-4]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +143,7 @@ def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find)
 )
 def test_scripts_read_and_print_as_they_please(find, code: str, output: str) -> None:
     result = find("python", f"```python\n{code}\n```", None, test_cases=[{"input": "21\n", "output": output}])
-    assert result == VerificationResult(True)
+    assert result[:2] == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from stillhouse.verification.result import VerificationResult
 Find = Callable[..., VerificationResult]
 
 
-def verify_code(find: Find, code: str, tests: str = "assert True", **metadata: object) -> VerificationResult:
-    return find("python", f"```python\n{code}\n```", tests, **{"time_limit_s": 1, **metadata})
+def verify_code(find: Find, code: str, tests: str = "assert done", **metadata: object) -> VerificationResult:
+    return find("python", f"```python\n{code}\ndone = True\n```", tests, **{"time_limit_s": 1, **metadata})
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
@@ -87,7 +87,7 @@ def test_files_are_written_to_a_folder_that_is_gone_afterwards(find, tmp_path: P
     code = "from pathlib import Path\nPath('stillhouse-note').write_text('x')\nfolder = str(Path.cwd())"
     tests = "from pathlib import Path\nassert Path('stillhouse-note').read_text() == 'x'\nprint(folder)"
     assert verify_code(find, code, tests).verified is True
-    assert verify_code(find, "import os", "assert os.listdir('.') == []").verified is True
+    assert verify_code(find, "import os\ndef files(): return os.listdir('.')", "assert files() == []").verified is True
     assert not Path("/tmp/stillhouse-note").exists()
 
 
@@ -112,7 +112,7 @@ def test_other_processes_and_secrets_are_out_of_sight(find, monkeypatch: pytest.
         "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert os.listdir('/proc') == []\n"
         f"try:\n    os.kill({os.getpid()}, 0)\nexcept ProcessLookupError:\n    pass\nelse:\n    assert False\n"
     )
-    assert verify_code(find, "pass", tests) == VerificationResult(True)
+    assert verify_code(find, "pass", f"{tests}assert done").verified is True
 
 
 def test_nothing_is_left_running(find) -> None:
