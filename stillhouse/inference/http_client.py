@@ -25,7 +25,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 from stillhouse.inference.request import Sampling, request_body
-from stillhouse.inference.resending import refused_key
+from stillhouse.inference.resending import demanded_keys, refused_key
 from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
@@ -98,22 +98,7 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        body = request_body(self._endpoint, messages, tools, sampling, self._refused_keys)
-        try:
-            answer = await self.post("chat/completions", body)
-        except RequestFailed as failed:
-            key = refused_key(failed.failure, body["messages"])
-            if key is None:
-                raise
-            # Another request may have learnt it meanwhile.
-            if key not in self._refused_keys:
-                self._refused_keys.add(key)
-                _LOG.warning(
-                    "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from now "
-                    "on: %s",
-                    *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-                )
-            return await self.complete(messages, tools, sampling)
+        answer = await self._answer(messages, tools, sampling)
         completion = read_completion(
             answer.content,
             answer.headers,
@@ -125,6 +110,31 @@ class HttpClient:
             max_tokens=sampling.max_tokens,
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
+
+    async def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling) -> HttpAnswer:
+        """The answer to the conversation, sent without the keys that the endpoint refuses by name."""
+        body = request_body(self._endpoint, messages, tools, sampling, self._refused_keys)
+        try:
+            return await self.post("chat/completions", body)
+        except RequestFailed as failed:
+            if demanded := demanded_keys(failed.failure) & self._refused_keys:
+                # Behind a router one seller may demand what another refuses.
+                kept = self._refused_keys - demanded
+                return await self.post(
+                    "chat/completions", request_body(self._endpoint, messages, tools, sampling, kept)
+                )
+            key = refused_key(failed.failure, body["messages"])
+            if key is None:
+                raise
+            # Another request may have learnt it meanwhile.
+            if key not in self._refused_keys:
+                self._refused_keys.add(key)
+                _LOG.warning(
+                    "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from now "
+                    "on: %s",
+                    *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
+                )
+        return await self._answer(messages, tools, sampling)
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.

@@ -42,8 +42,18 @@ def refused_key(failure: Failure, messages: list[Message]) -> str | None:
     text = failure.message
     if failure.kind is not FailureKind.PERMANENT or not _REFUSING.search(text) or _DEMANDING.search(text):
         return None
-    words = (word for word in re.findall(r"\w+", text) if word in _CALL_KEYS - _PLAIN)
-    return next((word for word in words if resent(messages, {word}) != messages), None)
+    return next((key for key in _named_keys(text) if resent(messages, {key}) != messages), None)
+
+
+def demanded_keys(failure: Failure) -> set[str]:
+    """Return the keys of the assistant's messages whose absence a refusal names."""
+    if failure.kind is not FailureKind.PERMANENT or not _DEMANDING.search(failure.message):
+        return set()
+    return set(_named_keys(failure.message))
+
+
+def _named_keys(text: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", text) if word in _CALL_KEYS - _PLAIN]
 
 
 def _resent(message: Message, refused: Set[str]) -> Message:
