@@ -72,10 +72,6 @@ class MetricComparison:
         }
 
 
-Against = Mapping[str, Mapping[str, Sequence[MetricComparison]]]
-"""Comparisons of models with rivals: lines by the model's name and the rival's."""
-
-
 def prompt_values(
     trajectories: Iterable[Trajectory],
     metadata: Mapping[str, PromptMetadata],
@@ -117,26 +113,6 @@ def compare_models(
                 if difference is not None:
                     lines.append(MetricComparison(name, metric, tag, difference))
     return lines
-
-
-def compare_with_rivals(
-    models: Mapping[str, Values], rivals: Mapping[str, Sequence[str]], *, confidence: float
-) -> Against:
-    """Models against rivals of their own, by the metrics that decide a promotion and over all prompts.
-
-    `rivals` are names among `models`, by the name of the model that is compared with them.
-    """
-
-    def deciding(name: str) -> Values:
-        return {metric: values for metric, values in models[name].items() if metric in _DECIDING}
-
-    return {
-        name: {
-            rival: compare_models({name: deciding(name), rival: deciding(rival)}, rival, {}, confidence=confidence)
-            for rival in its_rivals
-        }
-        for name, its_rivals in rivals.items()
-    }
 
 
 def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:

@@ -2,17 +2,17 @@
 
 import json
 import re
-from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from stillhouse.agent.json_values import Written, values_in
+from stillhouse.agent.json_values import Written, json_decoder, value_alone, values_in
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import read_answer
 from stillhouse.verification.result import VerificationResult
 
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
+_DECODER: Final = json_decoder(Decimal)
 _MAX_DIGITS: Final = 400
 """Most digits of an integer for a schema; longer ones become floats."""
 
@@ -24,46 +24,35 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
     or in prose; the last value in the first of these places counts. The order of keys and the form of numbers (`1`,
     `1.0`, `1e0`) do not matter, the order of lists does.
     """
-    expected: Any = None
-    if metadata.expected_answer is not None:
-        written = _written(metadata.expected_answer)
-        if written is None:
-            return VerificationResult(None, f"the expected answer is no JSON: {metadata.expected_answer[:80]!r}")
-        expected = written.value
-    found = _written(answer, in_prose=True)
-    if found is None:
+    expected: Written | None = None
+    if metadata.expected_answer is not None and (expected := _alone(metadata.expected_answer)) is None:
+        return VerificationResult(None, "the expected answer is no JSON")
+    answered = _alone(answer) or _in_prose(answer)
+    if answered is None:
         return VerificationResult(False, "the answer holds no JSON", read_answer(answer).text)
-    actual, text = found
-    if metadata.expected_answer is not None and not _equal(actual, expected):
+    actual, text = answered
+    if expected is not None and not _equal(actual, expected.value):
         return VerificationResult(False, compared=text)
     schema = metadata.metadata.get("answer_schema")
     result = VerificationResult(True) if schema is None else _meets(actual, schema)
     return result._replace(compared=text)
 
 
-def _written(answer: str, *, in_prose: bool = False) -> Written | None:
-    """Return the JSON value of an answer and its text, if it has one."""
+def _alone(answer: str) -> Written | None:
+    """Return the JSON that an answer is, states as its final one, or has in its last readable fence."""
+    texts = (answer, *_marked(answer), *reversed(_FENCED.findall(answer)))
+    return next(filter(None, (value_alone(text, _DECODER) for text in texts)), None)
+
+
+def _in_prose(answer: str) -> Written | None:
+    """Return the last object or list in the prose of an answer."""
+    return next((found[-1] for text in (*_marked(answer), answer) if (found := values_in(text, _DECODER))), None)
+
+
+def _marked(answer: str) -> list[str]:
     read = read_answer(answer)
     # A key `answer` is part of the value.
-    marked = [read.text] if read.kind in ("mark", "said") else []
-    for text in (answer, *marked, *reversed(_FENCED.findall(answer))):
-        with suppress(ValueError, RecursionError):
-            return Written(_DECODER.decode(text), text)
-    found = [values_in(text, _DECODER) for text in (*marked, answer)] if in_prose else []
-    return next((values[-1] for values in found if values), None)
-
-
-def _number(text: str) -> Decimal:
-    try:
-        number = Decimal(text)
-    except ArithmeticError:
-        raise ValueError(f"{text[:40]} is too large") from None
-    if not number.is_finite():
-        raise ValueError(f"{text[:40]} is no number of JSON")
-    return number
-
-
-_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse_constant=_number)
+    return [read.text] if read.kind in ("mark", "said") else []
 
 
 def _equal(actual: Any, expected: Any) -> bool:
