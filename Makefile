@@ -11,7 +11,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo bench-placebo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -90,14 +90,8 @@ format: setup
 
 ## bench      what each part costs beside a peer or the bare minimum, in minutes
 bench: setup
-	$(BIN)/python -m benchmarks.decoding --json runs/bench/decoding.json
 	$(BIN)/python -m benchmarks.rollouts.acceptance --parts cpu ideal --json runs/bench/acceptance.json
 	$(BIN)/python -m benchmarks.limits --json runs/bench/limits.json
-	$(BIN)/python -m benchmarks.journal --json runs/bench/journal.json
-	$(BIN)/python -m benchmarks.ledger --json runs/bench/ledger.json
-	$(BIN)/python -m benchmarks.trajectory_page --json runs/bench/trajectory_page.json
-	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
-	$(BIN)/python -m benchmarks.teacher_handoff --json runs/bench/teacher_handoff.json
 
 ## bench-start  seconds to the first request and to the end, beside a bare Prefect flow and the bare client
 bench-start: setup
@@ -111,28 +105,18 @@ bench-rollouts: setup
 ## bench-dataset  from 10k, 100k and 1M trajectories to a dataset, beside pandas and datasets.map
 bench-dataset: setup
 	$(BIN)/python -m benchmarks.dataset --json runs/bench/dataset.json
-	$(BIN)/python -m benchmarks.near_duplicates --json runs/bench/near_duplicates.json
 
-## bench-sft  the trainer beside TRL's SFTTrainer: tokens/s, memory, the same losses; the head alone at 151,936 tokens
+## bench-sft  the trainer beside TRL's SFTTrainer: tokens/s, memory, the same losses
 bench-sft: setup
 	$(BIN)/python -m benchmarks.sft --json runs/bench/sft.json
-	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
 
 ## bench-on-policy  on-policy distillation beside TRL's DistillationTrainer: step time, memory, the same losses
 bench-on-policy: setup
 	$(BIN)/python -m benchmarks.on_policy --json runs/bench/on_policy.json
 
-## bench-science  what the papers found, reproduced small: JSON and a page with plots
-bench-science: setup
-	$(BIN)/python -m benchmarks.science --json runs/bench/science.json --page runs/bench/science.html
-
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
 	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
-
-## bench-placebo  promotion with placebos over seeds: uninformative teachers are turned down, the demo's is accepted
-bench-placebo: setup
-	$(BIN)/python -m benchmarks.placebo --json runs/bench/placebo.json
 
 ## gpu        everything that only a GPU can show, in 9 minutes; again goes on with what is missing
 gpu: setup

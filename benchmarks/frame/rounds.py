@@ -1,26 +1,16 @@
 """How every benchmark here compares: the sides take turns, and what is reported are ratios.
 
 A machine that others use slows both sides of a round alike, so a ratio of one round holds where seconds do not; the
-spread over rounds tells how far to trust it. CPU seconds count this process alone and suffer less from company than
-wall seconds.
+spread over rounds tells how far to trust it.
 """
 
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one turn of one side took."""
-
-    wall_s: float
-    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +34,6 @@ def spread(values: Sequence[float]) -> Spread:
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     """Median and range of the rounds' own ratios."""
     return spread([above / below for above, below in zip(numerators, denominators, strict=True)])
-
-
-def measured(work: Callable[[], object]) -> Cost:
-    """What one call of `work` takes."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def alternate(sides: Mapping[str, Callable[[], object]], num_rounds: int) -> dict[str, list[Cost]]:
-    """Costs of each side, one for each round, in which all sides run once; a first, unmeasured round warms up."""
-    costs: dict[str, list[Cost]] = {name: [] for name in sides}
-    for round_index in range(num_rounds + 1):
-        for name, work in sides.items():
-            cost = measured(work)
-            if round_index:
-                costs[name].append(cost)
-    return costs
 
 
 def argument_parser(docstring: str | None) -> argparse.ArgumentParser:

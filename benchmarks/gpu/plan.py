@@ -56,7 +56,6 @@ _TRUTH: Final = (
             Row("peaks", 10, {"kernel": "peaks"}),
             Row("packed flash attention", 10, {"kernel": "flash"}),
             Row("decoding attention", 10, {"kernel": "decoding"}),
-            Row("CUDA graph", 10, {"kernel": "graph"}),
             Row("torch.compile", 20, {"kernel": "compile"}),
             Row("8-bit and 4-bit kernels", 15, {"kernel": "quantised"}),
         ),

@@ -1,6 +1,7 @@
 """The whole config: the body of a YAML file, the parameter of a flow, the form in Prefect."""
 
-from typing import Final, Self
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 from pydantic import model_validator
 
@@ -9,6 +10,7 @@ from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
+from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
@@ -35,6 +37,13 @@ class DistillConfig(Section):
     promotion: PromotionConfig = PromotionConfig()
     tracking: TrackingConfig = TrackingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_nothing_that_was_removed(cls, body: Any) -> Any:
+        if isinstance(body, Mapping):
+            check_removed(body)
+        return body
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:
@@ -170,23 +179,6 @@ class DistillConfig(Section):
             raise ValueError(
                 "promotion.metric is `reward`, but tools.rewards_file names no file of rewards; name one, or compare "
                 "by `accuracy`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _placebos_have_something_to_judge(self) -> Self:
-        if not self.promotion.placebo.enabled:
-            return self
-        if not self.promotion.enabled:
-            raise ValueError(
-                "promotion.placebo.enabled is set, but promotion.enabled is not, so that there is nothing to decide by "
-                "the placebos; set promotion.enabled to true, or promotion.placebo.enabled to false"
-            )
-        if not (self.on_policy.enabled and self.on_policy.needs_teacher):
-            raise ValueError(
-                "promotion.placebo.enabled is set, but no student is trained on-policy with a teacher, and placebos "
-                "stand in for its scores; set on_policy.enabled to true with a kl_coef above 0, or "
-                "promotion.placebo.enabled to false"
             )
         return self
 

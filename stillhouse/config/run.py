@@ -24,8 +24,6 @@ StageName = Literal[
     "pair",
     "student_rollouts",
     "on_policy",
-    "placebo_shuffled",
-    "placebo_constant",
     "evaluation",
     "comparison",
 ]

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 ADVANCED: Final = " (advanced)"
 """Behind the titles of fields that few people set."""
 _SPELLINGS: Final = {
-    **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
+    **{word: word.upper() for word in ("api", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
     **{"neftune": "NEFTune", "s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
 }
@@ -64,6 +64,12 @@ class Section(BaseModel):
 
     form_first: ClassVar[tuple[str, ...]] = ()
     """Fields that most people set, which come first in Prefect's form; without any, all are equal there."""
+    removed: ClassVar[Mapping[str, Any]] = {}
+    """Fields that this section had once and every dump held, with their defaults."""
+
+    def identity(self, exclude: Any = None) -> dict[str, Any]:
+        """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
+        return {**self.removed, **self.model_dump(mode="json", exclude=exclude)}
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

@@ -1,12 +1,10 @@
 """Continuous batching over a plain transformers forward pass.
 
 Randomness comes from the requests' seeds alone and nothing depends on time, so equal calls give equal bits on a CPU.
-On CUDA, where passes are recorded, the host reads the tokens of a pass after launching the next one, so that the device
-never waits. A row that ends with a stop token is then decoded once more in vain.
 
 Profiled on one CPU thread with 64 rows of 100 prompt tokens, 64 sampled each. Embedded student (0.14 M parameters):
 attention takes 40 % of a step, linear layers 18 %, dispatch of many small operations the rest; with hidden size 512,
-linear layers take 67 %, attention 20 %. `benchmarks/decoding.py` measures it beside `model.generate`.
+linear layers take 67 %, attention 20 %.
 """
 
 from collections import deque
@@ -15,11 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from stillhouse.serving.attention import Kernel
 from stillhouse.serving.generation import Generation, GenerationRequest, RunningRequest
-from stillhouse.serving.graphs import Recorder
 from stillhouse.serving.passes import SlotPasses
-from stillhouse.serving.sampling import HostPicks
+from stillhouse.serving.sampling import read_picks
 from stillhouse.serving.slots import SlotTable
 
 if TYPE_CHECKING:
@@ -36,28 +32,20 @@ class Generator:
     conversation) is prefilled from there on, and requests with equal prompts share a prefill. Weights must not change
     while requests are unfinished. If some are trainable they may change in between, so nothing is kept then.
 
-    Without a `recorder`, passes are recorded on CUDA only. Without a `kernel`, `kernel_for(model)` attends to slots, or
-    masks if there is none.
-
     Raises:
         ValueError: the model's attention cannot be served from slots (see `slot_masks`).
     """
 
-    def __init__(
-        self, model: "PreTrainedModel", *, max_batch: int = 64,
-        recorder: Recorder | None = None, kernel: Kernel | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
         self.context_length: int = model.config.get_text_config().max_position_embeddings
         """Most tokens of prompt and completion together."""
         self._model = model
-        self._passes = SlotPasses(model, max_batch, recorder, kernel)
+        self._passes = SlotPasses(model)
         self._cache = self._passes.cache
         self._slots = SlotTable(self._cache)
         self._max_batch = max_batch
         self._waiting: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
-        self._launched: deque[tuple[list[RunningRequest], HostPicks]] = deque()
-        """Rows and picks of the passes that the host has not read yet."""
         self._num_submitted = 0
 
     @property
@@ -101,38 +89,22 @@ class Generator:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
-        """Advances by one token and returns the finished requests in no particular order.
-
-        With recorded passes these are the requests finished by the step before. While a request with a constraint
-        runs, the host waits for each pass.
-        """
+        """Advances by one token and returns the finished requests in no particular order."""
         if self._model.training:
             raise ValueError("the model is in training mode, in which caching and dropout go wrong; call model.eval()")
-        finished: list[tuple[int, Generation]] = []
-        if any(row.request.constraint is not None for row in self._rows):
-            # What may come next follows from the tokens before.
-            finished = self._read(len(self._launched))
-        num_unread = len(self._launched)
-        if self._rows and not all(row.is_fully_sampled for row in self._rows):
-            positions = [row.num_cached for row in self._rows]
-            for row in self._rows:
+        sampled: list[tuple[list[RunningRequest], torch.Tensor]] = []
+        if self._rows:
+            running = list(self._rows)
+            logits = self._passes.feed(0, [row.completion[-1:] for row in running], [row.num_cached for row in running])
+            for row in running:
                 row.num_cached += 1
-            draws = [row.next_draw() for row in self._rows]
-            allowed = [row.allowed() for row in self._rows]
-            picks_2B = self._passes.decode(positions, draws, min(self._max_batch, self.num_active), allowed)
-            self._launched.append((list(self._rows), HostPicks(picks_2B)))
-        if self._passes.is_recorded:
-            finished += self._read(num_unread)
+            sampled.append((running, self._pick(logits, running)))
         if admitted := self._admit():
             first_slot = len(self._rows)
             logits = self._prefill(admitted)
             rows = self._rows[first_slot:]
-            draws = [row.next_draw() for row in rows]
-            picks_2B = self._passes.pick(first_slot, logits, draws, [row.allowed() for row in rows])
-            self._launched.append((rows, HostPicks(picks_2B)))
-        if not self._passes.is_recorded:
-            finished += self._read(len(self._launched))
-        return finished
+            sampled.append((rows, self._pick(logits, rows)))
+        return self._read(sampled)
 
     def run(self, requests: Iterable[GenerationRequest]) -> list[Generation]:
         """Samples all requests, with none still running, and returns their generations in order."""
@@ -145,8 +117,8 @@ class Generator:
         return [done[handle] for handle in handles]
 
     def close(self) -> None:
-        """Frees keys, values and recorded passes; the generator cannot be used afterwards."""
-        self._passes.close()
+        """Frees keys and values; the generator cannot be used afterwards."""
+        self._cache.layers.clear()
 
     def _admit(self) -> list[list[RunningRequest]]:
         """Takes waiting requests, oldest first, grouped by prompt."""
@@ -189,22 +161,21 @@ class Generator:
         self._rows += followers
         return logits[[*range(len(leaders)), *sources]]
 
-    def _read(self, count: int) -> list[tuple[int, Generation]]:
-        """Reads the tokens of the `count` oldest passes and releases the rows that they finish."""
-        finished: list[tuple[int, Generation]] = []
-        for rows, picks in [self._launched.popleft() for _ in range(count)]:
-            for row, token, logprob in zip(rows, *picks.read(), strict=True):
-                if row.is_done:
-                    continue
+    def _pick(self, logits_BV: torch.Tensor, rows: Sequence[RunningRequest]) -> torch.Tensor:
+        return self._passes.pick(logits_BV, [row.next_draw() for row in rows])
+
+    def _read(self, sampled: Sequence[tuple[list[RunningRequest], torch.Tensor]]) -> list[tuple[int, Generation]]:
+        """Hands rows their sampled tokens and releases those that they finish."""
+        finished: dict[int, Generation] = {}
+        for rows, picks_2B in sampled:
+            for row, token, logprob in zip(rows, *read_picks(picks_2B), strict=True):
                 reason = row.read(token, logprob)
                 if reason is not None:
-                    finished.append((row.handle, Generation(row.completion, row.logprobs, reason)))
-                    row.is_done = True
-        if finished:
-            for index in range(len(self._rows) - 1, -1, -1):
-                if self._rows[index].is_done:
-                    self._release(index)
-        return finished
+                    finished[row.handle] = Generation(row.completion, row.logprobs, reason)
+        for index in range(len(self._rows) - 1, -1, -1):
+            if self._rows[index].handle in finished:
+                self._release(index)
+        return list(finished.items())
 
     def _release(self, index: int) -> None:
         """Removes a row: the last row takes its slot, and its keys and values are parked behind the rows."""
@@ -212,6 +183,5 @@ class Generator:
         last = self._rows.pop()
         if last is not row:
             self._rows[index] = last
-            self._passes.swap_slots(index, len(self._rows), max(row.num_cached, last.num_cached))
-        row.is_done = True
+            self._cache.swap_slots(index, len(self._rows), max(row.num_cached, last.num_cached))
         self._slots.park(len(self._rows), [*row.request.prompt_ids, *row.completion][: row.num_cached])

@@ -2,8 +2,8 @@
 
 Position p of a slot's sequence lies at column p of its row, so that sequences of any lengths need no padding, a decode
 step writes one column a row, and a finished sequence frees its row without the others being copied. (transformers'
-DynamicCache copies all keys and values at every step.) Buffers are [slots + 1, columns, heads, head_dim], of which the
-last slot is written and never read; a layer hands attention a view [batch, heads, columns, head_dim].
+DynamicCache copies all keys and values at every step.) Buffers are [slots, columns, heads, head_dim]; a layer hands
+attention a view [batch, heads, columns, head_dim].
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 _MIN_COLUMNS: Final = 1024
-"""Columns of the first buffers, where no sequence is known to be shorter: recorded passes end when buffers grow."""
+"""Columns of the first buffers, where no sequence is known to be shorter."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -25,7 +25,7 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates buffers for states of these shapes [batch, heads, new, head_dim]."""
-        size = (self._cache.num_slots + 1, self._cache.num_columns)
+        size = (self._cache.num_slots, self._cache.num_columns)
         # Under autocast, states of a wider type would be converted at every step again, all of them.
         self.keys, self.values = (
             states.new_zeros(*size, states.shape[1], states.shape[3], dtype=computed_type(states))
@@ -36,10 +36,7 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim].
-
-        Under `target_all_slots` these are all slots one after the other, [1, heads, (slots + 1) * columns, head_dim].
-        """
+        """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._write(self.keys, key_states), self._write(self.values, value_states)
@@ -49,10 +46,7 @@ class SlotLayer(CacheLayerMixin):
         rows = states.transpose(1, 2).flatten(0, 1)
         if cache.source is not None:
             rows = rows.index_select(0, cache.source)
-        flat = buffer.flatten(0, 1)
-        flat.index_copy_(0, cache.target, rows.to(buffer.dtype))
-        if cache.shows_all_slots:
-            return flat.transpose(0, 1)[None]
+        buffer.flatten(0, 1).index_copy_(0, cache.target, rows.to(buffer.dtype))
         return buffer[cache.first_slot : cache.first_slot + len(states), : cache.columns_in_use].transpose(1, 2)
 
     def resize(self, num_slots: int, num_columns: int) -> None:
@@ -61,8 +55,8 @@ class SlotLayer(CacheLayerMixin):
             return
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros(num_slots + 1, num_columns, *old.shape[2:])
-            new[: old.shape[0] - 1, : old.shape[1]] = old[:-1]
+            new = old.new_zeros(num_slots, num_columns, *old.shape[2:])
+            new[: old.shape[0], : old.shape[1]] = old
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -86,7 +80,6 @@ class SlotCache(Cache):
         self.num_columns = 0
         self.first_slot = 0
         self.columns_in_use = 0
-        self.shows_all_slots = False
         self.longest: int | None = None
         """Upper bound of the columns that any sequence needs; None if unknown."""
         self.source: torch.Tensor | None = None
@@ -94,22 +87,16 @@ class SlotCache(Cache):
         self.device = device
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
 
-    @property
-    def spare_target(self) -> int:
-        """Index of a column that is never read."""
-        return self.num_slots * self.num_columns
-
-    def reserve(self, num_slots: int, num_columns: int) -> bool:
-        """Grows to at least so many slots and columns; columns double up to `longest`. Returns whether it did."""
+    def reserve(self, num_slots: int, num_columns: int) -> None:
+        """Grows to at least so many slots and columns; columns double up to `longest`."""
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
-            return False
+            return
         if num_columns > self.num_columns:
             grown = max(_MIN_COLUMNS, 2 * self.num_columns)
             self.num_columns = max(num_columns, grown if self.longest is None else min(grown, self.longest))
         self.num_slots = max(self.num_slots, num_slots)
         for layer in self.layers:
             layer.resize(self.num_slots, self.num_columns)
-        return True
 
     def target_rows(self, first_slot: int, starts: Sequence[int], lengths: Sequence[int]) -> None:
         """Sets where the next forward pass writes.
@@ -118,7 +105,6 @@ class SlotCache(Cache):
         of slot `first_slot + i`.
         """
         width = max(lengths)
-        self.shows_all_slots = False
         self.first_slot = first_slot
         self.columns_in_use = max(start + length for start, length in zip(starts, lengths, strict=True))
         source: list[int] = []
@@ -130,22 +116,6 @@ class SlotCache(Cache):
         self.target = torch.tensor(target, device=self.device)
         is_padded = len(source) < width * len(lengths)
         self.source = torch.tensor(source, device=self.device) if is_padded else None
-
-    def target_columns(self, targets: torch.Tensor, num_columns: int) -> None:
-        """Sets where the next forward pass writes one token for each slot from the first on.
-
-        `targets` [rows] are slot * `num_columns` of the buffers + position; attention sees `num_columns` columns.
-        """
-        self.first_slot, self.columns_in_use, self.shows_all_slots = 0, num_columns, False
-        self.source, self.target = None, targets
-
-    def target_all_slots(self, targets: torch.Tensor) -> None:
-        """Sets where the next forward pass writes one packed row whose tokens belong to any slots.
-
-        `targets` [tokens] are slot * `num_columns` + position; they are read during the pass.
-        """
-        self.first_slot, self.columns_in_use, self.shows_all_slots = 0, self.num_columns, True
-        self.source, self.target = None, targets
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
         """Overwrites the first columns of each slot of `targets` with those of the slot beside it in `sources`."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from tests.deployments.images.compose_secrets import SECRETS
+from tests.outside.compose_secrets import SECRETS
 from tests.outside.containers import ROOT, Containers
 
 _PROJECT: Final = "stillhouse-outside"

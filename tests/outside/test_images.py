@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.deployments.images.compose_secrets import SECRETS
+from tests.outside.compose_secrets import SECRETS
 from tests.outside.compose_stack import ComposeStack
 from tests.outside.containers import Containers
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.environment import ROOT
 from benchmarks.gpu.plan import Row
-from benchmarks.science.exams import Exam
 from stillhouse.config import (
     DistillConfig,
     OnPolicyConfig,
@@ -30,14 +29,18 @@ from stillhouse.config import (
 from stillhouse.config.training import SftSource
 from stillhouse.embedded import embedded_path
 from stillhouse.progress.state import NoProgress
+from stillhouse.serving.generator import Generator
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.store.records import write_jsonl
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.generations import Generations
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.run import run_job
+from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 TEACHER: Final = "embedded:teacher"
@@ -98,13 +101,24 @@ class Trainings:
         self._config = config
         self._shop = shop
         self._bench = bench
-        settings = config.evaluation
-        prompts, metadata = zip(*shop.held_out, strict=True)
-        self._exam = Exam(prompts, metadata, settings.max_tokens, settings.max_turns, config.tools)
 
     def accuracy(self, model: str) -> float:
-        """Of a model on the held-out prompts."""
-        return self._exam.accuracy(load_student(model, self._config.student, self._bench.device, seed=0))
+        """Return the share of held-out prompts that a model answers rightly, always with the same seeds."""
+        student = load_student(model, self._config.student, self._bench.device, seed=0)
+        limits = self._config.evaluation
+        settings = OnPolicyConfig(max_tokens=limits.max_tokens, max_turns=limits.max_turns, seed=1)
+        places = student.causal_lm.config.max_position_embeddings
+        sampler = Sampler(student.tokenizer, Toolbox.from_config(self._config.tools), settings, places)
+        prompts, metadata = zip(*self._shop.held_out, strict=True)
+
+        def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
+            return sampler.sample(Generator(student.causal_lm, max_batch=settings.max_concurrent), prompts, 0)
+
+        generations = Generations(
+            student, sample, prompts, {one.prompt_id: one for one in metadata},
+            every_steps=1, work_dir=None, listener=NoListener(),
+        )  # fmt: skip
+        return generations.measure(0)["generation_accuracy"]
 
     def sft(self, start: str, rows: Sequence[JsonObject]) -> tuple[str, float]:
         """The student's folder and the seconds it took."""

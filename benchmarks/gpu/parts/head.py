@@ -12,10 +12,10 @@ from typing import Final
 import torch
 
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.heads import Head, Setting, Side
 from benchmarks.gpu.models import VOCABULARY
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds, peak_gib
-from benchmarks.loss_head import Head, Setting, Side
 from stillhouse.training.head.fused import GPU_CHUNK_ELEMENTS
 from stillhouse.training.monitoring.flops import measure_peak_flops
 

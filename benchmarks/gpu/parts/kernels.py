@@ -9,7 +9,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds
-from stillhouse.serving.graphs import cuda_recorder
 from stillhouse.training.model.attention import segment_attention
 from stillhouse.training.model.microbatches import Segments
 from stillhouse.training.monitoring.flops import measure_peak_flops
@@ -27,7 +26,6 @@ def measure(row: Row, bench: Bench) -> None:
         "peaks": _peaks,
         "flash": _packed_attention,
         "decoding": _decoding_attention,
-        "graph": _graph,
         "compile": _compile,
         "quantised": _quantised,
     }
@@ -84,30 +82,6 @@ def _decoding_attention(bench: Bench) -> dict[str, float]:
     mask[:, :, :, columns - columns // 4 :] = False
     seconds = median_seconds(lambda: scaled_dot_product_attention(query, keys, values, attn_mask=mask), bench)
     return {"us": 1e6 * seconds, "tb_per_s": (keys.nbytes + values.nbytes) / seconds / 1e12}
-
-
-def _graph(bench: Bench) -> dict[str, float]:
-    """A chain of small products recorded as a CUDA graph gives what it gives launched one by one."""
-    if not bench.on_gpu:
-        raise Unavailable("CUDA graphs need a CUDA device")
-    weights = torch.randn(64, 256, 256, device=bench.device, dtype=torch.bfloat16) / 16
-    state = torch.randn(8, 256, device=bench.device, dtype=torch.bfloat16)
-
-    def chain() -> Tensor:
-        x = state
-        for weight in weights:
-            x = x @ weight
-        return x
-
-    with torch.inference_mode():
-        replay = cuda_recorder()(chain)
-        state.normal_()
-        difference = float((replay() - chain()).abs().max())
-        return {
-            "largest_difference": difference,
-            "launched_us": 1e6 * median_seconds(chain, bench),
-            "replayed_us": 1e6 * median_seconds(replay, bench),
-        }
 
 
 def _compile(bench: Bench) -> dict[str, float]:

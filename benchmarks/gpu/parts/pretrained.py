@@ -4,7 +4,9 @@ An adapter learns the demo's task from right conversations; that student then te
 anew and has to become as good by on-policy distillation.
 """
 
+import random
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +14,8 @@ from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.environment import ROOT
 from benchmarks.gpu.parts.demo import Shop, Trainings
 from benchmarks.gpu.plan import Row
-from benchmarks.science.tasks import shop as stories
 from stillhouse.config import load_config
+from stillhouse.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
 
 _NUM_ROWS: Final = 2_000
 _SFT: Final[dict[str, Any]] = {"num_epochs": 1, "batch_size": 32, "microbatch_tokens": 16_384, "learning_rate": 2e-4}
@@ -44,7 +46,8 @@ def measure(row: Row, bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainings = Trainings(Path(folder), config, Shop(bench, config.tools), bench)
         bench.record({"model": bench.model.name, "base_accuracy": trainings.accuracy(model)})
-        rows = stories.rows(32 if bench.tiny else _NUM_ROWS, seed=0, with_output=False)
+        stories = islice(draw_stories(random.Random(0), reserved=False), 32 if bench.tiny else _NUM_ROWS)
+        rows = [{"messages": list(conversation(story)), "tools": [CALCULATOR_SCHEMA]} for story in stories]
         teacher, seconds = trainings.sft(model, rows)
         bench.record({"teacher_accuracy": trainings.accuracy(teacher), "sft_s": seconds})
         student, seconds = trainings.on_policy(model, teacher)

@@ -47,7 +47,7 @@ def _ours(model: Any, prompts: list[list[int]], new_tokens: int) -> Callable[[],
     requests = [GenerationRequest(prompt, new_tokens, seed=seed) for seed, prompt in enumerate(prompts)]
 
     def sample() -> None:
-        # A new one each time, as for each on-policy batch: what it records at first use is paid each time.
+        # A new one each time, as for each on-policy batch.
         generator = Generator(model, max_batch=len(prompts))
         generator.run(requests)
         generator.close()

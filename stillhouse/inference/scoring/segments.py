@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
 of one scored token after the other."""
 _LISTS: Final = ("logprobs", "top_ids", "top_logprobs", "log_tail")
 _KEYS: Final = pa.ipc.IpcReadOptions(included_fields=[SCHEMA.get_field_index(name) for name in ("key", "top_k")])
-# Ids have empty high bits: a quarter less (benchmarks/ledger.py).
+# Ids have empty high bits: a quarter less.
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from stillhouse.training.head.top_comparison import TopComparison
 
 CPU_CHUNK_ELEMENTS: Final = 3 << 23
 """Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes the matrix products of a large vocabulary too
-thin, twice as much is hardly faster (benchmarks/loss_head.py)."""
+thin, twice as much is hardly faster."""
 GPU_CHUNK_ELEMENTS: Final = 1 << 29
 """Most logits of one chunk elsewhere: 1 GiB in bfloat16. Estimated, not measured: a GPU wants thousands of tokens in
 each matrix product, and every chunk adds to the weight's gradient, at some 20 bytes a weight."""

@@ -3,14 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.frame.rounds import alternate, publish, ratio, spread
-
-
-def test_sides_take_turns_and_the_first_round_is_not_measured() -> None:
-    calls: list[str] = []
-    costs = alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
-    assert calls == ["a", "b"] * 4
-    assert {name: len(of_side) for name, of_side in costs.items()} == {"a": 3, "b": 3}
+from benchmarks.frame.rounds import publish, ratio, spread
 
 
 def test_ratio_is_taken_within_each_round() -> None:

@@ -43,10 +43,10 @@ def test_the_better_variant_is_held_against_the_goal() -> None:
 
 def test_device_versions_and_commit_stand_above_the_figures_and_failures_have_their_reason() -> None:
     failed = Measurement("failed", H200, {}, "RuntimeError: no kernel image")
-    text = page(JOBS, {"truth": {"peaks": measured(bf16_tflops=788.0), "CUDA graph": failed}})
+    text = page(JOBS, {"truth": {"peaks": measured(bf16_tflops=788.0), "decoding attention": failed}})
     assert "- device NVIDIA H200, torch 2.11.0, commit c0ffee" in text
     assert "Nothing has been measured" not in text
-    assert "- CUDA graph: failed: RuntimeError: no kernel image" in text
+    assert "- decoding attention: failed: RuntimeError: no kernel image" in text
 
 
 def test_profiles_are_shown_as_shares_and_longest_kernels() -> None:

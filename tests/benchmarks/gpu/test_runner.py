@@ -8,7 +8,7 @@ from benchmarks.gpu.results import Measurement, Results
 from benchmarks.gpu.runner import Runner, Setting
 
 MACHINE = {"device_type": "cpu", "tiny": True}
-KERNELS = Job("truth", "kernels", "kernels", (Row("CUDA graph", 10), Row("torch.compile", 20)))
+KERNELS = Job("truth", "kernels", "kernels", (Row("8-bit and 4-bit kernels", 10), Row("torch.compile", 20)))
 
 
 def run(folder: Path, *jobs: Job, budget_s: float = 60.0, tiny: bool = True) -> list[str]:
@@ -31,17 +31,17 @@ def test_without_time_nothing_is_begun_and_the_page_of_an_earlier_call_stays(tmp
 
 def test_a_row_is_measured_in_a_process_and_written_with_its_machine(tmp_path: Path) -> None:
     lines = run(tmp_path, replace(KERNELS, rows=KERNELS.rows[:1]), budget_s=120.0)
-    row = json.loads((tmp_path / "truth.json").read_text())["CUDA graph"]
+    row = json.loads((tmp_path / "truth.json").read_text())["8-bit and 4-bit kernels"]
     assert row["status"] == "unavailable"
-    assert row["reason"] == "CUDA graphs need a CUDA device"
+    assert row["reason"] == "bitsandbytes is used on CUDA alone"
     assert row["machine"]["commit"] == "c0ffee"
     assert {"device", "torch", "transformers", "python"} <= row["machine"].keys()
-    assert lines == ["truth, CUDA graph: unavailable: CUDA graphs need a CUDA device"]
+    assert lines == ["truth, 8-bit and 4-bit kernels: unavailable: bitsandbytes is used on CUDA alone"]
 
 
 def test_a_second_call_goes_on_with_what_is_missing_and_then_with_what_failed(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    results.put("truth", "CUDA graph", Measurement("measured", MACHINE, {"figure": 1.0}))
+    results.put("truth", "8-bit and 4-bit kernels", Measurement("measured", MACHINE, {"figure": 1.0}))
     results.put("truth", "torch.compile", Measurement("failed", MACHINE, reason="exit 1"))
     measured = replace(KERNELS, rows=KERNELS.rows[:1])
     lines = run(tmp_path, measured, broken("no such job", "torch.compile"), broken("not there either", "peaks"))
@@ -49,9 +49,11 @@ def test_a_second_call_goes_on_with_what_is_missing_and_then_with_what_failed(tm
 
 
 def test_a_measurement_on_another_device_or_at_another_scale_is_taken_again(tmp_path: Path) -> None:
-    Results(tmp_path).put("truth", "CUDA graph", Measurement("measured", {"device_type": "cuda", "tiny": False}))
-    run(tmp_path, broken("no such job", "CUDA graph"))
-    assert Results(tmp_path).rows("truth")["CUDA graph"].machine["device_type"] == "cpu"
+    Results(tmp_path).put(
+        "truth", "8-bit and 4-bit kernels", Measurement("measured", {"device_type": "cuda", "tiny": False})
+    )
+    run(tmp_path, broken("no such job", "8-bit and 4-bit kernels"))
+    assert Results(tmp_path).rows("truth")["8-bit and 4-bit kernels"].machine["device_type"] == "cpu"
 
 
 def test_a_process_that_dies_is_explained_by_its_last_words(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.processes.guarded_process import GuardedProcess
-from stillhouse.serving.attention import Kernel, PackedLayout
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.models import load_model
 
@@ -66,29 +65,6 @@ def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., N
             assert generation.logprobs == pytest.approx(expected, abs=tolerance)
 
     return check
-
-
-@pytest.fixture
-def plain_kernel() -> Kernel:
-    """Attention to slots written out row by row: what a CUDA kernel computes, on any device."""
-
-    def kernel(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: float | None
-    ) -> torch.Tensor:
-        outputs = []
-        bounds = places.query_starts.tolist()
-        keys = zip(bounds, bounds[1:], places.key_starts.tolist(), places.key_lengths.tolist(), strict=False)
-        for start, end, place, length in keys:
-            rows = (query[start:end], key[place:][:length], value[place:][:length])
-            q, k, v = (row.transpose(0, 1)[None] for row in rows)
-            mask = torch.ones(end - start, length, dtype=torch.bool, device=query.device).tril(length - (end - start))
-            output = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, scale=scale, enable_gqa=True
-            )
-            outputs.append(output[0].transpose(0, 1))
-        return torch.cat(outputs)
-
-    return kernel
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,14 @@ import math
 import pytest
 import torch
 
-from stillhouse.serving.sampling import Draw, HostPicks, PickSteps, pick_tokens
+from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens, read_picks
 
 LOGITS = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
 
 
 def pick(logits: torch.Tensor, draws: list[Draw]) -> tuple[list[int], list[float]]:
     fields = torch.tensor(draws, dtype=torch.float64).T
-    return HostPicks(pick_tokens(logits, fields, PickSteps.of(draws))).read()
+    return read_picks(pick_tokens(logits, fields, PickSteps.of(draws)))
 
 
 def picks(uniforms: list[float], *, temperature: float = 1.0, top_p: float = 1.0) -> list[int]:

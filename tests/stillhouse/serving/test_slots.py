@@ -63,15 +63,6 @@ def test_buffers_grow_no_further_than_the_longest_sequence_needs() -> None:
     assert cache.num_columns == 1300
 
 
-def test_a_packed_row_writes_to_any_slots_and_sees_all_places() -> None:
-    cache = new_cache(2, longest=4)
-    cache.target_all_slots(torch.tensor([0, 1, 6]))
-    keys, values = cache.update(states([1, 2, 7]), states([1, 2, 7]), 0)
-    assert keys[0, 0, :, 0].tolist() == [1, 2, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0]
-    assert torch.equal(keys, values)
-    assert keys[0].transpose(0, 1).is_contiguous()
-
-
 def test_states_are_kept_in_the_type_that_attention_computes_in() -> None:
     cache = new_cache()
     cache.target_rows(0, [0], [2])

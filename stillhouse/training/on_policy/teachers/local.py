@@ -15,7 +15,6 @@ from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
-from stillhouse.serving.norms import FusedNorms
 from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
@@ -80,7 +79,6 @@ class LocalTeacher:
         self._weights = weights
         self._alignment = alignment
         self._cache = HiddenCache() if settings.num_passes > 1 else None
-        self._norms = FusedNorms(model)
         with self._reading():
             self._packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
         self.max_context = self._packed.max_context
@@ -120,7 +118,7 @@ class LocalTeacher:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         # The student's autocast would have the teacher compute in the student's type.
-        with torch.no_grad(), torch.autocast(self._device.type, enabled=False), self._norms.in_use():
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             if self._weights is None:
                 yield
             else:

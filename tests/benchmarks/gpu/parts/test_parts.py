@@ -57,7 +57,6 @@ def test_packed_rows_give_the_loss_and_gradients_of_padded_ones(dtype: str) -> N
 @DTYPES
 def test_the_sampler_gives_the_log_probabilities_of_one_forward_pass(dtype: str) -> None:
     figures = measured(exactness, f"sampler, {dtype}")
-    assert figures["same_completions"] == 1.0
     assert figures["largest_logprob_difference"] < (1e-4 if dtype == "float32" else 0.1)
 
 
@@ -95,7 +94,6 @@ def test_kernels_are_timed(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (kernels, "CUDA graph"),
         (kernels, "8-bit and 4-bit kernels"),
         (quantised, "8B QLoRA at 4,096"),
         (quantised, "8B full weights, adamw_8bit, at 4,096"),
@@ -179,7 +177,7 @@ def test_a_pretrained_model_is_distilled_from_its_own_fine_tuning() -> None:
 
 def test_tests_for_cuda_are_found_by_their_mark() -> None:
     files = gpu_tests.gpu_test_files()
-    assert "tests/stillhouse/serving/test_graphs.py" in files
+    assert "tests/stillhouse/training/model/test_attention.py" in files
     assert "tests/benchmarks/gpu/test_plan.py" not in files
 
 

@@ -1,1 +1,0 @@
-"""What the small models learn: chains of arithmetic, facts, and stories that need a calculator."""

@@ -1,1 +1,0 @@
-"""A teacher's distributions handed to the training process from another one."""
