@@ -21,7 +21,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 FROM dependencies AS build-cpu
 ARG TORCH_INDEX_CPU=https://download.pytorch.org/whl/cpu
 RUN /venv/bin/pip install --no-compile --no-deps --index-url "$TORCH_INDEX_CPU" -c constraints.txt torch \
-    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,serve,servers]'
+    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,servers]'
 COPY flows flows
 COPY tasks tasks
 COPY stillhouse stillhouse
@@ -34,7 +34,7 @@ RUN /venv/bin/pip install --no-compile --no-deps --force-reinstall . \
 FROM dependencies AS build-gpu
 ARG TORCH_INDEX_GPU=https://download.pytorch.org/whl/cu130
 RUN /venv/bin/pip install --no-compile --no-deps --index-url "$TORCH_INDEX_GPU" -c constraints.txt torch \
-    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,serve,servers,quantised]'
+    && /venv/bin/pip install --no-compile -c constraints.txt '.[hub,s3,postgres,servers,quantised]'
 COPY flows flows
 COPY tasks tasks
 COPY stillhouse stillhouse

@@ -32,12 +32,9 @@ Learnt
     Batches have 64 prompts in 4 substeps, each trained on four times (Muon, 1e-3) or three (AdamW, 7e-4), with
     warmup_steps 4 and ema_decay 0.9. So a sixth of the tokens and a third of the time cost a point in the median and
     two in the mean (paired by seed -2.0 +- 1.3). Of other ways with seeds 0, 1, 2: 60 updates by Muon 86.6 %
-    (84.2..88.1), at three and ten times the rate 81.7 and 47.5 %; 60 by AdamW 84.7 %; half of the tokens by
-    `token_weights: {by: soft_or}`, 84 updates by AdamW, 86.1 % (84.7..90.1). A server of the same machine that samples
-    one batch ahead (max_staleness 1) saves 6 % of the time: both cores are busy, and training slows down. Without
-    warm-up and running mean, 20 steps at twice the rate end at 38 % (one seed). By prefixes alone (`on_policy.prefix`,
-    two seeds): the first 16 tokens of each trajectory 42 %, 24 68 %, 32 71 %; what lies behind them, calls of tools
-    and answers, is forgotten.
+    (84.2..88.1), at three and ten times the rate 81.7 and 47.5 %; 60 by AdamW 84.7 %. A server of the same machine
+    that samples one batch ahead (max_staleness 1) saves 6 % of the time: both cores are busy, and training slows down.
+    Without warm-up and running mean, 20 steps at twice the rate end at 38 % (one seed).
 """
 
 import multiprocessing

@@ -22,7 +22,6 @@ from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
 from flows.verbs.students import publish
 from flows.verbs.trial import show_preview, try_config
-from flows.verbs.watch import watch
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.processes.exit import without_teardown
@@ -210,7 +209,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
 
 app.command("test")(try_config)
 # The others, in the order in which --help shows them.
-for _verb in (init, watch, view, convert, export, publish, serve, doctor, send_tracking):
+for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking):
     app.command()(_verb)
 
 

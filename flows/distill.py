@@ -7,7 +7,6 @@ from tasks.generation import generate_dataset
 from tasks.governance.approval import require_approval
 from tasks.governance.champion import find_champion, start_of_training
 from tasks.governance.comparison import compare
-from tasks.governance.placebo import train_placebos
 from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import load_prompts
@@ -30,6 +29,5 @@ def distill(config: DistillConfig = DEMO) -> Published:
         if run.config.on_policy.enabled:
             students.append(train_on_policy(students[-1], prompts, run.config, run))
         if run.config.evaluation.enabled:
-            placebos = train_placebos(students, prompts, run)
-            promote(compare(base, champion, students[1:], prompts, run, placebos), run)
+            promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

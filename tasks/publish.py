@@ -1,6 +1,5 @@
 """The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
-from stillhouse.progress.snapshot import Snapshot, earlier_seconds
 from stillhouse.report import ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.report.conversation import comparison
 from stillhouse.report.live import LiveData
@@ -26,7 +24,7 @@ from stillhouse.report.page import FILE_NAME
 from stillhouse.store import digest
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
-from stillhouse.store.runs import RunRecord, write_run_record
+from stillhouse.store.runs import RunRecord, earlier_seconds, write_run_record
 from stillhouse.types import Artifact, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
 from tasks.cache.results import artifacts_in
@@ -104,13 +102,11 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
 def _watch(run: Run) -> tuple[RunWatch, LivePage]:
     """What shows the run while it goes: on the terminal, and on a page in the folder of its report."""
     folder, config = _folder(run), run.config
-    subject = digest([config.prompts.model_dump(mode="json"), config.teacher.model, config.student.model])
-    earlier = earlier_seconds(folder.parent, run.name, subject)
+    earlier = earlier_seconds(run.context.store.root, run.name, _subject(config))
     page = (folder / FILE_NAME).absolute().as_uri()
     watch = RunWatch(planned_stages(run.name, config), progress(), earlier, page)
 
     def data() -> LiveData:
-        snapshot = Snapshot(run.name, subject, "running", time.time(), watch.state, watch.bars)
         trajectories = [
             SampleTrajectory(
                 messages=trajectory.messages,
@@ -120,9 +116,16 @@ def _watch(run: Run) -> tuple[RunWatch, LivePage]:
             )
             for stage, trajectory in watch.last_trajectories
         ]
-        return LiveData(f"Stillhouse: {run.name}", snapshot, watch.curves, trajectories)
+        return LiveData(
+            f"Stillhouse: {run.name}", datetime.now(UTC), watch.state, watch.bars, watch.curves, trajectories
+        )
 
     return watch, LivePage(folder, data, lambda: [row for _, row in watch.trajectories], run.context.store)
+
+
+def _subject(config: DistillConfig) -> str:
+    """Digest of what a run works on: times of stages are comparable between runs of one subject."""
+    return digest([config.prompts.model_dump(mode="json"), config.teacher.model, config.student.model])
 
 
 def publish(run: Run) -> Published:
@@ -224,6 +227,8 @@ def _keep_record(run: Run) -> None:
         prefect_flow_run_id=flow_run.id,
         prefect_flow_run_name=flow_run.name,
         artifacts=artifacts,
+        subject=_subject(run.config),
+        seconds={outcome.name: outcome.seconds for outcome in run.stages if not outcome.cached},
     )
     write_run_record(_folder(run), record)
 

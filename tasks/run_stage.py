@@ -30,7 +30,7 @@ from tasks.rollouts import ROLLOUTS, rollouts_task
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.scoring import SCORES, scores_task
-from tasks.training import ON_POLICY, PLACEBOS, SFT, STUDENT_ROLLOUTS, on_policy_task, sft_task
+from tasks.training import ON_POLICY, SFT, STUDENT_ROLLOUTS, on_policy_task, sft_task
 
 STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     SCORES.name: (SCORES, scores_task),
@@ -38,7 +38,6 @@ STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     PAIR.name: (PAIR, pair_task),
     STUDENT_ROLLOUTS.name: (STUDENT_ROLLOUTS, on_policy_task),
     ON_POLICY.name: (ON_POLICY, on_policy_task),
-    **{stage.name: (stage, on_policy_task) for stage in PLACEBOS.values()},
     EVALUATION.name: (EVALUATION, evaluation_task),
     ROLLOUTS.name: (ROLLOUTS, rollouts_task),
 }

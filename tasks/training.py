@@ -5,17 +5,16 @@ Where `runtime.training_deployment` names a deployment, that process belongs to 
 
 import logging
 from pathlib import Path
-from typing import Final
 
 from prefect import get_run_logger, task
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import DistillConfig, OnPolicyConfig, Placebo, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.job import teacher_identities
+from stillhouse.training.job import loss_sha256, teacher_identities
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
@@ -32,11 +31,6 @@ _logger = logging.getLogger("stillhouse.training")
 SFT = Stage("sft", version=3)
 STUDENT_ROLLOUTS = Stage("student_rollouts", version=2)
 ON_POLICY = Stage("on_policy", version=6)
-PLACEBOS: Final[dict[Placebo, Stage]] = {
-    # Each is an on-policy training, whose behaviour they share.
-    "shuffled": Stage("placebo_shuffled", version=ON_POLICY.version),
-    "constant": Stage("placebo_constant", version=ON_POLICY.version),
-}
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -64,21 +58,12 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
     return trained_student("sft", artifact)
 
 
-def train_on_policy(
-    start: Model, prompts: PromptSets, config: DistillConfig, run: Run, *, placebo: Placebo | None = None
-) -> Model:
-    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand.
-
-    With a `placebo` in place of the teacher's scores, it is an arm of `promotion.placebo`.
-    """
+def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
+    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
     _require_one_process(config, run)
-    if placebo is None:
-        check_pair(start, prompts, config, run)
+    check_pair(start, prompts, config, run)
     # Whether the pair was checked makes no other student: it stays out of the key.
     settings = config.on_policy.model_copy(update={"pair_check": "auto"})
-    if placebo is not None:
-        settings = config.promotion.placebo.settings(settings)
-    stage = ON_POLICY if placebo is None else PLACEBOS[placebo]
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
     inputs: JsonObject = {
@@ -95,17 +80,16 @@ def train_on_policy(
         "system_prompt": config.rollouts.system_prompt,
         "rules": TurnRules.of(config.rollouts),
     }
-    if placebo is not None:
-        inputs["placebo"] = placebo
     deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
     further = measured if settings.generate_every_steps else {}
+    if settings.loss is not None:
+        further["loss"] = loss_sha256(settings.loss)
     if settings.source == "rollouts":
         sampled = {**inputs, "on_policy": settings.without_optimiser, "trains": False}
-        label = STUDENT_ROLLOUTS.name if placebo is None else f"{STUDENT_ROLLOUTS.name} of {stage.name}"
-        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, label=label, **sampled)
-    artifact = call_stage_on(deployment, stage, on_policy_task, run, **inputs, **further)
-    return trained_student(stage.name, artifact)
+        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, **sampled)
+    artifact = call_stage_on(deployment, ON_POLICY, on_policy_task, run, **inputs, **further)
+    return trained_student(ON_POLICY.name, artifact)
 
 
 def _require_one_process(config: DistillConfig, run: Run) -> None:
@@ -165,15 +149,13 @@ def on_policy_task(
     held_out_metadata: Artifact | None = None,
     rollouts: Artifact | None = None,
     trains: bool = True,
-    placebo: Placebo | None = None,
+    loss: str | None = None,
 ) -> Artifact:
     """Trains on the student's own samples, or only has them made and scored; resumes like SFT."""
-    trained = ON_POLICY if placebo is None else PLACEBOS[placebo]
-    stage = trained if trains else STUDENT_ROLLOUTS
+    stage = ON_POLICY if trains else STUDENT_ROLLOUTS
     job = {
-        "method": (ON_POLICY if trains else STUDENT_ROLLOUTS).name,
+        "method": stage.name,
         "on_policy": on_policy,
-        "placebo": placebo,
         "prompts_file": str(prompts_file(prompts)),
         "metadata_file": str(metadata_file(metadata)),
         "held_out_file": held_out and str(prompts_file(held_out)),

@@ -64,11 +64,14 @@ def view(
     from stillhouse.report.view import view_run
     from stillhouse.store.runs import fetch_run
 
+    if follow and "://" in store:
+        raise ConfigError(f"--follow is for a run of this machine; view what has been shared at {store} without it")
+
     def write(reload_s: int | None) -> "WrittenPage":
         root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
         return view_run(run, root, output, max_rows, reload_s=reload_s)
 
-    follows = follow and is_running(store, run)
+    follows = follow and is_running(Path(store), run)
     page = write(_FOLLOW_S if follows else None)
     more = "" if page.is_complete else "; there are more, which --max-rows lets in"
     typer.echo(f"{page.path}: {page.num_rows} trajectories{more}")
@@ -77,7 +80,7 @@ def view(
     with suppress(KeyboardInterrupt):
         while follows:
             time.sleep(_FOLLOW_S)
-            follows = is_running(store, run)
+            follows = is_running(Path(store), run)
             # The last page does not reload itself any more.
             write(_FOLLOW_S if follows else None)
 

@@ -75,9 +75,6 @@ def doctor(
     store: Annotated[
         bool, typer.Option("--store", help="Check every byte of the store instead: artifacts, journal, MLflow.")
     ] = False,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="With --store: copy what can be read of a damaged journal into a new one.")
-    ] = False,
     pair: Annotated[
         bool, typer.Option("--pair", help="Measure instead whether student and teacher fit together.")
     ] = False,
@@ -88,13 +85,11 @@ def doctor(
 
     changes = overrides or ()
     checked = load_config(config, changes) if config else parse_config({}, origin="--set", overrides=changes)
-    if salvage and not store:
-        raise ConfigError("--salvage is for the store's journals; add --store")
     if pair and store:
         raise ConfigError("--pair and --store are two examinations; give one of them")
     if pair:
         raise typer.Exit(show_pair(checked, prompts))
-    checks = _inspect(checked, salvage=salvage) if store else examine(checked)
+    checks = _inspect(checked) if store else examine(checked)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
     for check in checks:
@@ -103,14 +98,10 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
-def _inspect(config: DistillConfig, *, salvage: bool) -> "Iterator[Finding]":
-    from stillhouse.inspection import inspect_store, salvage_store
+def _inspect(config: DistillConfig) -> "Iterator[Finding]":
+    from stillhouse.inspection import inspect_store
 
-    root = ArtifactStore(config.runtime.store, config.runtime.scratch).root
-    if salvage:
-        for saved in salvage_store(root):
-            typer.echo(f"salvaged {saved.path}: {saved.num_records} records; the damaged file is kept as {saved.kept}")
-    return inspect_store(root)
+    return inspect_store(ArtifactStore(config.runtime.store, config.runtime.scratch).root)
 
 
 def send_tracking(store: Store = "runs") -> None:

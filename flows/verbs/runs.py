@@ -3,26 +3,22 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from stillhouse.errors import ConfigError, InputError, StillhouseError
-from stillhouse.store.artifacts import ArtifactStore, require_whole
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.store.artifacts import require_whole
 from stillhouse.store.runs import (
+    RECENT_FILE,
     RUN_FILE,
     RunRecord,
-    fetch_records,
     find_run,
     find_run_folder,
-    newest_run_folder,
     read_run_record,
     runs_below,
 )
 
-if TYPE_CHECKING:
-    from stillhouse.progress.snapshot import Snapshot
-
-SILENT_S: Final = 60.0
-"""A run that has written no progress for so long was killed: it writes every two seconds, and shares them every 20."""
+_SILENT_S: Final = 60.0
+"""A run that has not touched its last trajectories for so long was killed: it does so every two seconds."""
 
 
 def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
@@ -56,30 +52,10 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
     return folders[0], record
 
 
-def read_progress(store: ArtifactStore, name: str) -> tuple[Path, "Snapshot"]:
-    """The folder of the run of that name, of all runs the newest for `latest`, and its progress.
-
-    Raises:
-        ConfigError: there is no such run.
-        InputError: it wrote no progress.
-    """
-    # pydantic takes a moment for the whole of it.
-    from stillhouse.progress.snapshot import PROGRESS_FILE, parse_snapshot
-
-    fetch_records(store)
-    folder = newest_run_folder(store.root) if name == "latest" else find_run_folder(store.root, name)
+def is_running(store: Path, name: str) -> bool:
+    """Return whether there is a run of that name on this machine that has trajectories and goes on."""
     try:
-        if store.remote is None:
-            return folder, parse_snapshot((folder / PROGRESS_FILE).read_bytes())
-        return folder, parse_snapshot(store.remote.read(f"reports/{folder.name}/{PROGRESS_FILE}") or b"")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder / PROGRESS_FILE}: no progress of a run can be read there: {error}") from error
-
-
-def is_running(store: str, name: str) -> bool:
-    """Whether there is a run of that name, and it goes on."""
-    try:
-        _, snapshot = read_progress(ArtifactStore(store), name)
-    except StillhouseError:
+        touched = (find_run_folder(store, name) / RECENT_FILE).stat().st_mtime
+    except (ConfigError, InputError, OSError):
         return False
-    return snapshot.status == "running" and time.time() - snapshot.updated_at < SILENT_S
+    return time.time() - touched < _SILENT_S

@@ -14,7 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from stillhouse.agent.json_values import value_alone, values_in
+from stillhouse.agent.json_values import value_alone
 from stillhouse.chat.content import REASONING_KEYS, reasoning_of, text_of
 from stillhouse.errors import ConfigError
 from stillhouse.store import exact_json
@@ -58,7 +58,7 @@ class AnswerSchema:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             return f"the answer is not JSON alone: {error}; it begins with {_shown(text[:60])}, expected a JSON value"
-        if not values_in(text):
+        if value_alone(text) is None:
             return f"the answer has two values under one key; it begins with {_shown(text[:60])}, expected one"
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)

@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
 _OPENING: Final = re.compile(r"[\[{]")
 _BEGUN: Final = re.compile(r'[\[{]\s*"')
-_FENCE: Final = re.compile(r"\s*```[ \t]*\w*\s*```\s*")
+_FENCED: Final = re.compile(r"\s*```[ \t]*\w*(.*)```\s*", re.DOTALL)
 _MAX_STARTS: Final = 100
 """Most brackets in prose tried as the start of a value."""
 
@@ -19,38 +20,13 @@ class Written(NamedTuple):
     text: str
 
 
-def values_in(text: str) -> list[Written]:
-    """Return the outermost values of a text in order: the one that it is, else the objects and lists in its prose.
+def json_decoder(number: Callable[[str], Any] | None = None) -> json.JSONDecoder:
+    """Return a decoder that makes `number` of numbers, and refuses NaN and objects that say two things under one key.
 
-    A line break inside a string is taken as meant. Where an object is broken, holds NaN, or says two things under one
-    key, there are no values: what stands inside could be a quotation.
+    A line break inside a string is taken as meant.
     """
-    bare = text.strip()
-    with suppress(ValueError, RecursionError):
-        return [Written(_DECODER.decode(bare), bare)]
-    found: list[Written] = []
-    position = 0
-    for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(text, position)
-        if opening is None:
-            break
-        try:
-            value, position = _DECODER.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            if _BEGUN.match(text, opening.start()):
-                return []
-            position = opening.end()
-        else:
-            found.append(Written(value, text[opening.start() : position]))
-    return found
-
-
-def value_alone(text: str) -> Written | None:
-    """Return the value that a text is, but for a code fence around it; None if there is anything else."""
-    found = values_in(text)
-    if len(found) != 1 or (found[0].text != text.strip() and not _FENCE.fullmatch(text.replace(found[0].text, "", 1))):
-        return None
-    return found[0]
+    numbers: Any = {"parse_float": number, "parse_int": number, "parse_constant": _refused}
+    return json.JSONDecoder(**numbers, strict=False, object_pairs_hook=_unambiguous)
 
 
 def _refused(constant: str) -> NoReturn:
@@ -64,4 +40,37 @@ def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refused, object_pairs_hook=_unambiguous)
+_PLAIN: Final = json_decoder()
+
+
+def value_alone(text: str, decoder: json.JSONDecoder = _PLAIN) -> Written | None:
+    """Return the value that a text is, but for a code fence around it; None if there is anything else."""
+    fenced = _FENCED.fullmatch(text)
+    bare = (fenced[1] if fenced else text).strip()
+    with suppress(ValueError, ArithmeticError, RecursionError):
+        return Written(decoder.decode(bare), bare)
+    return None
+
+
+def values_in(text: str, decoder: json.JSONDecoder = _PLAIN) -> list[Written]:
+    """Return the outermost values of a text in order: the one that it is, else the objects and lists in its prose.
+
+    Where an object is broken there are none: what stands inside could be a quotation.
+    """
+    if alone := value_alone(text, decoder):
+        return [alone]
+    found: list[Written] = []
+    position = 0
+    for _ in range(_MAX_STARTS):
+        opening = _OPENING.search(text, position)
+        if opening is None:
+            break
+        try:
+            value, position = decoder.raw_decode(text, opening.start())
+        except (ValueError, ArithmeticError, RecursionError):
+            if _BEGUN.match(text, opening.start()):
+                return []
+            position = opening.end()
+        else:
+            found.append(Written(value, text[opening.start() : position]))
+    return found

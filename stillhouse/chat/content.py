@@ -5,7 +5,7 @@ network (`stillhouse.chat.assistant_message`); older trajectories and messages o
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Set
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,36 +18,35 @@ REASONING_KEYS: Final = (
 )
 """Where endpoints write reasoning apart from the text; the first that says something counts, since several may repeat
 it: `reasoning_text` is GitHub Copilot's, `thinking` Ollama's, `thinking_blocks` LiteLLM's of Anthropic's blocks."""
-_REASONING_PARTS: Final = frozenset({"thinking", "reasoning", "redacted_thinking"})
-_KINDS: Final = _REASONING_PARTS | {"text", "output_text"}
+REASONING_PARTS: Final = frozenset({"thinking", "reasoning", "redacted_thinking"})
+_TEXT_PARTS: Final = frozenset({"text", "output_text"})
 _SAYING: Final = ("text", "thinking", "reasoning", "summary", "content")
 """Keys of a part or block that hold what it says."""
 
 
 def text_of(message: Message) -> str:
-    """The text of a message's content, which endpoints also write as parts; what is no text is left out."""
-    content: Any = message.get("content")
-    return content if isinstance(content, str) else _said(list(parts_of(content, reasoning=False)))
+    """Return the text of a message's content, which endpoints also write as parts; what is no text is left out."""
+    return _said(parts_of(message.get("content"), _TEXT_PARTS))
 
 
 def reasoning_of(message: Message) -> str:
-    """The reasoning that a message shows apart from its text; empty where it shows none.
+    """Return the reasoning that a message shows apart from its text; empty where it shows none.
 
     Encrypted reasoning is none, and neither is thinking in the text: see `stillhouse.chat.thoughts`.
     """
-    for key in REASONING_KEYS:
-        if (said := _said(message.get(key))).strip():
-            return said
-    content: Any = message.get("content")
-    return _said(list(parts_of(content, reasoning=True)))
+    apart = (_said(message.get(key)) for key in REASONING_KEYS)
+    shown = next((said for said in apart if said.strip()), "")
+    return shown or _said(parts_of(message.get("content"), REASONING_PARTS))
 
 
-def parts_of(content: Any, *, reasoning: bool | None = None) -> Iterator[Any]:
-    """The parts of text, of reasoning, or of both (None), in a content that is a list of parts or a single one."""
-    kinds = _KINDS if reasoning is None else _REASONING_PARTS if reasoning else _KINDS - _REASONING_PARTS
-    for part in [content] if isinstance(content, dict) else content if isinstance(content, list) else ():
-        if (part.get("type") if isinstance(part, dict) else "text" if isinstance(part, str) else None) in kinds:
-            yield part
+def parts_of(content: Any, kinds: Set[str] = REASONING_PARTS | _TEXT_PARTS) -> list[Any]:
+    """Return the parts of these kinds in a content that is a text, a part, or a list of both."""
+    parts = content if isinstance(content, list) else [content]
+    return [part for part in parts if _kind(part) in kinds]
+
+
+def _kind(part: Any) -> str:
+    return str(part.get("type")) if isinstance(part, dict) else "text" if isinstance(part, str) else ""
 
 
 def _said(value: Any) -> str:

@@ -35,19 +35,26 @@ def parse_completion(
         A message whose `content` is None if the model wrote calls or reasoning alone, with `reasoning_content` and
         `tool_calls` only where there are some.
     """
-    reasoning, rest = _split_reasoning(text)
-    blocks = list(_BLOCK.finditer(rest)) if with_calls else []
-    content = _BLOCK.sub("", rest) if blocks else rest
-    is_empty = not content.strip() and bool(blocks or reasoning)
+    reasoning, content = _split_reasoning(text)
+    calls: list[ToolCall] = []
+    if with_calls:
+        content, calls = split_calls(content, first_call_index, tools)
+    is_empty = not content.strip() and bool(calls or reasoning)
     message: Message = {"role": "assistant", "content": None if is_empty else content}
     if reasoning:
         message["reasoning_content"] = reasoning
-    if blocks:
-        message["tool_calls"] = [
-            parse_call(block[0].removeprefix("\n"), f"call_{number}", tools)
-            for number, block in enumerate(blocks, start=first_call_index)
-        ]
+    if calls:
+        message["tool_calls"] = calls
     return message
+
+
+def split_calls(
+    text: str, first_call_index: int = 0, tools: Sequence[ToolSchema] | None = None
+) -> tuple[str, list[ToolCall]]:
+    """Return a text without its blocks of calls, and the calls; see `parse_completion`."""
+    blocks = enumerate(_BLOCK.finditer(text), start=first_call_index)
+    calls = [parse_call(block[0].removeprefix("\n"), f"call_{number}", tools) for number, block in blocks]
+    return _BLOCK.sub("", text), calls
 
 
 def parse_call(block: str, call_id: str, tools: Sequence[ToolSchema] | None = None) -> ToolCall:

@@ -7,23 +7,19 @@ Only what the text begins with counts: a text may speak of the tags.
 import re
 from typing import Final, NamedTuple
 
+_ASKED_FOR: Final = ("thinking", "thought")
+"""Tags that prompts ask for and no tokenizer has: unclosed, they are a word of the text."""
 _CLOSING: Final = {
-    "<think>": "</think>",  # DeepSeek-R1, Qwen3, GLM, Kimi K2, MiniMax M2 and most others
+    # Most families; Seed-OSS; MiniMax M3; LongCat.
+    **{f"<{tag}>": f"</{tag}>" for tag in ("think", "seed:think", "mm:think", "longcat_think", *_ASKED_FOR)},
     "[THINK]": "[/THINK]",  # Magistral
-    "<seed:think>": "</seed:think>",  # Seed-OSS
-    "<mm:think>": "</mm:think>",  # MiniMax M3
-    "<longcat_think>": "</longcat_think>",  # LongCat
     "\u25c1think\u25b7": "\u25c1/think\u25b7",  # Kimi-VL
     "<|START_THINKING|>": "<|END_THINKING|>",  # Command R7B, Command A
     "<|channel>thought": "<channel|>",  # Gemma 4
     "<|inner_prefix|>": "<|inner_suffix|>",  # Apertus
     "<|begin_of_thought|>": "<|end_of_thought|>",  # OpenThinker, Sky-T1
     "<unused94>thought": "<unused95>",  # MedGemma
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
 }
-_PLAIN: Final = frozenset({"<thinking>", "<thought>"})
-"""Tags that prompts ask for and no tokenizer has: unclosed, they are a word of the text."""
 _OPEN: Final = re.compile(rf"\s*({'|'.join(map(re.escape, _CLOSING))})")
 _THINK: Final = "<think>"
 _QUOTES: Final = "`'\""
@@ -52,24 +48,24 @@ class Thoughts(NamedTuple):
 
 
 def split_thoughts(text: str) -> Thoughts:
-    """The thinking that a text begins with, and the rest.
+    """Return the thinking that a text begins with, and the rest.
 
     `<think>` itself may be missing, since some chat templates write it into the prompt.
     """
     if channels := _split_channels(text):
         return channels
     thoughts: list[str] = []
-    rest = text
+    end = _find(_CLOSING[_THINK], text, 0)
+    is_opened = end < 0 or _THINK in text[:end] or _OPEN.match(text)
+    rest = text if is_opened else _THINK + text
     while opened := _OPEN.match(rest):
-        end = _find(_CLOSING[opened[1]], rest, opened.end())
-        if end < 0 and opened[1] in _PLAIN:
+        closing = _CLOSING[opened[1]]
+        end = _find(closing, rest, opened.end())
+        if end < 0 and opened[1].strip("<>") in _ASKED_FOR:
             break
-        thoughts.append(rest[opened.end() : end if end >= 0 else None])
-        rest = rest[end + len(_CLOSING[opened[1]]) :] if end >= 0 else ""
-    closing = _CLOSING[_THINK]
-    if not thoughts and (end := _find(closing, rest, 0)) >= 0 and _THINK not in rest[:end]:
-        again = split_thoughts(rest[end + len(closing) :])
-        thoughts, rest = [rest[:end], again.reasoning], again.answer
+        end = end if end >= 0 else len(rest)
+        thoughts.append(rest[opened.end() : end])
+        rest = rest[end + len(closing) :]
     if not thoughts:
         return Thoughts("", text)
     reasoning = "\n\n".join(stripped for thought in thoughts if (stripped := thought.strip("\n")).strip())
@@ -77,7 +73,7 @@ def split_thoughts(text: str) -> Thoughts:
 
 
 def without_end_tokens(text: str) -> str:
-    """The text without the special tokens that end a turn, which an endpoint should have cut."""
+    """Return the text without the special tokens that end a turn, which an endpoint should have cut."""
     return _END_TOKENS.sub("", text)
 
 
@@ -97,7 +93,7 @@ def _split_channels(text: str) -> Thoughts | None:
 
 
 def _find(tag: str, text: str, start: int) -> int:
-    """Index of the first `tag` from `start` that does not stand between quotes; -1 without one."""
+    """Return the index of the first `tag` from `start` that does not stand between quotes; -1 without one."""
     place = text.find(tag, start)
     while place > 0 and text[place - 1] in _QUOTES and text[place + len(tag) :].startswith(text[place - 1]):
         place = text.find(tag, place + len(tag))

@@ -13,10 +13,7 @@ from stillhouse.config.dataset import (
 from stillhouse.config.divergence import Divergence
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
-from stillhouse.config.placebo import Placebo, PlaceboConfig
 from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
@@ -54,12 +51,9 @@ __all__ = [
     "NamedSource",
     "OnPolicyConfig",
     "OnPolicyTeacher",
-    "Placebo",
-    "PlaceboConfig",
     "PromotionConfig",
     "PromptSource",
     "PromptsConfig",
-    "PruneConfig",
     "RolloutsConfig",
     "RuntimeConfig",
     "SamePrompt",
@@ -69,7 +63,6 @@ __all__ = [
     "StageName",
     "StudentConfig",
     "TeacherConfig",
-    "TokenWeightsConfig",
     "ToolsConfig",
     "TrackingConfig",
     "TrainerConfig",

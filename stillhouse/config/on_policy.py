@@ -5,12 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from stillhouse.config.divergence import Divergence
-from stillhouse.config.on_policy_fewer_tokens import check_fewer_tokens, scored_top_k
-from stillhouse.config.on_policy_prefix import PrefixConfig
 from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
-from stillhouse.config.on_policy_prune import PruneConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.on_policy_token_weights import TokenWeightsConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import later_field
 from stillhouse.config.training import Switch, TrainerConfig, written_in_yaml
@@ -29,6 +25,11 @@ class OnPolicyConfig(TrainerConfig):
         "max_tokens",
         "max_turns",
     )
+
+    removed = {
+        **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
+        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0},
+    }
 
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
@@ -62,11 +63,11 @@ class OnPolicyConfig(TrainerConfig):
     """Trajectories per prompt. 1 is enough for the KL, which judges each token; rewards are compared within a group and
     need 4 to 16."""
     num_substeps: int = Field(default=1, ge=1)
-    """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with the loss `ppo`
-    or `cispo`, make more of slow sampling."""
+    """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with loss `ppo`,
+    make more of slow sampling."""
     num_passes: int = Field(default=1, ge=1)
-    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo` or `cispo`, where sampling is what
-    takes the time."""
+    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling is what takes the
+    time."""
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
     vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
@@ -94,57 +95,35 @@ class OnPolicyConfig(TrainerConfig):
     own."""
     skip_first_n_tokens: int = later_field(0, ge=0)
     """First sampled tokens of each trajectory that bear no loss, such as phrases that a teacher's hint leads to."""
-    prefix: PrefixConfig = later_field(PrefixConfig())
-    """Sample and learn from the first tokens of each trajectory alone."""
-    prune: PruneConfig = later_field(PruneConfig())
-    """Weigh a rollout less as it drifts from its teacher, and cut it."""
-    token_weights: TokenWeightsConfig = later_field(TokenWeightsConfig())
-    """Learn from the most important tokens of each trajectory alone."""
     kl_coef: float = Field(default=1.0, ge=0.0)
     """Factor of the KL; 0 is reinforcement learning alone. 1 for a teacher alone, 0.1 to 1 beside rewards; ROLL's
     example has 0.5."""
     reward_coef: float = Field(default=0.0, ge=0.0)
     """Factor of the normalised reward in the advantage; at 0 rewards are reported and change nothing. Try 1: rewards
     are what lets a student pass its teacher."""
-    adv_estimator: Literal["grpo", "mean", "rloo", "reinforce"] = "grpo"
-    """How rewards become advantages: less the group's mean over its standard deviation, less the mean alone, less the
-    mean of the others of the group, or as they are. `grpo` first; `mean` (Dr. GRPO's) where groups that nearly agree
-    weigh too much; `reinforce` for groups of one."""
-    kl_in_reward: bool = False
-    """Take the KL into the reward before it is normalised, instead of into the advantage."""
-    kl_discount_factor: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Weight with which the KL of a later sampled token counts for each earlier one, by their distance. 0 counts each
-    token's own, and tinker-cookbook seldom saw more improve results; 1 is the gradient of the trajectory's KL, at a
-    high variance."""
-    kl_baseline: bool = False
-    """Take the exact KL at each token off its sampled KL, which lowers the variance, mostly by 2 to 20 % (local
-    teachers, or `top_k` of a served one). `divergence` lowers it further."""
+    adv_estimator: Literal["grpo", "rloo", "reinforce"] = "grpo"
+    """How rewards become advantages: less the group's mean over its standard deviation, less the mean of the others of
+    the group, or as they are. `grpo` first; `rloo` where groups that nearly agree weigh too much; `reinforce` for
+    groups of one."""
     divergence: tuple[Divergence, ...] = ()
     """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
     `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
-    asymmetric: bool = later_field(False)
-    """Take `divergence` only where the teacher gives a sampled token no more than the student does, and the sampled KL
-    elsewhere (AOPD). Try it with a `forward_kl` of top_k 16, from a student that is far from its teacher."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
     advantage_against: Literal["current", "sampler"] = "current"
     """Whose log-probability the KL of a sampled token is taken from: the student's being trained, or the sampler's.
     `current` is exact however often a batch is used; `sampler` reproduces ROLL and tinker-cookbook."""
-    loss_fn: Literal["importance_sampling", "ppo", "cispo", "reinforce"] = "importance_sampling"
-    """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo` or `cispo`, which bound the
-    ratios, where num_substeps, num_passes or max_staleness use samples of older weights."""
+    loss: str | None = later_field(None, pattern=r"\.py:\w+$")
+    """Loss of your own in place of `loss_fn`, as FILE.py:function: the docs' page `A method from a paper` has one."""
+    loss_fn: Literal["importance_sampling", "ppo", "reinforce"] = "importance_sampling"
+    """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo`, which bounds the ratios,
+    where num_substeps, num_passes or max_staleness use samples of older weights."""
     ppo_clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
     """Ratios below 1 minus this are clipped by `ppo`; 0.2 is usual."""
     ppo_clip_high: float = Field(default=0.2, gt=0.0)
     """Ratios above 1 plus this are clipped by `ppo`. 0.2 is usual; 0.28 (DAPO's) keeps the entropy of rewarded students
     up."""
-    ppo_dual_clip: float | None = Field(default=None, gt=1.0)
-    """`ppo` bounds the loss of a negative advantage by this factor; None does not. 3 is usual."""
-    cispo_min: float = Field(default=0.0, ge=0.0)
-    """Least weight that `cispo` gives a ratio; above 0, tokens that have become improbable keep some."""
-    cispo_max: float = Field(default=4.0, gt=0.0)
-    """Largest weight that `cispo` gives a ratio; 4, with a `cispo_min` of 0, is tinker-cookbook's."""
     correction: Literal["none", "truncate", "mask"] = "none"
     """What becomes of a token that the trainer gives another probability than the sampler did: its weight is the ratio
     of both up to correction_max, or it is left out where the ratio is not between correction_min and correction_max.
@@ -159,10 +138,10 @@ class OnPolicyConfig(TrainerConfig):
     """How losses of tokens become that of a batch: their mean; the mean of each trajectory's mean or sum; the sum over
     trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of Dr.
     GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
-    balance: Literal["none", "teachers", "gaps", "spreads"] = later_field("none")
-    """How several teachers share the loss: by the tokens of their prompts; in equal parts; by how far the student is
-    from each; or so that the sampled KLs of all scatter alike. `teachers` where answers of some teachers are much
-    shorter or rarer than those of others; a teacher's kl_coef then says how much it counts."""
+    balance: Literal["none", "teachers"] = later_field("none")
+    """How several teachers share the loss: by the tokens of their prompts, or in equal parts. `teachers` where answers
+    of some teachers are much shorter or rarer than those of others; a teacher's kl_coef then says how much it
+    counts."""
     generate_every_steps: int | None = later_field(None, ge=1)
     """Optimiser steps between measurements of accuracy on held-out prompts, which the student answers with its most
     likely tokens; None measures none. A tenth of all steps shows the curve."""
@@ -177,8 +156,8 @@ class OnPolicyConfig(TrainerConfig):
     """What is done about growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
     nobody looks at."""
     show_every_steps: int = Field(default=20, ge=1)
-    """Optimiser steps between pages of sampled trajectories with the advantage of each token. Read the first ones: what
-    is learnt is easier to see there than in curves."""
+    """Optimiser steps between files of sampled trajectories with the advantage of each token, for `stillhouse view`.
+    Read the first ones: what is learnt is easier to see there than in curves."""
 
     @property
     def needs_teacher(self) -> bool:
@@ -191,15 +170,11 @@ class OnPolicyConfig(TrainerConfig):
         return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
 
     @property
-    def scored_top_k(self) -> int:
-        """The teacher's most probable tokens that are scored before training, for fewer tokens; 0 for none."""
-        return scored_top_k(self)
-
-    @property
     def without_optimiser(self) -> Self:
-        """The settings with the trainer's own at their defaults, but the seed: what rollouts and scores depend on."""
+        """The settings with `loss` and the trainer's own, but the seed, at their defaults: what rollouts depend on."""
         fields = TrainerConfig.model_fields
-        return self.model_copy(update={name: fields[name].default for name in fields.keys() - {"seed", "enabled"}})
+        defaults = {name: fields[name].default for name in fields.keys() - {"seed", "enabled"}}
+        return self.model_copy(update={**defaults, "loss": None})
 
     @property
     def num_batches(self) -> int:
@@ -215,26 +190,27 @@ class OnPolicyConfig(TrainerConfig):
     def _something_to_learn_from(self) -> Self:
         if not self.needs_teacher and self.reward_coef == 0.0:
             raise ValueError("kl_coef and reward_coef are both 0: nothing is left to learn from; raise one of them")
-        is_compared = self.reward_coef > 0.0 or self.kl_in_reward
-        if is_compared and self.group_size == 1 and self.adv_estimator != "reinforce":
+        if self.reward_coef > 0.0 and self.group_size == 1 and self.adv_estimator != "reinforce":
             raise ValueError(
                 f"adv_estimator {self.adv_estimator!r} compares the rewards of one prompt's trajectories, of which "
                 "there is one; set group_size to 2 or more, or adv_estimator to `reinforce`"
             )
-        if self.divergence and (self.kl_in_reward or self.kl_discount_factor):
-            raise ValueError(
-                "kl_in_reward and kl_discount_factor take the sampled KL, which `divergence` replaces; leave them out"
-            )
-        if self.asymmetric and not self.divergence:
-            raise ValueError(
-                "asymmetric takes a divergence in place of the sampled KL where that is no reward, and `divergence` is "
-                "not set; set it, such as [{kind: forward_kl, top_k: 16}]"
-            )
-        if self.kl_baseline and (self.divergence or self.kl_in_reward or self.kl_discount_factor):
-            raise ValueError(
-                "kl_baseline goes with the sampled KL of each token by itself; leave out `divergence`, kl_in_reward "
-                "and kl_discount_factor"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_loss_of_its_own_is_the_only_one(self) -> Self:
+        names = (
+            "loss_fn",
+            "adv_clip",
+            "ppo_clip_low",
+            "ppo_clip_high",
+            "correction",
+            "correction_min",
+            "correction_max",
+        )
+        set_too = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+        if self.loss is not None and set_too:
+            raise ValueError(f"loss = {self.loss} takes the place of {', '.join(set_too)}; leave out either")
         return self
 
     @model_validator(mode="after")
@@ -257,28 +233,6 @@ class OnPolicyConfig(TrainerConfig):
                 f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of completions of max_tokens = "
                 f"{self.max_tokens}; expected less"
             )
-        if self.prefix.tokens is None:
-            return self
-        if self.reward_coef > 0.0:
-            raise ValueError(
-                f"prefix.tokens = {self.prefix.tokens} ends trajectories before their answers, which rewards judge; "
-                "leave `prefix` out, or set reward_coef to 0"
-            )
-        if self.source == "rollouts" and self.prefix.final_tokens is not None:
-            raise ValueError(
-                "prefix.final_tokens grows the prefix batch by batch, and on_policy.source `rollouts` goes over the "
-                "same recorded batches again and again; leave final_tokens out"
-            )
-        if self.skip_first_n_tokens >= self.prefix.tokens:
-            raise ValueError(
-                f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of prefix.tokens = "
-                f"{self.prefix.tokens}; expected less"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fewer_tokens_go_with_the_rest(self) -> Self:
-        check_fewer_tokens(self)
         return self
 
     @model_validator(mode="after")
@@ -288,34 +242,24 @@ class OnPolicyConfig(TrainerConfig):
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):
             raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
-        if self.source == "rollouts" and (self.divergence or self.kl_baseline) and not self.teachers:
+        if self.source == "rollouts" and self.divergence and not self.teachers:
             raise ValueError(
-                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` and "
-                "kl_baseline list it in on_policy.teachers with its `top_k`, such as 100"
+                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` "
+                "list it in on_policy.teachers with its `top_k`, such as 100"
             )
         for teacher in self.teachers:
-            if self.divergence or self.kl_baseline:
+            if self.divergence:
                 self._check_gives_distribution(teacher)
             if teacher.kind == "ema" and self.ema_decay is None:
                 raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
         return self
 
     @model_validator(mode="after")
-    def _balance_has_teachers_with_scores(self) -> Self:
-        if self.balance == "none":
-            return self
-        if len(self.teachers) < 2:
+    def _balance_has_several_teachers(self) -> Self:
+        if self.balance != "none" and len(self.teachers) < 2:
             raise ValueError(
                 f"balance {self.balance!r} shares the loss among the teachers of on_policy.teachers, of which there "
                 f"are {len(self.teachers)}; expected two or more, or leave it out"
-            )
-        if self.balance == "teachers" or self.source == "rollouts" or not (self.divergence or self.kl_baseline):
-            return self
-        if unscored := [teacher.name for teacher in self.teachers if teacher.is_local]:
-            raise ValueError(
-                f"balance {self.balance!r} needs the teachers' log-probabilities when a batch is sampled, and under "
-                f"`divergence` or kl_baseline teacher {unscored[0]!r} in this process gives them as it is trained on; "
-                "use balance `teachers`, or the sampled KL"
             )
         return self
 
@@ -340,7 +284,7 @@ class OnPolicyConfig(TrainerConfig):
     def _check_gives_distribution(self, teacher: OnPolicyTeacher) -> None:
         if teacher.alignment != "ids" or teacher.kind == "echo":
             raise ValueError(
-                f"`divergence` and kl_baseline need the teacher's distribution over the student's vocabulary, which "
+                f"`divergence` needs the teacher's distribution over the student's vocabulary, which "
                 f"teacher {teacher.name!r} (kind {teacher.kind!r}, alignment {teacher.alignment!r}) does not give; use "
                 "a teacher of the student's family, local or behind vLLM or SGLang"
             )
@@ -348,7 +292,7 @@ class OnPolicyConfig(TrainerConfig):
             return
         if teacher.top_k is None:
             raise ValueError(
-                f"`divergence` and kl_baseline compare distributions, and teacher {teacher.name!r} of kind "
+                f"`divergence` compares distributions, and teacher {teacher.name!r} of kind "
                 f"{teacher.kind!r} gives or records the sampled token's alone: set its `top_k`, such as 20 (of vLLM "
                 "at most its --max-logprobs)"
             )

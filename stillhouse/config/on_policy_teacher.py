@@ -36,9 +36,9 @@ class OnPolicyTeacher(Section):
     api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""
     top_k: int | None = later_field(None, ge=1)
-    """Most probable tokens that a vLLM or SGLang server gives at each sampled token, for `divergence` and kl_baseline,
-    or that any teacher gives for on_policy.source `rollouts`; the others count as one. 20 is the most that vLLM gives
-    unless it is started with a higher --max-logprobs; the more, the nearer to the whole distribution."""
+    """Most probable tokens that a vLLM or SGLang server gives at each sampled token, for `divergence`, or that any
+    teacher gives for on_policy.source `rollouts`; the others count as one. 20 is the most that vLLM gives unless it is
+    started with a higher --max-logprobs; the more, the nearer to the whole distribution."""
     kl_coef: float | None = Field(default=None, ge=0.0)
     """Factor of this teacher's KL; None takes on_policy.kl_coef. For one that only holds the student near, such as
     `base`, try rnow's 0.01 to 0.1."""

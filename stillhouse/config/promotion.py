@@ -4,7 +4,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from stillhouse.config.placebo import PlaceboConfig
 from stillhouse.config.section import Alias, Section
 
 
@@ -62,5 +61,3 @@ class PromotionConfig(Section):
     min_prompts: int = Field(default=100, ge=1)
     """Fewest held-out prompts with a value of `metric` for both models. Chance can hide a lead of 10 points on 100
     prompts, of 3 on 1,000."""
-    placebo: PlaceboConfig = PlaceboConfig()
-    """Trainings without information from the teacher, which a student trained on-policy has to beat as well."""

@@ -220,8 +220,8 @@ class RolloutsConfig(Section):
     rollout ends without an answer."""
     response_schema: JsonObject = {}
     """JSON schema of the final answer, sent as `response_format` in the form that the endpoint takes; empty takes any
-    text. Where it takes none, set `extra_body: {response_format: {type: text}}`: answers are still checked and
-    corrected."""
+    text. Where it takes none, set `extra_body: {response_format: {type: text}}`. A model that the run itself serves is
+    not sent it. Answers are checked and corrected in any case."""
     max_corrections: int = Field(default=1, ge=0)
     """Corrections of an answer that misses `response_schema` before the rollout counts as invalid. Each is one more
     request."""

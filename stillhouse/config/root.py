@@ -170,23 +170,6 @@ class DistillConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _placebos_have_something_to_judge(self) -> Self:
-        if not self.promotion.placebo.enabled:
-            return self
-        if not self.promotion.enabled:
-            raise ValueError(
-                "promotion.placebo.enabled is set, but promotion.enabled is not, so that there is nothing to decide by "
-                "the placebos; set promotion.enabled to true, or promotion.placebo.enabled to false"
-            )
-        if not (self.on_policy.enabled and self.on_policy.needs_teacher):
-            raise ValueError(
-                "promotion.placebo.enabled is set, but no student is trained on-policy with a teacher, and placebos "
-                "stand in for its scores; set on_policy.enabled to true with a kl_coef above 0, or "
-                "promotion.placebo.enabled to false"
-            )
-        return self
-
     @property
     def _default_teacher_scores(self) -> bool:
         """Whether on-policy distillation falls back on the teacher of the rollouts."""

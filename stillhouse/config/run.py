@@ -22,8 +22,6 @@ StageName = Literal[
     "pair",
     "student_rollouts",
     "on_policy",
-    "placebo_shuffled",
-    "placebo_constant",
     "evaluation",
     "comparison",
 ]

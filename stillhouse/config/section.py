@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 ADVANCED: Final = " (advanced)"
 """Behind the titles of fields that few people set."""
 _SPELLINGS: Final = {
-    **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
+    **{word: word.upper() for word in ("api", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
     **{"s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
 }

@@ -17,11 +17,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.config import ContaminationConfig, PromptsConfig
+from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.prompts.sources import read_csv, read_source
+from stillhouse.prompts.files import read_file
 from stillhouse.store.fingerprint import digest, file_sha256
 from stillhouse.types import JsonObject
 
@@ -214,7 +214,7 @@ def _rows(path: Path) -> Iterator[JsonObject]:
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
         return
-    for row in read_csv(path, required=()) if ending == ".csv" else read_source(PromptsConfig(source=str(path))):
+    for row in read_file(path, ending):
         if row.problem is not None:
             raise InputError(f"{row.place}: {row.problem}; mend or remove the line")
         yield row.value

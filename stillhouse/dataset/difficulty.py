@@ -17,7 +17,7 @@ from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import prompt_part
 from stillhouse.store import prompt_id
 from stillhouse.types import Model, Prompt, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification import verify_trajectory
+from stillhouse.verification import examine_trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -166,7 +166,7 @@ def pass_rates(
     verdicts: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in sampled:
         dataset_id = dataset_ids[trajectory.prompt_id]
-        verified = verify_trajectory(replace(trajectory, prompt_id=dataset_id), metadata.get(dataset_id))
+        verified = examine_trajectory(replace(trajectory, prompt_id=dataset_id), metadata.get(dataset_id)).verified
         if verified is not None:
             verdicts[dataset_id].append(verified)
     return {dataset_id: sum(verified) / len(verified) for dataset_id, verified in verdicts.items()}

@@ -11,7 +11,7 @@ from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.evaluation.paired import Difference, paired_difference
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.verification import INFRASTRUCTURE_STOPS, examine_trajectory
 
 LOWER_IS_BETTER: Final[frozenset[Metric]] = frozenset({"mean_completion_tokens", "truncated_share"})
 _DECIDING: Final[tuple[Metric, ...]] = ("accuracy", "reward")
@@ -72,10 +72,6 @@ class MetricComparison:
         }
 
 
-Against = Mapping[str, Mapping[str, Sequence[MetricComparison]]]
-"""Comparisons of models with rivals: lines by the model's name and the rival's."""
-
-
 def prompt_values(
     trajectories: Iterable[Trajectory],
     metadata: Mapping[str, PromptMetadata],
@@ -119,26 +115,6 @@ def compare_models(
     return lines
 
 
-def compare_with_rivals(
-    models: Mapping[str, Values], rivals: Mapping[str, Sequence[str]], *, confidence: float
-) -> Against:
-    """Models against rivals of their own, by the metrics that decide a promotion and over all prompts.
-
-    `rivals` are names among `models`, by the name of the model that is compared with them.
-    """
-
-    def deciding(name: str) -> Values:
-        return {metric: values for metric, values in models[name].items() if metric in _DECIDING}
-
-    return {
-        name: {
-            rival: compare_models({name: deciding(name), rival: deciding(rival)}, rival, {}, confidence=confidence)
-            for rival in its_rivals
-        }
-        for name, its_rivals in rivals.items()
-    }
-
-
 def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:
     """The line of a model and a metric over all prompts; None where they share no prompt with a value."""
     return next((line for line in lines if (line.model, line.metric, line.tag) == (model, metric, None)), None)
@@ -150,7 +126,7 @@ def _values(
     totals = totals_of(trajectory)
     num_calls = totals.num_tool_results
     return {
-        "accuracy": verify_trajectory(trajectory, metadata.get(trajectory.prompt_id)),
+        "accuracy": examine_trajectory(trajectory, metadata.get(trajectory.prompt_id)).verified,
         "reward": rewards.get(trajectory.rollout_key),
         "mean_completion_tokens": completion_tokens(trajectory) if trajectory.turns else 0,
         "truncated_share": trajectory.stop_reason in TRUNCATED,

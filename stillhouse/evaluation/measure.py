@@ -12,7 +12,7 @@ from typing import Final
 from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.verification import INFRASTRUCTURE_STOPS, examine_trajectory
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
 
 TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
@@ -99,7 +99,7 @@ def _verdicts(
     by_tag: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in trajectories:
         prompt_metadata = metadata.get(trajectory.prompt_id)
-        verdict = verify_trajectory(trajectory, prompt_metadata)
+        verdict = examine_trajectory(trajectory, prompt_metadata).verified
         if prompt_metadata is None or verdict is None:
             continue
         by_prompt[trajectory.prompt_id].append(verdict)

@@ -1,12 +1,11 @@
 """The rule by which a student becomes the champion, applied to a comparison; without side effects."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from stillhouse.config.promotion import Metric, PromotionConfig
-from stillhouse.evaluation.comparison import Against, MetricComparison, line_of
+from stillhouse.evaluation.comparison import MetricComparison, line_of
 
 _UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
     "accuracy": ("%", 100.0, 1),
@@ -16,11 +15,6 @@ _UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
     "valid_tool_call_share": ("%", 100.0, 1),
 }
 """Unit, factor and decimal places."""
-_RIVALS: Final = {
-    "placebo_shuffled": "the placebo with shuffled scores",
-    "placebo_constant": "the placebo with a constant advantage",
-}
-"""Placebos in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +54,22 @@ def decide(
     students: Sequence[str],
     reference: str,
     config: PromotionConfig,
-    against: Against = MappingProxyType({}),
 ) -> Decision:
     """The best student on `config.metric` among those that pass every check; none where none does.
 
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
-    (Bonferroni). A student with rivals has to be better than all of them, each at `config.placebo.level`: an
-    intersection-union test, which promotes a student that does not truly beat one of them with at most that chance,
-    however many there are (Berger 1982, Technometrics 24).
+    (Bonferroni).
 
     Args:
         lines: comparisons with `reference`.
         students: names of the candidates.
         reference: the champion, or the base while there is none.
         config: the rule.
-        against: comparisons with placebos, of the students that have some.
     """
     checks = tuple(
         Check(student, passed, finding)
         for student in students
-        for passed, finding in (
-            *_findings(lines, student, reference, config.level / len(students), config),
-            *_rival_findings(against.get(student, {}), student, config),
-        )
+        for passed, finding in _findings(lines, student, reference, config.level / len(students), config)
     )
     passed = [name for name in students if all(check.passed for check in checks if check.student == name)]
     if not passed:
@@ -127,18 +114,6 @@ def _findings(
                     f"{_p(line.p_worse)}, below {tag_level:.2g}."
                 ),
             )
-
-
-def _rival_findings(
-    against: Mapping[str, Sequence[MetricComparison]], student: str, config: PromotionConfig
-) -> Iterator[tuple[bool, str]]:
-    for rival, lines in against.items():
-        name = _RIVALS.get(rival, f"{rival}, which it started from")
-        line = line_of(lines, student, config.metric)
-        if line is None:
-            yield False, f"{student} and {name} have no held-out prompt with {config.metric} in common."
-        else:
-            yield _is_better(line, name, config.placebo.level)
 
 
 def _is_better(line: MetricComparison, reference: str, level: float) -> tuple[bool, str]:

@@ -13,7 +13,6 @@ from stillhouse.inference.finish_reasons import UNSTATED, stop_of
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.request import Sampling
 from stillhouse.inference.usage import read_cost, read_usage
-from stillhouse.inference.written_calls import with_calls
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
@@ -67,7 +66,7 @@ def read_completion(
     """
     body = parse_body(content)
     choice = _first_choice(body, headers)
-    message = assistant_message(with_calls(_message(choice), tools))
+    message = _message(choice, tools)
     usage = read_usage(body.get("usage"))
     finish_reason = str(choice.get("finish_reason") or _unstated(message, usage, max_tokens))
     stop = stop_of(finish_reason)
@@ -123,7 +122,7 @@ def _is_lost(usage: TokenUsage) -> bool:
     return num_sampled == 0 or num_sampled - usage.get("reasoning_tokens", 0) > 1
 
 
-def _message(choice: JsonObject) -> Message:
+def _message(choice: JsonObject, tools: Sequence[ToolSchema]) -> Message:
     written = choice.get("message")
     if written is None and stop_of(str(choice.get("finish_reason") or UNSTATED)) is not StopReason.ANSWERED:
         # Gemini says why there is none.
@@ -133,14 +132,12 @@ def _message(choice: JsonObject) -> Message:
         written = {"content": choice["text"]}
     if not isinstance(written, dict):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer has no message: {str(choice)[:200]}", 200))
-    message = {key: value for key, value in written.items() if value is not None}
-    content = message.get("content", "")
-    if isinstance(content, dict) and content.get("type") == "text" and isinstance(content.get("text"), str):
-        message["content"] = content["text"]
-    elif not isinstance(content, str | list):
+    message = assistant_message(written, tools)
+    content: Any = message.get("content")
+    if not isinstance(content, str | list | None):
         seen = f"the answer's content is {str(content)[:200]} of type {type(content).__name__}"
         raise RequestFailed(Failure(FailureKind.PERMANENT, f"{seen}, expected text or a list of parts", 200))
-    return {**message, "role": "assistant"}
+    return message
 
 
 def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, list[int] | None, list[float] | None]:

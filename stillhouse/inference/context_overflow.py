@@ -14,22 +14,19 @@ _CODES: Final = frozenset(
     | {"1261"}
 )
 _WORDINGS: Final = re.compile(
-    # Most sellers: what is too long, or which limit it exceeds.
-    r"(prompt|input|context|length of all messages) (is )?too long|max(imum)? (context|prompt) length"
-    r"|exceed(s|ed)? (the |this |model |available )*context (window|limit|size|length)"
-    r"|context (size|length) (has been )?exceeded|context window exceeds limit|context shift is disabled"
-    r"|(prompt|input) length \W?\d+( tokens)?\W? (exceeds|is greater than)|greater than the context length"
-    r"|(prompt|input) token count\b.*(exceeds|only supports up to)|input tokens \d+ cannot exceed"
-    r"|exceeded model token limit|exceeds the max input token limit|exceed max message tokens|prompt exceeds max length"
-    r"|total tokens exceeds the model's max|too many tokens: size limit exceeded|too many input tokens\. max"
-    # vLLM, the last one of a prompt that fills the context: no request asks for less.
-    r"|model's context length|model context window is|max_tokens must be at least 1"
-    # TGI and Together; Groq and Cerebras; Qwen; LM Studio.
-    r"|`inputs` (tokens \+ `max_new_tokens` must be|must have less than)|reduce the length of the (messages|prompt)"
-    r"|range of input length should be|context the overflows"
+    # Most sellers speak of the context, or of a prompt or input that is longer than something.
+    r"\bcontext (window|length|size|limit|shift|the overflows)|max(imum)? prompt length"
+    r"|\b(prompt|input|all messages)(length|token count|tokens|is|of|but model|[\W\d])*"
+    r"(too long|exceeds|greater than|only supports up to)"
+    # Cohere and Nova; Kimi; Volcengine; watsonx; Groq and Cerebras; Qwen; TGI and Together.
+    r"|too many tokens: size limit|too many input tokens\. max|total tokens exceeds the model's max|model token limit"
+    r"|exceed max message tokens|input tokens \d+ cannot exceed|reduce the length of the (messages|prompt)"
+    r"|range of input length|`inputs` (tokens \+ `max_new_tokens` must be|must have less than)"
+    # vLLM, of a prompt that fills the context: no request asks for less.
+    r"|max_tokens must be at least 1"
 )
 
 
 def is_overflow(codes: Set[str], message: str) -> bool:
-    """Whether one of the error's codes, or its message in lower case, says that the context is too short."""
+    """Return whether one of an error's codes, or its message in lower case, says that the context is too short."""
     return bool(codes & _CODES) or _WORDINGS.search(message) is not None

@@ -14,7 +14,7 @@ Providers word the same failure in many ways. Codes decide first. Where only the
 context that is too long, a daily allowance), the phrases are in one table below, each with a test.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -70,18 +70,16 @@ class RequestFailed(Exception):
         self.failure = failure
 
 
-# Numbers are Zhipu's, those behind `base_resp` MiniMax's.
-_QUOTA_CODES: Final = frozenset(
-    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "1113", "base_resp 1008"}
-)
-_AUTH_CODES: Final = frozenset({"base_resp 1004", "base_resp 2049"})
-_RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded", "base_resp 1002", "base_resp 1039"})
-_CONTENT_CODES: Final = frozenset(
-    {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "invalid_prompt"}
-    | {"data_inspection_failed", "DataInspectionFailed", "1301", "base_resp 1026", "base_resp 1027"}
-)
-_MALFORMED_CODES: Final = frozenset({"tool_use_failed", "json_validate_failed", "output_parse_failed"})
-"""Groq's."""
+# Numbers are Zhipu's, those behind `base_resp` MiniMax's; malformed ones are Groq's.
+_CODES: Final = {
+    FailureKind.QUOTA: "insufficient_quota billing_hard_limit_reached billing_not_active 1113 base_resp_1008",
+    FailureKind.AUTH: "base_resp_1004 base_resp_2049",
+    FailureKind.RATE: "RESOURCE_EXHAUSTED rate_limit_exceeded base_resp_1002 base_resp_1039",
+    FailureKind.CONTENT: "content_filter content_policy_violation ResponsibleAIPolicyViolation invalid_prompt 1301 "
+    "data_inspection_failed DataInspectionFailed base_resp_1026 base_resp_1027",
+    FailureKind.MALFORMED: "tool_use_failed json_validate_failed output_parse_failed",
+}
+_KINDS: Final = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 _CONTENT_PHRASES: Final = (
     # Qwen, DeepSeek, MiniMax, OpenAI and Azure, where a gateway gives no code; OpenRouter.
     *("datainspectionfailed", "may contain inappropriate content", "content exists risk", "put new_sensitive"),
@@ -141,7 +139,7 @@ def error_of(body: Any) -> JsonObject:
     if isinstance(error, str):
         return {"message": error}
     if isinstance(base, dict) and base.get("status_code"):
-        return {"code": f"base_resp {base['status_code']}", "message": base.get("status_msg")}
+        return {"code": f"base_resp_{base['status_code']}", "message": base.get("status_msg")}
     if body.get("object") == "error" or ("message" in body and "choices" not in body):
         return body
     if "detail" in body and "choices" not in body:
@@ -150,29 +148,30 @@ def error_of(body: Any) -> JsonObject:
 
 
 def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> FailureKind:
-    def says(phrases: Collection[str]) -> bool:
+    def says(*phrases: str) -> bool:
         return any(phrase in message for phrase in phrases)
 
-    if status == 402 or codes & _QUOTA_CODES or (status in (403, 429) and says(_QUOTA_PHRASES)):
+    named = {_KINDS.get(code) for code in codes}
+    if status == 402 or FailureKind.QUOTA in named or (status in (403, 429) and says(*_QUOTA_PHRASES)):
         return FailureKind.QUOTA
     # A single request above a minute's tokens (OpenAI) can only be refused again.
-    if status == 429 and says(("request too large",)):
+    if status == 429 and says("request too large"):
         return FailureKind.PERMANENT
     # 498 is Groq's for want of capacity.
-    if status in (429, 498, 529) or (status in (200, 503) and codes & _RATE_CODES):
+    if status in (429, 498, 529) or (status in (200, 503) and FailureKind.RATE in named):
         return FailureKind.RATE
-    if codes & _MALFORMED_CODES:
+    if FailureKind.MALFORMED in named:
         return FailureKind.MALFORMED
     # OpenRouter answers 403 with the reasons when moderation flags a prompt.
     metadata = error.get("metadata")
     is_moderated = status == 403 and isinstance(metadata, dict) and "reasons" in metadata
-    if codes & _CONTENT_CODES or is_moderated or says(_CONTENT_PHRASES):
+    if FailureKind.CONTENT in named or is_moderated or says(*_CONTENT_PHRASES):
         return FailureKind.CONTENT
     if is_overflow(codes, message):
         return FailureKind.PERMANENT
-    if status in (401, 403) or codes & _AUTH_CODES:
+    if status in (401, 403) or FailureKind.AUTH in named:
         return FailureKind.AUTH
-    if status in (408, 409, 425) or status >= 500 or status < 400 or (status in (400, 422) and says(_BUSY_PHRASES)):
+    if status in (408, 409, 425) or status >= 500 or status < 400 or (status in (400, 422) and says(*_BUSY_PHRASES)):
         return FailureKind.TRANSIENT
     return FailureKind.PERMANENT
 

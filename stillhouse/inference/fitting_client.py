@@ -35,13 +35,13 @@ class _Forms(NamedTuple):
     sends_answer: bool = True
 
     def of(self, tools: Sequence[ToolSchema], sampling: Sampling) -> tuple[Sequence[ToolSchema], Sampling]:
-        """What is sent; raises Misfit."""
+        """Return what is sent; raise Misfit where a schema has no such form."""
         if (schema := sampling.response_schema) is not None and self.answer is not None:
             sampling = replace(sampling, response_schema=self.answer.of(schema) if self.sends_answer else None)
         return tools if self.tools is None else self.tools.of_tools(tools), sampling
 
     def after(self, refusal: str, *, is_about_tools: bool, is_judge: bool) -> "_Forms | None":
-        """What to send after a refusal; None where nothing is left."""
+        """Return what to send after a refusal; None where nothing is left."""
         if is_about_tools:
             return None if self.tools else self._replace(tools=OPEN)
         is_too_much = "Unknown name" in refusal or (
@@ -93,7 +93,7 @@ class FittingClient:
         return self._learnt.get(self._key) or _Forms(known_form(self._key[0]))
 
     def _learn(self, forms: _Forms, failure: Failure, tools: Sequence[ToolSchema], sampling: Sampling) -> None:
-        """Changes what is sent, or raises the failure with what to do where nothing is left."""
+        """Change what is sent, or raise the failure with what to do where nothing is left."""
         url, _, role = self._key
         is_about_tools = bool(tools) and (not sampling.response_schema or bool(_ABOUT_TOOLS.search(failure.message)))
         learnt = forms.after(failure.message, is_about_tools=is_about_tools, is_judge=role is ModelRole.JUDGE)

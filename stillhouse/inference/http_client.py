@@ -5,7 +5,6 @@ package ten to thirty times that (`benchmarks/rollouts`). What the package adds,
 is not needed here: few keys of an answer are read, and retries have one owner, `retry`.
 """
 
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,18 +14,18 @@ from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import aiohttp
-import orjson
 import yarl
 
 from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
+from stillhouse.inference.answer_body import value_of
 from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 from stillhouse.inference.request import Sampling, request_body
-from stillhouse.inference.resending import refused_key
+from stillhouse.inference.resending import demanded_keys, refused_key
 from stillhouse.store import exact_json
 from stillhouse.types import Message, ToolSchema
 
@@ -99,7 +98,7 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        answer = await self._post_resent(messages, tools, sampling)
+        answer = await self._answer(messages, tools, sampling)
         completion = read_completion(
             answer.content,
             answer.headers,
@@ -112,26 +111,30 @@ class HttpClient:
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
-    async def _post_resent(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> HttpAnswer:
-        """The answer to the messages without the keys that the endpoint refuses, learnt from its refusals."""
-        while True:
-            refused = frozenset(self._refused_keys)
-            body = request_body(self._endpoint, messages, tools, sampling, refused)
-            try:
-                return await self.post("chat/completions", body)
-            except RequestFailed as failed:
-                key = refused_key(failed.failure, body["messages"])
-                if key is None:
-                    raise
-                if key not in self._refused_keys:
-                    self._refused_keys.add(key)
-                    _LOG.warning(
-                        "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from "
-                        "now on: %s",
-                        *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-                    )
+    async def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling) -> HttpAnswer:
+        """The answer to the conversation, sent without the keys that the endpoint refuses by name."""
+        body = request_body(self._endpoint, messages, tools, sampling, self._refused_keys)
+        try:
+            return await self.post("chat/completions", body)
+        except RequestFailed as failed:
+            if demanded := demanded_keys(failed.failure) & self._refused_keys:
+                # Behind a router one seller may demand what another refuses.
+                kept = self._refused_keys - demanded
+                return await self.post(
+                    "chat/completions", request_body(self._endpoint, messages, tools, sampling, kept)
+                )
+            key = refused_key(failed.failure, body["messages"])
+            if key is None:
+                raise
+            # Another request may have learnt it meanwhile.
+            if key not in self._refused_keys:
+                self._refused_keys.add(key)
+                _LOG.warning(
+                    "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from now "
+                    "on: %s",
+                    *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
+                )
+        return await self._answer(messages, tools, sampling)
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.
@@ -218,11 +221,6 @@ def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure
 
 def _json_or_text(content: bytes) -> Any:
     try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        text = content.decode(errors="replace")
-    try:
-        # Takes NaN and infinities, which servers in Python write.
-        return json.loads(text)
+        return value_of(content)
     except (ValueError, RecursionError):
-        return text
+        return content.decode(errors="replace")

@@ -65,7 +65,8 @@ def request_body(
             if openrouter
             else {"reasoning_effort": sampling.reasoning_effort}
         )
-    if sampling.response_schema is not None:
+    # This project's own server samples freely; answers are checked here in any case.
+    if sampling.response_schema is not None and not endpoint.is_local:
         described = {"name": "answer", "strict": True, "schema": sampling.response_schema}
         body["response_format"] = {"type": "json_schema", "json_schema": described}
     if sampling.record_tokens:

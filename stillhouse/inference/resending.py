@@ -14,17 +14,16 @@ from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.types import JsonObject, Message
 
 _PLAIN: Final = frozenset({"role", "content", "tool_calls", "id", "type", "function", "arguments", "name"})
-_SIGNED: Final = frozenset({"extra_content", "thought_signature"})
-"""Where Gemini's signatures of its thoughts are; OpenAI-compatible gateways keep them in the second."""
 _KEYS: Final = (
     _PLAIN
-    | _SIGNED
     | {*REASONING_KEYS, "reasoning_opaque", "refusal"}
+    # Gemini's signatures of its thoughts; OpenAI-compatible gateways keep them in the second.
+    | {"extra_content", "thought_signature"}
     # A prompt's own: beginnings of answers (Mistral and DeepSeek, Kimi and Qwen), Anthropic's marks of its cache.
     | {"prefix", "partial", "cache_control"}
 )
-_CALL_KEYS: Final = _PLAIN | _SIGNED | {"provider_specific_fields"}
-"""The last one is where LiteLLM keeps Gemini's signatures."""
+_CALL_KEYS: Final = _KEYS | {"provider_specific_fields"}
+"""Of calls, in which LiteLLM keeps Gemini's signatures under the last key."""
 _REFUSING: Final = re.compile(
     r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid)|unsupported|unknown|unrecogni[sz]ed"
     r"|unexpected|additional propert|cannot find field|does not support|invalid (?:key|field|parameter|argument)",
@@ -34,42 +33,40 @@ _DEMANDING: Final = re.compile(r"\bmissing\b|must be (?:passed|provided|included
 
 
 def resent(messages: Sequence[Message], refused: Set[str] = frozenset()) -> list[Message]:
-    """The messages as they are sent: of the assistant's the keys that a seller may want, less those `refused`."""
-    keys, call_keys = _KEYS - refused, _CALL_KEYS - refused
-    return [_resent(message, keys, call_keys) if message["role"] == "assistant" else message for message in messages]
+    """Return the messages as they are sent: the assistant's with keys that a seller may want, less those `refused`."""
+    return [_resent(message, refused) if message["role"] == "assistant" else message for message in messages]
 
 
-def refused_key(failure: Failure, messages: Sequence[Message]) -> str | None:
-    """The key of the assistant's messages, as they were sent, that a refusal names; None if it is of another kind."""
+def refused_key(failure: Failure, messages: list[Message]) -> str | None:
+    """Return the key of the assistant's messages, as sent, that a refusal names; None if it is of another kind."""
     text = failure.message
     if failure.kind is not FailureKind.PERMANENT or not _REFUSING.search(text) or _DEMANDING.search(text):
         return None
-    places = {key: re.search(rf"\b{re.escape(key)}\b", text) for key in _keys_in(messages) - _PLAIN}
-    named = [(place.start(), key) for key, place in places.items() if place is not None]
-    return min(named)[1] if named else None
+    return next((key for key in _named_keys(text) if resent(messages, {key}) != messages), None)
 
 
-def _resent(message: Message, keys: Set[str], call_keys: Set[str]) -> Message:
+def demanded_keys(failure: Failure) -> set[str]:
+    """Return the keys of the assistant's messages whose absence a refusal names."""
+    if failure.kind is not FailureKind.PERMANENT or not _DEMANDING.search(failure.message):
+        return set()
+    return set(_named_keys(failure.message))
+
+
+def _named_keys(text: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", text) if word in _CALL_KEYS - _PLAIN]
+
+
+def _resent(message: Message, refused: Set[str]) -> Message:
     shown: JsonObject = {"content": None, **message, **message.get("sent_back", {})}
-    sent = {key: value for key, value in shown.items() if key in keys and (value is not None or key == "content")}
+    kept = _KEYS - refused
+    sent = {key: value for key, value in shown.items() if key in kept and (value is not None or key == "content")}
     if calls := sent.get("tool_calls"):
-        sent["tool_calls"] = [_with_keys(call, call_keys) for call in calls]
+        sent["tool_calls"] = [_with_keys(call, _CALL_KEYS - refused) for call in calls]
     return cast(Message, sent)
 
 
 def _with_keys(value: Any, keys: Set[str]) -> Any:
-    """An object, and those that stand under the key `function` in it, with these keys alone."""
+    """Return an object, and those under its key `function`, with these keys alone."""
     if not isinstance(value, dict):
         return value
     return {key: _with_keys(one, keys) if key == "function" else one for key, one in value.items() if key in keys}
-
-
-def _keys_in(messages: Sequence[Message]) -> set[str]:
-    found: set[str] = set()
-    for message in messages:
-        if message["role"] == "assistant":
-            calls: list[Any] = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
-            found.update(
-                message, *calls, *(call["function"] for call in calls if isinstance(call.get("function"), dict))
-            )
-    return found

@@ -22,7 +22,6 @@ _SILENT: Final = frozenset({"$schema", "$id", "$comment", "$defs", "definitions"
 _BOUNDS: Final = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "minItems", "maxItems"}
 )
-_OPENAI: Final = _BOUNDS | _SILENT | {"format", "const", "$ref"}
 
 
 class Misfit(Exception):
@@ -38,7 +37,7 @@ class SchemaForm(NamedTuple):
     """Keywords beside those of the structure."""
 
     def of(self, schema: JsonObject) -> JsonObject:
-        """The schema in this form.
+        """Return the schema in this form.
 
         Raises:
             Misfit: there is none.
@@ -46,7 +45,7 @@ class SchemaForm(NamedTuple):
         return _Fitting(self, schema).fitted(schema, "$", ())
 
     def of_tools(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
-        """The tools with their parameters in this form, each an object as all sellers want it.
+        """Return the tools with their parameters in this form, each an object as all sellers want it.
 
         Raises:
             Misfit: as `of`.
@@ -60,18 +59,14 @@ class SchemaForm(NamedTuple):
 CLOSED: Final = SchemaForm(is_closed=True)
 OPEN: Final = SchemaForm(is_closed=False)
 """Also that of Gemini's function declarations."""
-_BY_HOST: Final = {
-    "openai.com": SchemaForm(is_closed=True, kept=_OPENAI),
-    "azure.com": SchemaForm(is_closed=True, kept=_OPENAI),
-    "anthropic.com": CLOSED,
-    "groq.com": CLOSED,
-}
+_OPENAI: Final = SchemaForm(is_closed=True, kept=_BOUNDS | _SILENT | {"format", "const", "$ref"})
+_BY_HOST: Final = {"openai.com": _OPENAI, "azure.com": _OPENAI, "anthropic.com": CLOSED, "groq.com": CLOSED}
 
 
 def known_form(base_url: str) -> SchemaForm | None:
-    """The form that a seller's answers' schemas must have; None where that is not known."""
+    """Return the form that a seller's answers' schemas must have; None where that is not known."""
     host = urlsplit(base_url).hostname or ""
-    return next((form for name, form in _BY_HOST.items() if host == name or host.endswith("." + name)), None)
+    return next((form for name, form in _BY_HOST.items() if f".{host}".endswith(f".{name}")), None)
 
 
 class _Fitting:
@@ -80,23 +75,30 @@ class _Fitting:
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
 
     def fitted(self, schema: Any, path: str, inside: tuple[str, ...]) -> Any:
-        if not isinstance(schema, dict):
+        """Return a schema at `path` in the form; it stands inside the references `inside`."""
+        if not isinstance(schema, dict) or (schema.keys() == {"$ref"} and "$ref" in self._form.kept):
             return schema
+        if "$ref" in schema:
+            target = self._target(schema["$ref"], path, inside)
+            inside = (*inside, schema["$ref"])
+        elif len(schema.get("allOf", ())) == 1:
+            [target] = schema["allOf"]
+        else:
+            fitted = self._fitted_keywords(schema, path, inside)
+            return _closed(schema, fitted, path) if self._form.is_closed else _opened(fitted)
+        beside = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
+        return self.fitted({**target, **beside} if isinstance(target, dict) else target, path, inside)
+
+    def _target(self, reference: str, path: str, inside: tuple[str, ...]) -> Any:
+        if reference in inside:
+            raise Misfit(f"at {path} it contains itself ({reference})")
+        try:
+            return self._resolver.lookup(reference).contents
+        except Unresolvable:
+            raise Misfit(f"at {path} {reference} is not in it") from None
+
+    def _fitted_keywords(self, schema: JsonObject, path: str, inside: tuple[str, ...]) -> JsonObject:
         form = self._form
-        if isinstance(reference := schema.get("$ref"), str):
-            if "$ref" in form.kept and len(schema) == 1:
-                return schema
-            if reference in inside:
-                raise Misfit(f"at {path} it contains itself ({reference})")
-            try:
-                target = self._resolver.lookup(reference).contents
-            except Unresolvable:
-                raise Misfit(f"at {path} {reference} is not in it") from None
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            return self.fitted({**target, **beside} if isinstance(target, dict) else target, path, (*inside, reference))
-        if len(parts := schema.get("allOf", [])) == 1 and isinstance(parts[0], dict):
-            beside = {key: value for key, value in schema.items() if key != "allOf"}
-            return self.fitted({**parts[0], **beside}, path, inside)
         fitted: JsonObject = {}
         left_out: list[str] = []
         for key, value in schema.items():
@@ -115,31 +117,28 @@ class _Fitting:
             elif key not in _SILENT and key != "additionalProperties":
                 left_out.append(f"{key}: {orjson.dumps(value).decode()}")
         if left_out:
-            fitted["description"] = " ".join([*filter(None, [fitted.get("description")]), f"({', '.join(left_out)})"])
-        return self._closed(schema, fitted, path) if form.is_closed else _opened(fitted)
-
-    def _closed(self, schema: JsonObject, fitted: JsonObject, path: str) -> JsonObject:
-        kind = schema.get("type")
-        if kind == "object" or "properties" in schema or (isinstance(kind, list) and "object" in kind):
-            if schema.get("additionalProperties") or "patternProperties" in schema or "properties" not in schema:
-                raise Misfit(f"at {path} it allows keys that it does not name")
-            required = fitted.get("required", [])
-            fitted["required"] = [*required, *(name for name in fitted["properties"] if name not in required)]
-            fitted["additionalProperties"] = False
+            fitted["description"] = f"{fitted.get('description', '')} ({', '.join(left_out)})".lstrip()
         return fitted
 
 
-def _opened(fitted: JsonObject) -> JsonObject:
-    """With one type each, `nullable` instead of a type of null, and what objects and lists must have."""
-    kinds = fitted.get("type")
-    if isinstance(kinds, list) and len(named := [kind for kind in kinds if kind != "null"]) == 1:
-        fitted |= {"type": named[0]} | ({"nullable": True} if "null" in kinds else {})
-    branches = fitted.get("anyOf", [])
-    if len(named := [branch for branch in branches if branch != {"type": "null"}]) == 1:
-        del fitted["anyOf"]
-        fitted = {**named[0], **fitted} | ({"nullable": True} if len(branches) > 1 else {})
-    if fitted.get("type") == "object":
-        fitted.setdefault("properties", {})
-    if fitted.get("type") == "array":
-        fitted.setdefault("items", {})
+def _closed(schema: JsonObject, fitted: JsonObject, path: str) -> JsonObject:
+    kind = schema.get("type")
+    if kind == "object" or "properties" in schema or (isinstance(kind, list) and "object" in kind):
+        if schema.get("additionalProperties") or "patternProperties" in schema or "properties" not in schema:
+            raise Misfit(f"at {path} it allows keys that it does not name")
+        fitted["required"] = list(dict.fromkeys((*fitted.get("required", ()), *fitted["properties"])))
+        fitted["additionalProperties"] = False
     return fitted
+
+
+def _opened(fitted: JsonObject) -> JsonObject:
+    """Return a schema with one type, `nullable` instead of a type of null, and what objects and lists must have."""
+    nullable: JsonObject = {"nullable": True}
+    kinds, branches = fitted.get("type"), fitted.get("anyOf", [])
+    if isinstance(kinds, list) and len(named := [kind for kind in kinds if kind != "null"]) == 1:
+        fitted |= {"type": named[0]} | (nullable if "null" in kinds else {})
+    if len(others := [branch for branch in branches if branch != {"type": "null"}]) == 1:
+        del fitted["anyOf"]
+        fitted = {**others[0], **fitted} | (nullable if len(branches) > 1 else {})
+    needed: JsonObject = {"object": {"properties": {}}, "array": {"items": {}}}
+    return {**needed.get(str(fitted.get("type")), {}), **fitted}

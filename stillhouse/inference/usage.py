@@ -10,46 +10,36 @@
 What is not reported is left out: unknown is not zero.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from stillhouse.types import TokenUsage
 
 
 def read_usage(written: Any) -> TokenUsage:
-    """The `usage` of an answer in this project's terms; empty where there is none."""
+    """Return the `usage` of an answer in this project's terms; empty where there is none."""
     if not isinstance(written, dict):
         return {}
-    prompt = _first(written, "prompt_tokens")
-    if prompt is None and (uncached := _first(written, "input_tokens")) is not None:
-        cache_keys = ("cache_read_input_tokens", "cache_creation_input_tokens")
-        prompt = uncached + sum(_first(written, key) or 0 for key in cache_keys)
-    reasoning = _first(written.get("completion_tokens_details"), "reasoning_tokens")
-    if reasoning is None:
-        reasoning = _first(written, "reasoning_tokens")
-    cached = _first(written.get("prompt_tokens_details"), "cached_tokens")
-    if cached is None:
-        cached = _first(written, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
-    usage: TokenUsage = {}
-    if prompt is not None:
-        usage["prompt_tokens"] = prompt
-    if (completion := _first(written, "completion_tokens", "output_tokens")) is not None:
-        usage["completion_tokens"] = completion
-    if reasoning is not None:
-        usage["reasoning_tokens"] = reasoning
-    if cached is not None:
-        usage["cached_tokens"] = cached
-    return usage
+    prompt = _first([written], "prompt_tokens")
+    if prompt is None and (uncached := _first([written], "input_tokens")) is not None:
+        kept_apart = ("cache_read_input_tokens", "cache_creation_input_tokens")
+        prompt = uncached + sum(_first([written], key) or 0 for key in kept_apart)
+    cache_keys = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+    counts = {
+        "prompt_tokens": prompt,
+        "completion_tokens": _first([written], "completion_tokens", "output_tokens"),
+        "reasoning_tokens": _first([written.get("completion_tokens_details"), written], "reasoning_tokens"),
+        "cached_tokens": _first([written.get("prompt_tokens_details"), written], *cache_keys),
+    }
+    return cast(TokenUsage, {name: count for name, count in counts.items() if count is not None})
 
 
 def read_cost(written: Any) -> float | None:
-    """The reported cost in USD; None if there is none."""
+    """Return the reported cost in USD; None if there is none."""
     cost = written.get("cost") if isinstance(written, dict) else None
     return float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None
 
 
-def _first(written: Any, *keys: str) -> int | None:
-    for key in keys if isinstance(written, dict) else ():
-        # `true` is an int to Python.
-        if type(value := written.get(key)) is int and value >= 0:
-            return value
-    return None
+def _first(places: list[Any], *keys: str) -> int | None:
+    found = (place.get(key) for place in places if isinstance(place, dict) for key in keys)
+    # `true` is an int to Python.
+    return next((value for value in found if type(value) is int and value >= 0), None)

@@ -1,5 +1,5 @@
-"""Looking at a store: what in it is damaged, and what can be saved of a damaged journal."""
+"""Looking at a store: what in it is damaged, and what to do about it."""
 
-from stillhouse.inspection.store import Finding, inspect_store, salvage_store
+from stillhouse.inspection.store import Finding, inspect_store
 
-__all__ = ["Finding", "inspect_store", "salvage_store"]
+__all__ = ["Finding", "inspect_store"]

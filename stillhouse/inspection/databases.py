@@ -1,7 +1,6 @@
 """SQLite files of a store: whether SQLite can use them, and whether every record is as it was written."""
 
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -9,40 +8,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stillhouse.inference.journal.schema import PLACE_BYTES, digest_of, prepare
-from stillhouse.inspection.pages import Record
+from stillhouse.inference.journal.schema import digest_of
 from stillhouse.store.sqlite import SQLITE_ERRORS
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _MAX_NAMED: Final = 3
-FIRST_WITH_DIGESTS: Final = 3
+_FIRST_WITH_DIGESTS: Final = 3
 """Version of a journal's form: the first whose records have digests."""
-
-
-def unaltered(record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
-    """Place and body of a journal's record that is as it was written; None for any other."""
-    match record:
-        case [bytes(place), bytes(body), bytes(digest)] if digest_of(place, body) == digest:
-            return place, body
-        case [bytes(place), bytes(body)] if not has_digests and len(place) == PLACE_BYTES:
-            return place, body
-    return None
-
-
-def write_journal(path: Path, records: Iterable[tuple[bytes, bytes]]) -> int:
-    """Makes a new journal of these records, of which the first with a place stays; how many it has then.
-
-    Raises:
-        sqlite3.Error: it cannot be written.
-    """
-    prepare(path)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executemany(
-            "INSERT INTO entry (place, body, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            ((place, body, digest_of(place, body)) for place, body in records),
-        )
-        count: int = connection.execute("SELECT count(*) FROM entry").fetchone()[0]
-        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +46,7 @@ def inspect_database(path: Path, *, is_journal: bool) -> DatabaseState:
                 return DatabaseState()
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
             columns = {row[1] for row in connection.execute("PRAGMA table_info(entry)")}
-            if version < FIRST_WITH_DIGESTS:
+            if version < _FIRST_WITH_DIGESTS:
                 problem = f"its header says version {version}, which has no digests, and its records have some"
                 return DatabaseState(problem if "digest" in columns else None)
             connection.create_function("digest_of", 2, digest_of, deterministic=True)

@@ -5,15 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inference.scoring.ledger import LEDGER
 from stillhouse.inference.scoring.segments import SEGMENT, find_keys, read_scores
 from stillhouse.inspection.databases import inspect_database
-from stillhouse.inspection.salvage import Salvaged, salvage
 from stillhouse.store.manifest import damage
 from stillhouse.store.private import is_open_to_others
-from stillhouse.store.sqlite import salvage_command
+from stillhouse.store.sqlite import recover_remedy
 
 _MADE_AGAIN: Final = "run the command that made it again: the stage is run anew, with every answer from the journal"
 
@@ -37,31 +35,15 @@ def inspect_store(root: Path) -> Iterator[Finding]:
     yield from _results(root)
     yield from _checkpoints(root)
     for path in _journals(root):
-        yield _database("journal", path, f"{salvage_command(root)} copies what can be read into a new file")
+        yield _database("journal", path, recover_remedy(path))
     yield from _ledgers(root)
     tracking = root / "mlflow.db"
     if tracking.exists():
         remedy = (
-            f"`sqlite3 {tracking} .recover | sqlite3 {tracking}.new` saves what can be read, or put a copy from a "
-            "backup there. Without it, move the file away: reports and artifacts of earlier runs are in the store all "
-            "the same"
+            f"{recover_remedy(tracking)}. Without either, move the file away: reports and artifacts of earlier runs "
+            "are in the store all the same"
         )
         yield _database("MLflow", tracking, remedy, is_journal=False)
-
-
-def salvage_store(root: Path) -> Iterator[Salvaged]:
-    """Salvages every journal of a store that SQLite cannot use.
-
-    Raises:
-        StoreError: one of them cannot be salvaged; it is as it was.
-    """
-    for path in _journals(root):
-        try:
-            is_malformed = inspect_database(path, is_journal=True).malformed is not None
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error}. End the runs that use it, then try again") from error
-        if is_malformed:
-            yield salvage(path)
 
 
 def _permissions(root: Path) -> Iterator[Finding]:

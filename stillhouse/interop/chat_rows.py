@@ -3,15 +3,13 @@
 A row that ends with an assistant's message is a trajectory as well as a prompt; others are prompts.
 """
 
+from collections.abc import Callable
 from typing import Final
-
-import orjson
 
 from stillhouse.interop.loss_keys import pop_excluded, pop_unread
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
-from stillhouse.prompts.row import RowProblem, brief, decoded
-from stillhouse.store import exact_json
+from stillhouse.prompts.row import RowProblem, brief, decoded, metadata_of
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
@@ -78,24 +76,22 @@ def read_roll_row(row: JsonObject) -> SourceRecord:
         row["messages"] = [{"role": "user", "content": text}]
     elif text is not None and all(message.get("content") != text for message in read_messages(row["messages"])):
         unmapped.append(Unmapped("says another thing than the row's messages, which stand", "prompt", text))
-    cases = row.get("test_cases")
-    if isinstance(cases, str):
-        try:
-            row["test_cases"] = exact_json.loads(cases)
-        except orjson.JSONDecodeError as error:
-            raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
+    if "test_cases" in row:
+        row["test_cases"] = decoded(row["test_cases"], "test_cases")
     domain = str(row.get("domain") or row.get("tag") or "")
     verifier = "python" if row.get("test_cases") else verifier_of(domain)
     if verifier is None and "domain" in row:
         unmapped.append(Unmapped(f"no verifier for the domain {domain}: write it as @reward", "domain", domain))
     if verifier is not None:
-        row["metadata"] = {"verifier": verifier, **_object(row, "metadata")}
+        row["metadata"] = {"verifier": verifier, **metadata_of(row)}
     return read_conversation(row, unmapped)
 
 
-def read_openai_row(row: JsonObject, *, reads_text: bool = True) -> SourceRecord:
-    """Read a line of OpenAI's fine-tuning data; see `ReadRow` and `read_conversation`."""
-    row = dict(row)
+def read_openai_row(
+    row: JsonObject, as_openai: Callable[[JsonObject], JsonObject] = dict, *, reads_text: bool = True
+) -> SourceRecord:
+    """Read a line of OpenAI's fine-tuning data, which `as_openai` makes of a row; see `ReadRow`."""
+    row = as_openai(row)
     unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
     return read_conversation(row, unmapped + pop_unread(row), reads_text=reads_text)
 
@@ -106,57 +102,44 @@ def verifier_of(name: str) -> str | None:
 
 
 def read_conversation(row: JsonObject, unmapped: list[Unmapped], *, reads_text: bool = True) -> SourceRecord:
-    """The conversation in `messages` with the row's tools, a top-level `system` first; other keys become metadata.
+    """Return the conversation in `messages` with the row's tools, a top-level `system` first.
 
-    `reads_text` is as in `read_messages`.
+    Other keys become metadata. `reads_text` is as in `read_messages`.
     """
     messages = read_messages(row.pop("messages", None), reads_text=reads_text)
     excluded = pop_excluded(messages)
-    if system := _pop_system(row, messages):
-        messages = [{"role": "system", "content": system}, *messages]
+    system: Message = {"role": "system", "content": row.pop("system", None)}
+    if system["content"] and system != messages[0]:
+        if not isinstance(system["content"], str) or messages[0]["role"] == "system":
+            raise RowProblem(
+                f"expected system to be a text and the only one, saw {brief(system['content'])} beside messages that "
+                f"begin with {brief(messages[0])}; leave one of them out"
+            )
+        messages = [system, *messages]
         excluded = frozenset(index + 1 for index in excluded)
     names, schemas = _pop_tools(row)
-    metadata = _object(row, "metadata")
+    about = dict(metadata_of(row))
     row.pop("metadata", None)
-    model, turns = metadata.pop("teacher", None), metadata.pop("turns", None)
-    metadata = {**row, **metadata}
+    model, turns = about.pop("teacher", None), about.pop("turns", None)
     model = model if isinstance(model, str) else None
+    metadata = {**row, **about}
     conversation = SourceConversation(messages, len(messages), metadata, names, schemas, model, excluded=excluded)
     if any(message["role"] == "assistant" for message in messages) and messages[-1]["role"] in ("assistant", "tool"):
         conversation.num_prompt = first_answer(messages, turns if isinstance(turns, int) else None)
     if conversation.num_prompt == 0 and 0 not in excluded:
         raise RowProblem(
-            "the conversation begins with the assistant, so that there is nothing to answer; expected a system or user "
-            "message first. Put one before it, give its message `weight` 0, or drop the row"
+            "expected a system or user message first, saw the assistant's, which answers nothing. Put one before it, "
+            "give it `weight` 0, or drop the row"
         )
     return SourceRecord([conversation], unmapped)
 
 
-def _pop_system(row: JsonObject, messages: list[Message]) -> str | None:
-    """Pop the system message that stands beside the others, unless it is among them as well.
-
-    Raises:
-        RowProblem: it is no text, or the messages have another one.
-    """
-    system = row.pop("system", None)
-    if not isinstance(system, str | None):
-        raise RowProblem(f"expected system to be a text, saw {brief(system)}")
-    other = messages[0].get("content") if messages[0]["role"] == "system" else None
-    if system and other not in (None, system):
-        raise RowProblem(
-            f"system is {brief(system)}, and the messages begin with another one, {brief(other)}; leave one of them out"
-        )
-    return system if system and other is None else None
-
-
 def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
     """Pop the row's tools; return their names and, if the row has them, their schemas."""
-    functions, tools = (decoded(row.pop(key, None) or None, key) for key in ("functions", "tools"))
+    functions, tools = (decoded(row.pop(key, None) or [], key) for key in ("functions", "tools"))
     tools = tools or functions or []
-    tools = [
-        decoded(tool, "tools") if isinstance(tool, str) and tool.lstrip().startswith("{") else tool
-        for tool in (tools if isinstance(tools, list) else [tools])
-    ]
+    tools = tools if isinstance(tools, list) else [tools]
+    tools = [decoded(tool, "tools") if str(tool).lstrip().startswith("{") else tool for tool in tools]
     if all(isinstance(tool, str) for tool in tools):
         return tools or None, None
     # ShareGPT's form has the functions alone, as the deprecated `functions` have.
@@ -165,10 +148,3 @@ def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | No
         raise RowProblem(f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}")
     names = [function["name"] for function in functions]
     return names, [{"type": "function", "function": function} for function in functions]
-
-
-def _object(row: JsonObject, key: str) -> JsonObject:
-    value = decoded(row.get(key), key)
-    if value is not None and not isinstance(value, dict):
-        raise RowProblem(f"expected {key} to be an object, saw {type(value).__name__} {value!r:.60}")
-    return dict(value or {})

@@ -19,32 +19,24 @@ from stillhouse.interop.chat_rows import (
 from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
-from stillhouse.interop.sources import READERS, files_of, read_rows, suffix_of
+from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import (
-    is_alpaca_row,
-    is_completion_row,
     is_sharegpt_row,
     read_alpaca_row,
     read_completion_row,
     read_sharegpt_row,
 )
 from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
+from stillhouse.prompts.files import ENDINGS, suffix_of
 from stillhouse.types import JsonObject
 
 FormatName = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
     "alpaca", "completion", "inspect", "verifiers",
 ]  # fmt: skip
-_ROLL_CONFIG: Final = frozenset(
-    {
-        "actor_train",
-        "kd_objective",
-        "rollout_batch_size",
-        "sft_train",
-        "student_pretrain",
-        "student_train",
-        "train_env_manager",
-    }
+_ROLL_CONFIG: Final = (
+    *("actor_train", "kd_objective", "rollout_batch_size", "sft_train", "student_pretrain", "student_train"),
+    "train_env_manager",
 )
 _TABLES: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 _DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
@@ -64,6 +56,11 @@ class Format(NamedTuple):
     read: ReadRow
 
 
+def _has(*keys: str) -> Callable[[JsonObject], bool]:
+    return lambda row: row.keys() >= {*keys}
+
+
+_IS_COMPLETION: Final = _has("prompt", "completion")
 ROW_FORMATS: Final = (
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
     Format(
@@ -85,20 +82,12 @@ ROW_FORMATS: Final = (
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
-    Format("alpaca", _DATA, "instruction and output", is_alpaca_row, is_alpaca_row, read_alpaca_row),
-    Format("completion", _DATA, "prompt and completion", is_completion_row, is_completion_row, read_completion_row),
+    Format(
+        "alpaca", _DATA, "instruction and output", _has("instruction", "output"), _has("instruction"), read_alpaca_row
+    ),
+    Format("completion", _DATA, "prompt and completion", _IS_COMPLETION, _IS_COMPLETION, read_completion_row),
     Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
 )
-
-
-def is_rnow_config(body: JsonObject) -> bool:
-    """Whether a YAML file configures rnow."""
-    return "dataset_type" in body
-
-
-def is_roll_config(body: JsonObject) -> bool:
-    """Whether a YAML file configures a pipeline of ROLL."""
-    return bool(body.keys() & _ROLL_CONFIG)
 
 
 def config_body(path: Path) -> JsonObject:
@@ -128,11 +117,11 @@ def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-confi
         InputError: it cannot be read, or is of neither.
     """
     body = config_body(path)
-    is_of: dict[Literal["rnow-config", "roll-config"], bool] = {
-        "rnow-config": is_rnow_config(body),
-        "roll-config": is_roll_config(body),
+    keys: dict[Literal["rnow-config", "roll-config"], Sequence[str]] = {
+        "rnow-config": ("dataset_type",),
+        "roll-config": _ROLL_CONFIG,
     }
-    matching = [name for name, matches in is_of.items() if matches]
+    matching = [name for name, known in keys.items() if body.keys() & known]
     if wanted != "auto" and wanted not in matching:
         raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(matching)}")
     if not matching:
@@ -157,7 +146,7 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
         whose = "" if wanted == "auto" else f" as {wanted} has them"
         raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
-    for suffix in READERS:
+    for suffix in ENDINGS:
         kind = _format_of([path for path in readable if suffix_of(path) == suffix], suffix, source, formats)
         if kind is not None:
             kinds.setdefault(kind.name, kind)

@@ -12,13 +12,10 @@ from stillhouse.types import JsonObject, Message
 LOSS_KEYS: Final = ("weight", "train", "trainable", "training", "loss", "loss_mask")
 """Of a message: whether it is learnt. OpenAI; axolotl; verl; axolotl; ms-swift; verl."""
 _OTHER_MASKS: Final = ("mask", "masked", "masks", "train_detail", "training_detail")
-_UNREAD: Final = {
-    **dict.fromkeys(
-        ("chosen", "rejected", "rejected_completion", "rejected_messages", "rejected_response"),
-        "preferences are not learnt here; the row's own answer is kept",
-    ),
-    "chat_template_kwargs": "variables of the template are those of student.chat_template_kwargs, for all rows",
-}
+_UNREAD: Final = dict.fromkeys(
+    ("chosen", "rejected", "rejected_completion", "rejected_messages", "rejected_response"),
+    "preferences are not learnt here; the row's own answer is kept",
+) | {"chat_template_kwargs": "variables of the template are those of student.chat_template_kwargs, for all rows"}
 _MEDIA: Final = ("image", "images", "video", "videos", "audio", "audios")
 _WEIGHTS: Final = ("weight", "sample_weight", "loss_mask")
 _WHOLE_ROW: Final = "a row is learnt as often as others: rows of one weight can be an entry of sft.sources"
@@ -90,10 +87,7 @@ def without_gaps(conversation: SourceConversation) -> list[Unmapped]:
     if conversation.num_prompt == len(messages):
         conversation.messages = []
         return [Unmapped("no turn of the assistant has a weight: nothing to train on", "messages")]
-    context = [
-        messages[index]
-        for index in range(start, last)
-        if messages[index]["role"] == "assistant" and index not in conversation.excluded
-    ]
+    indices = (index for index in range(start, last) if index not in conversation.excluded)
+    context = [messages[index] for index in indices if messages[index]["role"] == "assistant"]
     reason = "turns before one of weight 0: they are context, not trained on"
     return [Unmapped(reason, "messages", context)] if context else []

@@ -6,7 +6,7 @@ from typing import Any, Final
 from stillhouse.chat.assistant_message import assistant_message
 from stillhouse.chat.content import reasoning_of
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
-from stillhouse.prompts.row import RowProblem, decoded, role_of
+from stillhouse.prompts.row import RowProblem, decoded, objects_in, role_of
 from stillhouse.types import JsonObject, Message
 
 _CALL: Final = "<tool_call>"
@@ -29,23 +29,19 @@ def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True)
     Raises:
         RowProblem: it is no such list. The form of each message is validated by `parse_row`.
     """
-    value = decoded(value, key)
-    if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected {key} to be a list that is not empty, saw {type(value).__name__} {value!r:.60}")
-    value = [decoded(item, f"{key}[{index}]") for index, item in enumerate(value)]
+    value = objects_in(value, key)
     messages: list[JsonObject] = []
     waiting: list[str] = []
     num_calls = 0
     for index, item in enumerate(value):
-        if not isinstance(item, dict):
-            raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {item!r:.60}")
         message = {name: part for name, part in item.items() if part is not None or name == "content"}
         if message.get("role") in CALLS:
             calls = _spoken_calls(message.get("content"), f"{key}[{index}]", num_calls)
             message |= {"role": "assistant", "content": None, "tool_calls": calls}
-        message["role"] = _role(message.get("role"))
+        # An unknown one is refused with the row.
+        message["role"] = role_of(message.get("role")) or message.get("role")
         if message["role"] == "assistant":
-            follows_tool = index + 1 < len(value) and _role(_get(value[index + 1], "role")) == "tool"
+            follows_tool = index + 1 < len(value) and role_of(value[index + 1].get("role")) == "tool"
             message = _assistant(message, num_calls, is_answered=follows_tool, reads_text=reads_text)
             waiting = [_get(call, "id") for call in message.get("tool_calls", ())]
             num_calls += len(waiting)
@@ -53,11 +49,6 @@ def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True)
             _give_id(message, waiting)
         messages.append(message)
     return messages  # type: ignore[return-value]
-
-
-def _role(role: Any) -> Any:
-    """The role as OpenAI's form has it; an unknown one unchanged, to be refused with the row."""
-    return role_of(role) or role
 
 
 def _spoken_calls(text: Any, where: str, first: int) -> list[JsonObject]:

@@ -149,7 +149,7 @@ _KEYS: Final[Table] = {
     "tis_upper_bound": _FORM,
     "cispo_epsilon_low": _FORM,
     "cispo_epsilon_high": _FORM,
-    "gamma": "a reward counts for every token of its trajectory alike; of the KL, see on_policy.kl_discount_factor",
+    "gamma": "a reward counts for every token of its trajectory alike",
     "lambd": "there is no critic",
     "critic_warmup": _off("there is no critic"),
     "add_token_level_kl": _off(_BASE),

@@ -16,7 +16,10 @@ from stillhouse.types import JsonObject
 _NOT_READ: Final = "read with is_pure_opd or use_opd only: without either, rewards alone are trained on"
 _NO_REWARDS: Final = "rewards do not enter the advantage of pure distillation"
 _ESTIMATORS: Final = Approximated(
-    "rewards are compared within their group here: grpo, mean, rloo, or reinforce for none of it"
+    "rewards are compared within their group here: grpo, rloo, or reinforce for none of it"
+)
+_LEAVE_ONE_OUT: Final = Approximated(
+    "rewards less the mean of the others of their group here (rloo): G / (G - 1) times what the group's mean leaves"
 )
 _ALONE: Final = Approximated(
     "a trajectory alone in its group has nothing to be compared with: adv_estimator reinforce takes rewards as they are"
@@ -24,7 +27,7 @@ _ALONE: Final = Approximated(
 _CORRECTED: Final = Approximated(
     "each token is corrected by itself here, by a cap on its ratio or by bounds outside of which it is left out"
 )
-_LOSSES: Final = {"vanilla": "reinforce", "ppo": "ppo", "tis": "cispo", "cispo": "cispo"}
+_LOSSES: Final = {"vanilla": "reinforce", "ppo": "ppo"}
 _AGGREGATIONS: Final = {
     "token-mean": "token_mean",
     "seq-mean-token-mean": "sequence_mean_token_mean",
@@ -104,11 +107,13 @@ def _map_estimator(
     chosen = None
     if not is_pure and (is_agentic or estimator in (None, "grpo", "reinforce")):
         if mean == "group" and std in ("group", None):
-            chosen = "grpo" if std == "group" else "mean"
+            chosen = "grpo" if std == "group" else "rloo"
         elif mean is None and std is None:
             chosen = "reinforce" if is_agentic else estimator
     if chosen is not None:
         mapper.set("on_policy.adv_estimator", chosen, "adv_estimator", named)
+        if chosen == "rloo":
+            mapper.skip(_LEAVE_ONE_OUT, "norm_mean_type", mean)
         if is_agentic and estimator not in (None, "grpo", "reinforce"):
             mapper.skip(_ESTIMATORS, "adv_estimator", estimator)
         return
@@ -129,7 +134,11 @@ def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> No
     """The policy loss and its bounds; those of other losses stay in `body`."""
     variant = str(body.pop("pg_variant", "vanilla" if is_agentic else "ppo"))
     if variant not in _LOSSES:
-        mapper.skip("forms offered are importance_sampling, reinforce, ppo and cispo", "pg_variant", variant)
+        mapper.skip(
+            "forms offered are importance_sampling, reinforce and ppo; others are losses of your own (on_policy.loss)",
+            "pg_variant",
+            variant,
+        )
         return
     mapper.set("on_policy.loss_fn", _LOSSES[variant], "pg_variant", variant)
     bounds: dict[str, float] = {}
@@ -141,16 +150,6 @@ def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> No
                 "ppo_clip_low": _number(body, "pg_clip_low", 0.2),
                 "ppo_clip_high": _number(body, "pg_clip_high", 0.2),
             }
-        if body.pop("dual_clip_loss", False):
-            bounds["ppo_dual_clip"] = 1.0 + 2.0 * clip
-    elif variant == "tis":
-        bounds = {
-            "cispo_min": _number(body, "tis_lower_bound", 0.0),
-            "cispo_max": _number(body, "tis_upper_bound", 1.0),
-        }
-    elif variant == "cispo":
-        low, high = _number(body, "cispo_epsilon_low", 0.1), _number(body, "cispo_epsilon_high", 0.1)
-        bounds = {"cispo_min": 1.0 - low, "cispo_max": 1.0 + high}
     for name, value in bounds.items():
         mapper.set(f"on_policy.{name}", value, "pg_variant", variant)
 

@@ -1,13 +1,12 @@
 """Rows of foreign files and folders, one by one, each with its place."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.errors import InputError
-from stillhouse.prompts.sources import SourceRow, json_rows, read_csv, read_json, read_jsonl, read_parquet, suffix_of
+from stillhouse.prompts.files import ENDINGS, TABLES, SourceRow, read_file, suffix_of
 
 _DIGITS: Final = re.compile(r"(\d+)")
 _SIDECARS: Final = frozenset({"dataset_info.json", "state.json", "dataset_dict.json"})
@@ -27,7 +26,7 @@ def files_of(source: Path) -> list[Path]:
     below = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     seen = [path for path in below if not any(part.startswith(".") for part in path.parts)]
     if not seen:
-        raise InputError(f"{source}: the folder is empty; expected files of {', '.join(READERS)}")
+        raise InputError(f"{source}: the folder is empty; expected files of {', '.join(ENDINGS)}")
     return [source / path for path in sorted(seen, key=_by_number) if path.name not in _SIDECARS]
 
 
@@ -36,16 +35,17 @@ def _by_number(path: Path) -> list[Any]:
 
 
 def read_rows(path: Path) -> Iterator[SourceRow]:
-    """Every row of one file in order.
+    """Read every row of one file in order.
 
     A row that cannot be read has a problem; so has the last row of a file that cannot be read, which therefore does not
     stop the conversion of others.
     """
+    ending = suffix_of(path)
     try:
-        reader = READERS.get(suffix_of(path))
-        if reader is None:
-            raise InputError(f"expected a name ending in {', '.join(READERS)}")
-        yield from reader(path)
+        if ending not in ENDINGS:
+            raise InputError(f"expected a name ending in {', '.join(ENDINGS)}")
+        rows = read_file(path, ending)
+        yield from present(rows) if ending in TABLES else rows
     except InputError as error:
         yield SourceRow(str(path), {}, str(error))
 
@@ -59,29 +59,3 @@ def _present(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
     return [_present(item) for item in value] if isinstance(value, list) else value
-
-
-def _read_parquet(path: Path) -> Iterator[SourceRow]:
-    return present(read_parquet(path, required=()))
-
-
-def _read_arrow(path: Path) -> Iterator[SourceRow]:
-    """Rows of a table that `datasets.save_to_disk` wrote."""
-    import pyarrow as pa
-
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
-            yield from present(json_rows(str(path), (row for batch in batches for row in batch.to_pylist())))
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"the file cannot be read as an Arrow stream: {error}") from error
-
-
-READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".json": read_json,
-    ".csv": partial(read_csv, required=()),
-    ".tsv": partial(read_csv, required=(), delimiter="\t"),
-    ".parquet": _read_parquet,
-    ".arrow": _read_arrow,
-}

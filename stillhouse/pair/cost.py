@@ -33,8 +33,7 @@ def may_take_minutes(config: OnPolicyConfig, student_ref: str, teacher_refs: Ite
     Rather too often yes than too seldom: always for models whose size is not known here, such as those of the hub.
     """
     turns = 1 if config.agentic == "off" else config.max_turns
-    longest = config.prefix.final_tokens or config.prefix.tokens or config.max_tokens * turns
-    tokens = num_trajectories(config) * min(longest, config.max_tokens * turns)
+    tokens = num_trajectories(config) * config.max_tokens * turns
     student, *teachers = (_num_weights(ref) for ref in (student_ref, *teacher_refs))
     flops = tokens * (_STUDENT_FLOPS * config.num_passes * student + _TEACHER_FLOPS * sum(teachers))
     return flops / _FLOPS > _MINUTES_S
@@ -44,9 +43,7 @@ def training_finding(config: OnPolicyConfig, figures: PairFigures) -> PairFindin
     """Time and tokens of the whole training, at the speeds at which the pair was measured."""
     student = figures.student
     mean_tokens = student.num_tokens / student.num_trajectories
-    prefix = config.prefix.final_tokens or config.prefix.tokens
-    share = 1.0 if prefix is None else min(1.0, prefix / mean_tokens)
-    factor = share * num_trajectories(config) / student.num_trajectories
+    factor = num_trajectories(config) / student.num_trajectories
     sampling, training = factor * student.sampling_s, factor * student.forward_s * _TRAIN_PASSES * config.num_passes
     scoring = factor * sum(teacher.scoring_s for teacher in figures.teachers)
     return PairFinding(
@@ -54,7 +51,7 @@ def training_finding(config: OnPolicyConfig, figures: PairFigures) -> PairFindin
         "fine",
         f"about {duration(sampling + scoring + training)} at this speed: sampling {duration(sampling)}, scoring "
         f"{duration(scoring)}, training {duration(training)}; {num_trajectories(config):,} trajectories of "
-        f"{share * mean_tokens:.0f} sampled tokens, {short(factor * student.num_inputs)} tokens for teachers to read",
+        f"{mean_tokens:.0f} sampled tokens, {short(factor * student.num_inputs)} tokens for teachers to read",
     )
 
 

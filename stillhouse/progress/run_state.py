@@ -1,7 +1,9 @@
 """State of a flow run: its stages, what it does now, and how long it still takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from stillhouse.progress.state import Fact, RolloutProgress
 
 StageStatus = Literal["done", "cached", "running", "ahead"]
 
@@ -17,6 +19,19 @@ class StageState:
     status: StageStatus
     seconds: float | None = None
     """Wall time so far; None for a stage that is ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The latest report of one stage."""
+
+    done: int
+    total: int | None
+    seconds: float
+    """Since its first report, until its last."""
+    facts: dict[str, Fact] = field(default_factory=dict)
+    rollouts: RolloutProgress | None = None
+    """Of a stage that samples, in place of facts."""
 
 
 @dataclass(frozen=True, slots=True)

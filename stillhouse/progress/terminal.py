@@ -128,13 +128,6 @@ class TerminalProgress:
         if not self._console.is_terminal and self._is_quiet:
             self._write_line(run_text(state))
 
-    def set_seconds(self, stage: str, seconds: float) -> None:
-        """Corrects the time that a stage has taken, where it began before this display."""
-        task = next((task for task in self._bars.tasks if task.id == self._tasks.get(stage)), None)
-        if task is not None:
-            task.start_time = self._bars.get_time() - seconds
-            task.finished_time = seconds if task.finished else None
-
     def say(self, doing: str) -> None:
         """Shows what happens before the run is known."""
         self._bars.run_line = doing

@@ -7,10 +7,10 @@ from typing import Final
 
 from stillhouse.config import NamedSource, PromptsConfig, PromptSource, SamePrompt
 from stillhouse.errors import InputError
-from stillhouse.prompts.row import RowProblem, first_problems, parse_row, question_column
+from stillhouse.prompts.row import RowProblem, first_problems, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
 from stillhouse.store.fingerprint import unit_interval, variant_id, without_variant
-from stillhouse.types import JsonObject, Prompt, PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata
 
 PROMPT_SOURCE: Final = "prompt_source"
 """Key of the metadata that holds the name of a prompt's source, where a config has several."""
@@ -57,7 +57,6 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         if problem is None:
             try:
                 prompt, metadata = parse_row(row.value, config, report.notes)
-                report.notes.update(_notes(row.value))
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:
@@ -106,13 +105,6 @@ class _DistinctPrompts:
         self._report.duplicates += 1
         if self._same_prompt == "merge":
             self.metadata[prompt.id] = _merged(self.metadata[prompt.id], metadata)
-
-
-def _notes(row: JsonObject) -> Iterator[str]:
-    if (column := question_column(row)) is not None:
-        yield f"without `prompt` and `messages`: the prompt is their `{column}`"
-    elif row.get("system"):
-        yield "with `system` beside the prompt, which is metadata and not sent: make it the first of `messages`"
 
 
 def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:

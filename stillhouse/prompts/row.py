@@ -16,6 +16,7 @@ VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
 """Columns that hold the prompt of a row without `prompt` and `messages`."""
 _TURNS: Final = frozenset({"conversations", "conversation"})
+_UNSENT: Final = "with `system` beside the prompt, which is metadata and not sent: make it the first of `messages`"
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _OTHER_ROLES: Final = {
@@ -41,7 +42,7 @@ def first_problems(problems: Sequence[str]) -> str:
 def parse_row(
     row: Mapping[str, Any], config: PromptsConfig, notes: Counter[str] | None = None
 ) -> tuple[Prompt, PromptMetadata]:
-    """The prompt in a row and its metadata; `notes` counts which column was taken for the answer, where in doubt.
+    """Return the prompt in a row and its metadata; `notes` counts what a reader of the row may not expect.
 
     `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list), and that over the one of
     QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
@@ -53,20 +54,15 @@ def parse_row(
     Raises:
         RowProblem: the row has no prompt, or a value of the wrong type.
     """
-    messages, prompt_keys = _messages(row)
+    messages, prompt_keys, prompt_note = _messages(row)
     tools = _tools(row.get("tools"))
     prompt_keys |= {"tools", "metadata"}
-    metadata = decoded(row.get("metadata"), "metadata")
-    if not isinstance(metadata, dict | None):
-        raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
-    rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | (metadata or {})
+    rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | metadata_of(row)
     try:
-        expected_answer, note = take_answer(rest)
+        expected_answer, answer_note = take_answer(rest)
         tag, verifier = _take_text(rest, "tag"), _take_text(rest, "verifier")
     except ValueError as error:
         raise RowProblem(str(error)) from error
-    if notes is not None and note:
-        notes[note] += 1
     if verifier is None:
         tested = expected_answer is None and bool(rest.get("test_cases"))
         verifier = config.verifier_by_tag.get(tag or "") or ("python" if tested else config.verifier)
@@ -74,8 +70,18 @@ def parse_row(
         raise RowProblem(f"expected metadata.verifier to be one of {', '.join(VERIFIERS)}, saw {verifier!r}")
     if verifier == "regex" and expected_answer is not None:
         _check_pattern(expected_answer)
+    if notes is not None:
+        notes.update(filter(None, (prompt_note, answer_note)))
     prompt = Prompt(id=prompt_id(messages, tools), messages=messages, tools=tools)
     return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
+
+
+def metadata_of(row: Mapping[str, Any]) -> JsonObject:
+    """Return the object in the row's `metadata`, which may be JSON text; empty without one."""
+    metadata = decoded(row.get("metadata"), "metadata")
+    if not isinstance(metadata, dict | None):
+        raise RowProblem(f"expected metadata to be an object, saw {brief(metadata)}")
+    return metadata or {}
 
 
 def role_of(name: Any) -> str | None:
@@ -83,53 +89,54 @@ def role_of(name: Any) -> str | None:
     return name if name in _ROLES else _OTHER_ROLES.get(name) if isinstance(name, str) else None
 
 
-def question_column(row: Mapping[str, Any]) -> str | None:
-    """Return the column that holds the prompt of a row without `prompt` and `messages`; None where it has one.
-
-    Raises:
-        RowProblem: there is no such column, or several.
-    """
-    if row.get("messages") is not None or row.get("prompt") is not None:
-        return None
-    found = [name for name in QUESTION_COLUMNS if row.get(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise RowProblem(f"expected one column with the prompt, saw {' and '.join(found)}; call one of them `prompt`")
-    hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
-    raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}{hint}")
-
-
-def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str]]:
-    """The messages of a row, and the keys that hold them."""
-    if (column := question_column(row)) is None:
-        key = "messages" if row.get("messages") is not None else "prompt"
+def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str], str]:
+    """Return the messages of a row, the keys that hold them, and what of these a reader would not expect."""
+    key = next((key for key in ("messages", "prompt") if row.get(key) is not None), None)
+    if key is not None:
         value = row[key]
         if key == "prompt" and isinstance(value, str):
             value = [{"role": "user", "content": value}]
-        return checked_messages(decoded(value, "messages")), {key}
+        return checked_messages(value), {key}, _UNSENT if row.get("system") else ""
+    found = [name for name in QUESTION_COLUMNS if row.get(name)]
+    if len(found) != 1:
+        hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
+        raise RowProblem(
+            f"expected a key `prompt` or `messages`, or one of {', '.join(QUESTION_COLUMNS)}; saw keys: "
+            f"{', '.join(row) or 'none'}{hint}"
+        )
+    (column,) = found
     if column == "instruction" and (row.get("history") or row.get("system")):
-        raise RowProblem("history and system of Alpaca's rows are read by `stillhouse convert FILE -o FOLDER`")
+        raise RowProblem(
+            "history and system of Alpaca's rows are read by `stillhouse convert FILE -o FOLDER --from alpaca`"
+        )
     texts = {key: row[key] for key in (column, *(["input"] if column == "instruction" else [])) if row.get(key)}
     if problem := next((key for key, text in texts.items() if not isinstance(text, str)), None):
         raise RowProblem(f"expected {problem} to be a text, saw {brief(texts[problem])}")
-    return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts)
+    note = f"without `prompt` and `messages`: the prompt is their `{column}`"
+    return checked_messages([{"role": "user", "content": "\n".join(texts.values())}]), set(texts), note
+
+
+def objects_in(value: Any, key: str) -> list[JsonObject]:
+    """Return a list of objects; it may be JSON text, and so may each object. Raise RowProblem where it is none."""
+    value = decoded(value, key)
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"expected {key} to be a list that is not empty, saw {brief(value)}")
+    objects = [decoded(item, f"{key}[{index}]") for index, item in enumerate(value)]
+    for index, item in enumerate(objects):
+        if not isinstance(item, dict):
+            raise RowProblem(f"expected {key}[{index}] to be an object, saw {brief(item)}")
+    return objects
 
 
 def checked_messages(value: Any) -> list[Message]:
     """Return messages in OpenAI's form, without null keys; raise RowProblem where they are of another."""
-    if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected messages to be a list that is not empty, saw {brief(value)}")
-    messages = [_message(index, decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    messages = [_message(f"messages[{index}]", item) for index, item in enumerate(objects_in(value, "messages"))]
     if not any(message["role"] in ("user", "system") for message in messages):
         raise RowProblem("expected a user or system message, saw none")
     return messages
 
 
-def _message(index: int, value: Any) -> Message:
-    where = f"messages[{index}]"
-    if not isinstance(value, dict):
-        raise RowProblem(f"expected {where} to be an object with role and content, saw {brief(value)}")
+def _message(where: str, value: JsonObject) -> Message:
     role, content = role_of(value.get("role")), value.get("content")
     if role is None:
         raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {brief(value.get('role'))}")

@@ -118,12 +118,13 @@ def comparison(row: Mapping[str, Any]) -> str:
     `compared`.
     """
     compared, verified, note = row.get("compared"), row.get("verified"), row.get("verification")
-    expected = "" if row.get("expected_answer") is None else f"expected {_quoted(row['expected_answer'])}"
+    expected = row.get("expected_answer")
+    # A solution states its answer at the end.
+    target = "" if expected is None else f"expected {_quoted(expected[-_COMPARED_CHARS:])}"
     if compared is not None:
-        target = f" with {expected}" if expected else ""
-        told = f"compared {_quoted(compared)}{target}: {_VERDICTS[verified]}"
+        told = f"compared {_quoted(compared)}{target and f' with {target}'}: {_VERDICTS[verified]}"
     else:
-        told = f"wrong: {expected}" if expected and verified is False else ""
+        told = f"wrong: {target}" if target and verified is False else ""
     return "; ".join(filter(None, (told, note)))
 
 

@@ -39,7 +39,7 @@ class ReportData:
     config: JsonObject = field(default_factory=dict)
     stages: Sequence[StageSummary] = ()
     evaluations: Sequence[JsonObject] = ()
-    """Facts of `stillhouse.evaluation`, each with `name` (base, champion, sft, on_policy, a placebo, teacher) and
+    """Facts of `stillhouse.evaluation`, each with `name` (base, champion, sft, on_policy, teacher) and
     `teacher_kl`."""
     comparison: Sequence[JsonObject] = ()
     """Rows of `stillhouse.evaluation.comparison`: models against the reference, by metric and tag."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stillhouse.progress.snapshot import Bar, Snapshot
+from stillhouse.progress.run_state import Bar, RunState
 from stillhouse.progress.text import facts_text, lines_of, run_text, short
 from stillhouse.report.conversation import SampleTrajectory
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
@@ -32,7 +32,10 @@ class LiveData:
     """Everything on the page."""
 
     title: str
-    snapshot: Snapshot
+    as_of: datetime
+    run: RunState
+    bars: Mapping[str, Bar]
+    """By stage."""
     curves: Mapping[str, Mapping[str, Curve]]
     """By stage and figure."""
     trajectories: Sequence[SampleTrajectory]
@@ -60,7 +63,6 @@ def write_live_page(folder: Path, data: LiveData) -> Path:
 
 def render_live(data: LiveData) -> str:
     """HTML of the page; equal data gives equal bytes."""
-    snapshot = data.snapshot
     return (
         _environment()
         .get_template("live.html.j2")
@@ -68,10 +70,10 @@ def render_live(data: LiveData) -> str:
             title=data.title,
             style=style_sheet(REPORT_CSS, CONVERSATION_CSS, _FOLDER / "live.css"),
             reload_s=_RELOAD_S,
-            now=run_text(snapshot.run) or "starting",
-            as_of=datetime.fromtimestamp(snapshot.updated_at, UTC).strftime("%H:%M:%S UTC"),
-            stages=snapshot.run.stages,
-            bars=[(name, bar, _share(bar), _details(bar)) for name, bar in snapshot.bars.items()],
+            now=run_text(data.run) or "starting",
+            as_of=data.as_of.strftime("%H:%M:%S UTC"),
+            stages=data.run.stages,
+            bars=[(name, bar, _share(bar), _details(bar)) for name, bar in data.bars.items()],
             curves=[
                 _view(stage, name, points)
                 # What is under way comes first.

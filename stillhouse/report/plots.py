@@ -15,8 +15,6 @@ STAGE_LABELS = {
     "champion": "Champion",
     "sft": "After SFT",
     "on_policy": "After on-policy",
-    "placebo_shuffled": "Placebo: shuffled scores",
-    "placebo_constant": "Placebo: constant advantage",
     "teacher": "Teacher",
 }
 _ROW_IN = 0.42

@@ -88,13 +88,9 @@ class AdmissionController:
                 results.cancel()
                 with suppress(asyncio.CancelledError):
                     await results
-                self.abandon(futures)
-
-    def abandon(self, futures: Sequence["Future[T]"]) -> None:
-        """Ends the work of a request whose client has gone."""
-        self._counts["requests_abandoned"] += 1
-        for future in futures:
-            self.worker.abandon(future)
+                self._counts["requests_abandoned"] += 1
+                for future in futures:
+                    self.worker.abandon(future)
 
     def count_answer(self, generations: Sequence[Generation], *prompts: Sequence[int]) -> dict[str, int]:
         """Counts a finished request and returns its `usage`."""

@@ -28,7 +28,7 @@ class Completion(NamedTuple):
 
 
 def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
-    """The response around the choices; `kind` is `chat.completion`, `chat.completion.chunk` or `text_completion`."""
+    """The response around the choices; `kind` is `chat.completion` or `text_completion`."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -57,7 +57,7 @@ def chat_choice(
     choice: JsonObject = {
         "index": index,
         "message": message,
-        "logprobs": {"content": chat_logprobs(body, generation, ranked, tokenizer)} if body.logprobs else None,
+        "logprobs": {"content": _chat_logprobs(body, generation, ranked, tokenizer)} if body.logprobs else None,
         "finish_reason": "tool_calls" if is_call else generation.finish_reason,
     }
     if body.return_token_ids:
@@ -111,7 +111,7 @@ def first_call_index(body: ChatRequest) -> int:
     return max([len(names), *(number + 1 for number in numbers)])
 
 
-def chat_logprobs(
+def _chat_logprobs(
     body: ChatRequest,
     generation: Generation,
     ranked: Sequence[RankedToken] | None,

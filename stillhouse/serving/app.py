@@ -1,6 +1,6 @@
 """The HTTP application: routes of the OpenAI API over one worker.
 
-Not here on purpose: embeddings, penalties, the Responses API.
+Not here on purpose: streaming, constrained decoding, embeddings, penalties, the Responses API.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,6 @@ from stillhouse.serving.admission import AdmissionController, ClientGone, Reques
 from stillhouse.serving.completions import ServedModel
 from stillhouse.serving.protocol import ApiError, invalid_value
 from stillhouse.serving.routes import Routes
-from stillhouse.serving.stream import failure
 from stillhouse.serving.updates import UpdateRoutes
 from stillhouse.serving.worker import WorkerStopped
 
@@ -73,12 +72,16 @@ def create_app(
 
 def _api_error(request: Request, error: Exception) -> ApiError:
     match error:
+        case ApiError():
+            return error
+        case WorkerStopped():
+            return ApiError(503, "the server is shutting down", code="shutting_down")
         case RequestValidationError():
             return _invalid_request(error)
         case HTTPException():
             problem = f"{request.method} {request.url.path}: {error.detail}"
             return ApiError(error.status_code, problem, code="unknown_url")
-    return failure(error)
+    return ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
 
 
 def _invalid_request(error: RequestValidationError) -> ApiError:

@@ -2,25 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import torch
 
 from stillhouse.serving.sampling import Draw
 
 _UNIFORMS_AT_ONCE: Final = 64
-
-
-class Constraint(Protocol):
-    """Which tokens may follow those of one completion; has a state and so serves one request."""
-
-    def allowed(self) -> torch.Tensor:
-        """Tokens that may come next, bool [V] on the host, at least one."""
-        ...
-
-    def advance(self, token: int) -> None:
-        """Takes in the next token of the completion."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -38,10 +26,8 @@ class GenerationRequest:
     """Tokens that end the completion."""
     processed_logprobs: bool = False
     """Whether log-probabilities are those after `top_p`; OpenAI's API gives those before."""
-    constraint: Constraint | None = None
-    """Restricts the tokens that are sampled, but not the distribution of their log-probabilities."""
-    on_token: Callable[[int, float], bool] | None = None
-    """Called with each token and its log-probability by the thread that steps; True ends the completion."""
+    on_token: Callable[[int], bool] | None = None
+    """Called with each token by the thread that steps; True ends the completion."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +65,12 @@ class RunningRequest:
         request = self.request
         return Draw(self.uniforms.pop(), request.temperature, request.top_p, request.processed_logprobs)
 
-    def allowed(self) -> torch.Tensor | None:
-        """Tokens that may come next, bool [V]; None allows all."""
-        return None if self.request.constraint is None else self.request.constraint.allowed()
-
     def read(self, token: int, logprob: float) -> Literal["stop", "length"] | None:
         """Takes in a sampled token; returns why it ends the completion, or None."""
         self.completion.append(token)
         self.logprobs.append(logprob)
         request = self.request
-        is_ended = request.on_token is not None and request.on_token(token, logprob)
+        is_ended = request.on_token is not None and request.on_token(token)
         if is_ended or token in request.stop_ids:
             return "stop"
-        if request.constraint is not None:
-            request.constraint.advance(token)
         return "length" if len(self.completion) >= self.max_tokens else None

@@ -162,7 +162,7 @@ class Generator:
         return logits[[*range(len(leaders)), *sources]]
 
     def _pick(self, logits_BV: torch.Tensor, rows: Sequence[RunningRequest]) -> torch.Tensor:
-        return self._passes.pick(logits_BV, [row.next_draw() for row in rows], [row.allowed() for row in rows])
+        return self._passes.pick(logits_BV, [row.next_draw() for row in rows])
 
     def _read(self, sampled: Sequence[tuple[list[RunningRequest], torch.Tensor]]) -> list[tuple[int, Generation]]:
         """Hands rows their sampled tokens and releases those that they finish."""

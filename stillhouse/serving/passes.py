@@ -58,15 +58,7 @@ class SlotPasses:
         # As training scales them: not rounded to the type of the products a second time.
         return self._scaling.apply_(logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)))
 
-    def pick(self, logits_BV: Tensor, draws: Sequence[Draw], allowed: Sequence[Tensor | None]) -> Tensor:
-        """Sample the next token of each row; picks [2, B] (see `pick_tokens`).
-
-        `allowed` are the tokens that each row may sample, bool [V] on the host, or None for all.
-        """
+    def pick(self, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """Sample the next token of each row; picks [2, B] (see `pick_tokens`)."""
         draws_4B = torch.tensor(draws, dtype=torch.float64).T.contiguous().to(self._device)
-        given = next((row for row in allowed if row is not None), None)
-        allowed_BV = None
-        if given is not None:
-            rows = [torch.ones_like(given) if row is None else row for row in allowed]
-            allowed_BV = torch.stack(rows).to(self._device)
-        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws), allowed_BV)
+        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws))

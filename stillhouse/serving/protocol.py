@@ -29,8 +29,11 @@ NEUTRAL: Final[dict[str, list[Any]]] = {
     "store": [False],
     "service_tier": ["auto", "default"],
     "modalities": [["text"]],
+    "stream": [False],
 }
 """Unsupported fields with the values that change nothing, which clients send as defaults."""
+_ELSEWHERE: Final = frozenset({"stream", "response_format", "tool_choice", "parallel_tool_calls"})
+ELSEWHERE: Final = "serve the model with vLLM or `transformers serve`"
 
 
 class ApiError(Exception):
@@ -52,21 +55,6 @@ def invalid_value(message: str, param: str | None) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
-def not_streamed(field: str) -> ApiError:
-    """The answer to a streaming request for what is known only of a whole completion."""
-    problem = f"{field} is not streamed by this server; leave it or 'stream' out"
-    return ApiError(400, problem, code="unsupported_value", param=field)
-
-
-class StreamOptions(BaseModel):
-    """What a streamed answer holds besides its deltas."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    include_usage: bool = False
-    """Send a last chunk with the usage of the request."""
-
-
 class SamplingRequest(BaseModel):
     """Fields of all requests for completions; ApiError for a known field whose value is not supported."""
 
@@ -83,9 +71,6 @@ class SamplingRequest(BaseModel):
         default=[], max_length=4
     )
     """Texts before the first of which the completion ends."""
-    stream: bool = False
-    """Send the completions as server-sent events while they are sampled."""
-    stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     """vLLM's extension: return token ids of prompt and completions."""
     return_tokens_as_token_ids: bool = False
@@ -104,19 +89,12 @@ class SamplingRequest(BaseModel):
             return data
         data = {key: value for key, value in data.items() if value is not None and key not in _LABELS}
         for field in cls._neutral.keys() & data.keys():
-            value = data.pop(field)
+            value = data[field] if field in cls.model_fields else data.pop(field)
             if value not in cls._neutral[field]:
                 problem = f"{field}={value!r} is not supported by this server; leave {field!r} out"
+                problem += f", or {ELSEWHERE}" if field in _ELSEWHERE else ""
                 raise ApiError(400, problem, code="unsupported_value", param=field)
         return data
-
-    @model_validator(mode="after")
-    def _check_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise invalid_value("stream_options are for stream=true; leave them out", "stream_options")
-        if self.stream and self.return_token_ids:
-            raise not_streamed("return_token_ids")
-        return self
 
 
 class CompletionRequest(SamplingRequest):
@@ -140,9 +118,4 @@ class CompletionRequest(SamplingRequest):
     def _check_scores(self) -> Self:
         if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
             raise invalid_value("max_tokens is 0; expected at least 1, or echo or prompt_logprobs", "max_tokens")
-        whole = [
-            field for field in ("echo", "logprobs", "prompt_logprobs") if getattr(self, field) not in (False, None)
-        ]
-        if self.stream and whole:
-            raise not_streamed(whole[0])
         return self

@@ -4,7 +4,6 @@ Log-probabilities of sampled tokens are those of the distribution sampled from, 
 `top_p` or a grammar cuts it; those of a prompt's tokens are untempered.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,19 +18,13 @@ from stillhouse.errors import ConfigError
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import Completion, RankedPrompt, chat_choice, envelope, text_choice
 from stillhouse.serving.chat_request import ChatRequest
-from stillhouse.serving.chunks import ChatChunks, ChoiceChunks, TextChunks
 from stillhouse.serving.completions import PlannedCompletions, ServedModel, start
-from stillhouse.serving.constraint import GrammarCompiler, GrammarConstraint
 from stillhouse.serving.generation import Generation
-from stillhouse.serving.grammar import Thought, chat_grammar, thought_after
 from stillhouse.serving.protocol import ApiError, CompletionRequest, invalid_value
 from stillhouse.serving.score import RankedToken
-from stillhouse.serving.stream import StreamedAnswer
 from stillhouse.types import JsonObject
 
 _NOTHING: Final = Completion(Generation([], [], "length"), "")
-_PROMPT_END: Final = 8
-"""Tokens of a prompt that show whether it opens the reasoning."""
 
 
 class Routes:
@@ -40,7 +33,6 @@ class Routes:
     def __init__(self, model: ServedModel, admission: AdmissionController) -> None:
         self._model = model
         self._admission = admission
-        self._grammars = GrammarCompiler(model.tokenizer, model.vocab_size, model.stop_ids)
 
     async def health(self) -> Response:
         """Answers while the server runs."""
@@ -70,13 +62,8 @@ class Routes:
         except TemplateError as error:
             raise invalid_value(str(error), "messages") from error
         self._check_room(prompt_ids, num_new=1)
-        thought = self._thought(prompt_ids)
-        constraint = await self._constraint(body, thought)
         prompts = [prompt_ids] * body.n
-        planned = PlannedCompletions(body, prompts, body.limit or self._model.context_length, adapter, constraint)
-        if body.stream:
-            chunks = [ChatChunks(index, body, self._model.tokenizer, thought == "open") for index in range(body.n)]
-            return await self._stream("chat.completion.chunk", planned, chunks, [prompt_ids])
+        planned = PlannedCompletions(body, prompts, body.limit or self._model.context_length, adapter)
         async with self._admission.admitted(body.n):
             completions = await self._sample(request, planned)
             completions = await self._rank(request, planned, completions, body.top_logprobs)
@@ -98,9 +85,6 @@ class Routes:
             self._check_room(ids, num_new=min(body.max_tokens, 1))
         indices = [index for index in range(len(given)) for _ in range(body.n)]
         planned = PlannedCompletions(body, [ids_of_prompts[index] for index in indices], body.max_tokens, adapter)
-        if body.stream:
-            chunks = [TextChunks(place) for place in range(len(indices))]
-            return await self._stream("text_completion", planned, chunks, ids_of_prompts)
         num_top = max(body.logprobs or 0, body.prompt_logprobs or 0)
         async with self._admission.admitted(len(indices)):
             completions = [_NOTHING] * len(indices)
@@ -121,11 +105,6 @@ class Routes:
         generations = [completion.generation for completion in completions]
         usage = self._admission.count_answer(generations, *ids_of_prompts)
         return _json(envelope("text_completion", body.model, choices, usage))
-
-    async def _stream(
-        self, kind: str, planned: PlannedCompletions, chunks: Sequence[ChoiceChunks], prompts: Sequence[list[int]]
-    ) -> Response:
-        return await StreamedAnswer(self._admission, self._model, planned, chunks, kind, prompts).response()
 
     async def _sample(self, request: Request, planned: PlannedCompletions) -> list[Completion]:
         running = start(self._admission.worker, self._model, planned)
@@ -154,21 +133,6 @@ class Routes:
             completion._replace(ranked=tokens[len(ids) - 1 :])
             for completion, ids, tokens in zip(completions, planned.prompts, ranked, strict=True)
         ]
-
-    async def _constraint(self, body: ChatRequest, thought: Thought) -> GrammarConstraint | None:
-        names = {str(token) for token in self._model.tokenizer.added_tokens_decoder.values()}
-        grammar = chat_grammar(body, thought, names)
-        if grammar is None:
-            return None
-        if body.ignore_eos:
-            raise invalid_value("ignore_eos contradicts an answer whose form ends it; leave it out", "ignore_eos")
-        must_call = body.tool_choice not in ("auto", "none")
-        cause = "tool_choice" if must_call else "tools" if body.response_format.type == "text" else "response_format"
-        return await asyncio.to_thread(self._grammars.compile, grammar, cause)
-
-    def _thought(self, prompt_ids: list[int]) -> Thought:
-        end = self._model.tokenizer.decode(prompt_ids[-_PROMPT_END:])
-        return thought_after(end, str(self._model.tokenizer.chat_template))
 
     def _models(self) -> list[JsonObject]:
         entry = {

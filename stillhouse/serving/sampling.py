@@ -46,19 +46,17 @@ class PickSteps(NamedTuple):
         )
 
 
-def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps, allowed_BV: Tensor | None = None) -> Tensor:
+def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor:
     """Samples each row by inverting its cumulative distribution at one uniform number.
 
     Cumulative sums are float64: in float32 their rounding over a large vocabulary exceeds the probability of rare
     tokens.
 
-    `draws_4B` are the fields of each row's `Draw`, float64. `allowed_BV` are the tokens that rows may sample; rows that
-    may sample all are sampled as without it.
+    `draws_4B` are the fields of each row's `Draw`, float64.
 
     Returns:
         Token id and log-probability of each row, float64 [2, B]. The log-probability is under
         softmax(logits / temperature), or softmax(logits) where the temperature is 0, unless the row wants it processed.
-        It is that of all tokens, also where not all are allowed.
     """
     uniforms_B, temperatures_B, top_ps_B, are_processed_B = draws_4B
     logits = logits_BV.float()
@@ -66,25 +64,18 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps, allowed_B
     if steps.are_tempered:
         logits = logits / temperatures_B.float()[:, None].masked_fill(is_greedy_B1, 1.0)
     logprobs = logits.log_softmax(-1)
-    sampled = logprobs if allowed_BV is None else _restricted(logprobs, allowed_BV)
     if steps.all_greedy:
-        tokens_B1 = sampled.argmax(-1, keepdim=True)
+        tokens_B1 = logprobs.argmax(-1, keepdim=True)
     else:
-        probs = sampled.exp()
+        probs = logprobs.exp()
         if steps.are_cut:
             probs = _nucleus(probs, top_ps_B.float())
             logprobs = _processed(logprobs, probs, are_processed_B != 0.0)
         tokens_B1 = _invert(probs, uniforms_B[:, None])
         if steps.some_greedy:
-            tokens_B1 = torch.where(is_greedy_B1, sampled.argmax(-1, keepdim=True), tokens_B1)
+            tokens_B1 = torch.where(is_greedy_B1, logprobs.argmax(-1, keepdim=True), tokens_B1)
     # Token ids are exact in float64, so both cross to the host in one transfer.
     return torch.cat([tokens_B1.double(), logprobs.gather(-1, tokens_B1).double()], dim=1).T
-
-
-def _restricted(logprobs_BV: Tensor, allowed_BV: Tensor) -> Tensor:
-    """`logprobs_BV` renormalised over the allowed tokens; bit for bit the same in rows that allow all."""
-    restricted_BV = logprobs_BV.masked_fill(~allowed_BV, -math.inf).log_softmax(-1)
-    return torch.where(allowed_BV.all(-1, keepdim=True), logprobs_BV, restricted_BV)
 
 
 def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ class CompletionText:
         self._num_decoded = 0
         self._held = ""
         self._released: list[str] = []
-        self._num_taken = 0
         self._is_stopped = False
 
     def read(self, token: int) -> bool:
@@ -53,12 +52,6 @@ class CompletionText:
             self._add(self._decode(is_end=True))
             self._release(len(self._held))
         return "".join(self._released)
-
-    def take(self) -> str:
-        """Text released since the last call."""
-        new = "".join(self._released[self._num_taken :])
-        self._num_taken = len(self._released)
-        return new
 
     def _decode(self, *, is_end: bool) -> str:
         """Text of the tokens not decoded yet; empty while they end within a character."""

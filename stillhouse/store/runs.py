@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -33,6 +33,10 @@ class RunRecord:
     prefect_flow_run_name: str | None
     artifacts: dict[str, list[str]]
     """Folders of its artifacts so far, made or cached, by stage in order."""
+    subject: str = ""
+    """Digest of what it works on."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """That each stage took, without those from the cache."""
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
@@ -72,10 +76,14 @@ def find_run_folder(store_root: Path, name: str) -> Path:
     return _find(store_root, name)[0]
 
 
-def newest_run_folder(store_root: Path) -> Path:
-    """The folder of the run that began last, whatever it has made; raises InputError without one."""
-    files = sorted(store_root.glob(f"reports/*/{RUN_FILE}"))
-    return files[-1].parent if files else find_run_folder(store_root, "latest")
+def earlier_seconds(store_root: Path, flow: str, subject: str) -> dict[str, float]:
+    """Return the seconds that each stage took in the newest run of a flow over the same subject; empty without one."""
+    seconds: dict[str, float] = {}
+    for file in sorted(store_root.glob(f"reports/*-{flow}-*/{RUN_FILE}")):
+        with suppress(InputError):
+            record = read_run_record(file)
+            seconds |= record.seconds if record.subject == subject else {}
+    return seconds
 
 
 def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:

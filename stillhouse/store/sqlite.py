@@ -21,11 +21,10 @@ def is_damage(error: BaseException) -> bool:
     return code in _DAMAGE_CODES or code == sqlite3.SQLITE_ERROR
 
 
-def salvage_remedy(store: Path) -> str:
-    """Remedy for a damaged database of a store, as a clause."""
-    return f"{salvage_command(store)} copies all that can be read into a new file and keeps the damaged one beside it"
-
-
-def salvage_command(store: Path) -> str:
-    """The command that salvages the databases of a store."""
-    return f"`stillhouse doctor --store --salvage --set runtime.store={shlex.quote(str(store))}`"
+def recover_remedy(path: Path) -> str:
+    """Return the remedy for a damaged database, as a clause."""
+    old, new = shlex.quote(str(path)), shlex.quote(f"{path}.new")
+    return (
+        f"`sqlite3 {old} .recover | sqlite3 {new}` copies what can be read into a new file, to be put in the place of "
+        "the damaged one (docs/operations/backup.md says how), or put a copy from a backup there"
+    )

@@ -15,12 +15,8 @@ class ToolError(Exception):
 
 
 def explain(error: BaseException) -> str:
-    """What an error says: its message behind its type, or alone for a `ToolError`; of a group all its errors."""
-    try:
-        text = str(error)
-    # It is the error's own code.
-    except BaseException as failure:
-        text = f"its message cannot be read ({type(failure).__name__})"
+    """Return what an error says: its message behind its type, or alone for a `ToolError`; of a group all its errors."""
+    text = str(error)
     if isinstance(error, BaseExceptionGroup):
         text = f"{error.message}: {'; '.join(map(explain, error.exceptions))}"
     if isinstance(error, ToolError) and text:

@@ -138,20 +138,7 @@ def _make_tool(
     args_parameters = [name for name, hint in hints.items() if hint is ToolArgs and name != "return"]
     if len(args_parameters) > 1:
         raise ValueError(f"parameters {' and '.join(args_parameters)} are both ToolArgs; one is enough")
-    fields: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ValueError(f"parameter {parameter} cannot be described to a model; name every parameter")
-        if name not in hints:
-            raise ValueError(f"parameter {name!r} has no type hint; write for instance `{name}: str`")
-        if name not in args_parameters:
-            field_name, hint = name, hints[name]
-            if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
-                # Pydantic gives such a field another meaning, but not its alias.
-                field_name, hint = f"argument_{len(fields)}_{name}", Annotated[hint, Field(alias=name)]
-            fields[field_name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-            names[field_name] = name
+    fields, names = _fields(function, hints)
     try:
         model = create_model(f"{function.__name__} arguments", __config__=_ARGUMENTS, **fields)
         parameters = _ordered(_strict(model.model_json_schema()))
@@ -175,6 +162,26 @@ def _make_tool(
         sandboxed=sandboxed,
         args_parameter=args_parameters[0] if args_parameters else None,
     )
+
+
+def _fields(function: Callable[..., Any], hints: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return pydantic's fields of the parameters that the model fills in, and the parameters' names by field."""
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ValueError(f"parameter {parameter} cannot be described to a model; name every parameter")
+        if name not in hints:
+            raise ValueError(f"parameter {name!r} has no type hint; write for instance `{name}: str`")
+        field_name, hint = name, hints[name]
+        if hint is ToolArgs:
+            continue
+        if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
+            # Pydantic gives such a field another meaning, but not its alias.
+            field_name, hint = f"argument_{len(fields)}_{name}", Annotated[hint, Field(alias=name)]
+        fields[field_name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+        names[field_name] = name
+    return fields, names
 
 
 def _strict(schema: Any) -> Any:

@@ -18,8 +18,6 @@ def written(value: Any, result: TypeAdapter[Any]) -> str:
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):
-        return json.dumps(value.decode(errors="replace"), ensure_ascii=False)
     if isinstance(value, Iterator):
         value = list(value)
     try:

@@ -3,8 +3,8 @@
 A plain function runs in a daemon thread of its own, which cannot be killed and stays if it hangs; the threads of an
 executor are joined when the interpreter exits, and one hanging tool would keep the process alive for ever.
 
-What it raises is kept as a value: futures and event loops take some errors (StopIteration, KeyboardInterrupt,
-CancelledError) for their own end.
+Futures and event loops take some errors (StopIteration, KeyboardInterrupt, CancelledError) for their own end: where a
+function raises them, a `ToolError` stands for them.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
@@ -24,8 +24,6 @@ from stillhouse.tools.context import ToolError, explain
 from stillhouse.tools.loop_thread import LoopThread
 
 T = TypeVar("T")
-Outcome = tuple[Any, BaseException | None]
-"""What a function returned, or raised."""
 
 # One loop for the async functions of all callers: a client held by a user's file belongs to one loop, and a function
 # that blocks must hold up neither the loop that paces the teacher nor the clock of its own timeout.
@@ -43,7 +41,7 @@ async def run_function(
     timeout_s: float,
     read: Callable[[Any], Any] = lambda value: value,
 ) -> Any:
-    """What `read`, which may run the user's code as well, makes of what the function returns; awaitables are awaited.
+    """Return what `read`, which may run the user's code too, makes of the function's value; awaitables are awaited.
 
     Raises:
         TimeLimitReached: it has not returned after `timeout_s` seconds.
@@ -60,7 +58,7 @@ async def run_function(
     else:
         value = await _settled(_start_thread(call), deadline)
     if inspect.isawaitable(value):
-        value = await _settled(_ASYNC_FUNCTIONS.submit(_outcome(value, read)), deadline)
+        value = await _settled(_ASYNC_FUNCTIONS.submit(_awaited(value, read)), deadline)
     return value
 
 
@@ -86,7 +84,7 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     return _BLOCKING_CALLERS.submit(work)
 
 
-async def _settled(future: Future[Outcome], deadline: float) -> Any:
+async def _settled(future: Future[Any], deadline: float) -> Any:
     running = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait({running}, timeout=deadline - time.monotonic())
@@ -97,34 +95,37 @@ async def _settled(future: Future[Outcome], deadline: float) -> Any:
         # Not awaited: it may refuse to end.
         running.cancel()
         raise TimeLimitReached
-    value, error = running.result()
-    if error is None:
-        return value
-    raise error if isinstance(error, Exception) and not isinstance(error, StopIteration) else ToolError(explain(error))
+    return running.result()
 
 
-def _start_thread(function: Callable[[], Any]) -> Future[Outcome]:
-    future: Future[Outcome] = Future()
+def _start_thread(function: Callable[[], Any]) -> "Future[Any]":
+    future: Future[Any] = Future()
     # A running future cannot be cancelled, so the late result of an abandoned call can still be set.
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
     def run() -> None:
         try:
-            outcome: Outcome = context.run(function), None
+            future.set_result(context.run(function))
         except BaseException as error:
-            outcome = None, error
-        future.set_result(outcome)
+            future.set_exception(_harmless(error))
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return future
 
 
-async def _outcome(work: Awaitable[Any], read: Callable[[Any], Any]) -> Outcome:
+async def _awaited(value: Awaitable[Any], read: Callable[[Any], Any]) -> Any:
     try:
-        return read(await awaited(work)), None
+        return read(await awaited(value))
     except BaseException as error:
-        return None, error
+        failure = _harmless(error)
+    raise failure
+
+
+def _harmless(error: BaseException) -> Exception:
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+        return error
+    return ToolError(explain(error))
 
 
 class ConcurrencyLimit:

@@ -122,9 +122,11 @@ class Fallback:
         self._outage.until = self._outage.clock() + RETRY_AFTER_S
         if not self._outage.reported:
             self._outage.reported = True
-            refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s, "
-            refused += "and `stillhouse send-tracking --store %s` sends it"
-            _logger.warning(refused, self._uri, kind, _brief(error), self._path, self._path.parent)
+            _logger.warning(
+                "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s, and "
+                "`stillhouse send-tracking --store %s` sends it",
+                *(self._uri, kind, _brief(error), self._path, self._path.parent),
+            )
 
 
 def is_refusal(error: Exception) -> bool:

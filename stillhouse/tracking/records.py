@@ -1,9 +1,8 @@
 """What a run records, as JSON that can be sent to MLflow now or, from the fallback file, later."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from stillhouse.tracking.metadata import dataset_input
@@ -46,21 +45,9 @@ def _artifacts(client: Any, run_id: str, record: JsonObject) -> None:
     client.log_artifacts(run_id, record["folder"], record["subfolder"])
 
 
-def _artifact(client: Any, run_id: str, record: JsonObject) -> None:
-    client.log_artifact(run_id, record["file"], record["subfolder"])
-
-
 def _dataset(client: Any, run_id: str, record: JsonObject) -> None:
     fields = (record[key] for key in ("name", "dataset", "digest", "context", "num_rows"))
     client.log_inputs(run_id, [dataset_input(*fields)])
-
-
-def _table(client: Any, run_id: str, record: JsonObject) -> None:
-    client.log_table(run_id, record["columns"], record["file"])
-
-
-def _config(client: Any, run_id: str, record: JsonObject) -> None:
-    client.log_dict(run_id, record["config"], record["file"])
 
 
 def _status(client: Any, run_id: str, record: JsonObject) -> None:
@@ -69,18 +56,16 @@ def _status(client: Any, run_id: str, record: JsonObject) -> None:
     client.set_terminated(run_id, record["status"], end_time=end_time)
 
 
-SENDERS: Final[Mapping[str, Callable[[Any, str, JsonObject], None]]] = MappingProxyType(
-    {
-        "params": _params,
-        "metrics": _metrics,
-        "tags": _tags,
-        "artifacts": _artifacts,
-        "artifact": _artifact,
-        "dataset": _dataset,
-        "table": _table,
-        "config": _config,
-        "status": _status,
-    }
-)
+SENDERS: Final[dict[str, Callable[[Any, str, JsonObject], None]]] = {
+    "params": _params,
+    "metrics": _metrics,
+    "tags": _tags,
+    "artifacts": _artifacts,
+    "artifact": lambda client, run_id, record: client.log_artifact(run_id, record["file"], record["subfolder"]),
+    "dataset": _dataset,
+    "table": lambda client, run_id, record: client.log_table(run_id, record["columns"], record["file"]),
+    "config": lambda client, run_id, record: client.log_dict(run_id, record["config"], record["file"]),
+    "status": _status,
+}
 """By kind: sends one record of a run through an `MlflowClient`. Sending it again changes nothing, except that the rows
 of a table are added; it raises whatever MLflow raises."""

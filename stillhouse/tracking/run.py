@@ -72,13 +72,8 @@ class TrackedRun:
         if self._fallback is None:
             return
         now_ms = time.time_ns() // 1_000_000
-        self._writer.put(
-            [
-                MetricPoint(tracking_key(key), float(value), step, now_ms)
-                for key, value in metrics.items()
-                if value is not None
-            ]
-        )
+        known = {tracking_key(key): float(value) for key, value in metrics.items() if value is not None}
+        self._writer.put([MetricPoint(key, value, step, now_ms) for key, value in known.items()])
 
     def set_tags(self, tags: Mapping[str, str | None]) -> None:
         """Sets tags; None values are left out."""
@@ -95,8 +90,8 @@ class TrackedRun:
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
         """Records the dataset at `uri`, whose use (`context`) is training, validation or evaluation."""
-        record = {"name": name, "dataset": uri, "digest": digest, "context": context, "num_rows": num_rows}
-        self.send("dataset", record)
+        use = {"digest": digest, "context": context, "num_rows": num_rows}
+        self.send("dataset", {"name": name, "dataset": uri, **use})
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         """Records rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
@@ -186,8 +181,7 @@ class TrackedRun:
                 return True
             return False
 
-        is_refused = self.ask("metrics", record, send)
-        if is_refused:
+        if self.ask("metrics", record, send):
             half = len(points) // 2
             self._write_metrics(points[:half])
             self._write_metrics(points[half:])
@@ -222,7 +216,6 @@ def start_run(
     cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in all_tags.items()}
     place = shared_url or store_root.absolute().as_uri()
     location = f"{place}/mlartifacts" if is_database(uri) else None
-
     start_time = None if started_at is None else int(started_at * 1000)
 
     def create() -> tuple[str, str]:
@@ -240,7 +233,7 @@ def start_run(
     unsent = unsent_id()
     record = {"tags": cut, "experiment": tracking.experiment, "location": location, "start_time": start_time}
     created = fallback.attempt(create, {"run_id": unsent, "run": name}, "run", record)
-    experiment, run_id = created if created is not None else (None, unsent)
+    experiment, run_id = created or (None, unsent)
     run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
     if params is not None:
         run.log_params(params)

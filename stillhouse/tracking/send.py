@@ -1,7 +1,6 @@
 """Sends to MLflow what it did not take: the records of the fallback file, run by run as they were made."""
 
 import json
-import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,6 @@ from stillhouse.tracking.client import connect, experiment_id
 from stillhouse.tracking.fallback import FALLBACK_FILE, is_refusal, is_sent
 from stillhouse.tracking.records import SENDERS
 from stillhouse.types import JsonObject
-
-_logger = logging.getLogger(__name__)
 
 _SENDING_FILE: Final = "tracking-fallback.sending.jsonl"
 """The records that are being sent; runs append to a new fallback file meanwhile."""
@@ -80,7 +77,7 @@ def _send(line: str, runs: "_Runs") -> tuple[str, str | None]:
         elif kind not in SENDERS or run_id is None:
             return kind, f"{kind}: to be asked again by the next run"
         else:
-            record = json.loads(runs.with_ids(client, line))
+            record = runs.with_ids(client, line, run_id)
             SENDERS[kind](client, record["run_id"], record)
     except (OSError, KeyError) as error:
         return kind, f"{kind}: {type(error).__name__}: {error}"
@@ -104,24 +101,25 @@ class _Runs:
         """Create the run of a record, unless an earlier attempt has."""
         unsent = record["run_id"]
         experiment = experiment_id(client, record["experiment"], record["location"])
-        known = client.search_runs([experiment], f"tags.`{_UNSENT_TAG}` = '{unsent}'", max_results=1)
-        if known:
-            self._ids[unsent] = known[0].info.run_id
-            return
-        tags = {key: self._ids.get(value, value) for key, value in record["tags"].items()}
-        start = record["start_time"] or int(record["time"] * 1000)
-        run = client.create_run(experiment, start_time=start, tags=tags | {_UNSENT_TAG: unsent}, run_name=record["run"])
-        self._ids[unsent] = run.info.run_id
+        if not self._knows(client, unsent, [experiment]):
+            tags = {key: self._ids.get(value, value) for key, value in record["tags"].items()} | {_UNSENT_TAG: unsent}
+            start = record["start_time"] or int(record["time"] * 1000)
+            run = client.create_run(experiment, start_time=start, tags=tags, run_name=record["run"])
+            self._ids[unsent] = run.info.run_id
 
-    def with_ids(self, client: Any, line: str) -> str:
-        """Return a line of the file with the ids that MLflow gave."""
-        run_id = json.loads(line)["run_id"]
+    def with_ids(self, client: Any, line: str, run_id: str) -> JsonObject:
+        """Return the record of a line with the ids that MLflow gave; raise KeyError if it never had the run."""
         if not is_sent(run_id) and run_id not in self._ids:
             experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-            known = client.search_runs(experiments, f"tags.`{_UNSENT_TAG}` = '{run_id}'", max_results=1)
-            if not known:
+            if not self._knows(client, run_id, experiments):
                 raise KeyError(f"run {run_id} was never recorded")
-            self._ids[run_id] = known[0].info.run_id
         for unsent, sent in self._ids.items():
             line = line.replace(unsent, sent)
-        return line
+        record: JsonObject = json.loads(line)
+        return record
+
+    def _knows(self, client: Any, unsent: str, experiments: list[str]) -> bool:
+        if unsent not in self._ids:
+            for run in client.search_runs(experiments, f"tags.`{_UNSENT_TAG}` = '{unsent}'", max_results=1):
+                self._ids[unsent] = run.info.run_id
+        return unsent in self._ids

@@ -10,13 +10,13 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.config import (
     BudgetConfig,
     OnPolicyConfig,
-    Placebo,
     RuntimeConfig,
     SftConfig,
     SftSource,
     StudentConfig,
     ToolsConfig,
 )
+from stillhouse.errors import ConfigError
 from stillhouse.store import digest, file_sha256
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.training.sft.sources import source_fingerprint
@@ -71,8 +71,6 @@ class TrainJob(BaseModel):
     """SFT: a dataset artifact's folder; None where its weight is zero."""
     scores_folder: Path | None = None
     """SFT: the teacher's scores of the rows, where the loss is `kl`."""
-    placebo: Placebo | None = None
-    """On-policy: what stands in for the scores of the teachers; None for the scores themselves."""
     rollouts_folder: Path | None = None
     """On-policy: recorded rollouts to train on."""
     prompts_file: Path | None = None
@@ -150,10 +148,10 @@ class TrainJob(BaseModel):
                 facts["tools_file"] = file_sha256(Path(self.tools.file))
             if self.tools.rewards_file is not None and self.on_policy.reward_coef > 0.0:
                 facts["rewards_file"] = file_sha256(Path(self.tools.rewards_file))
+            if self.on_policy.loss is not None:
+                facts["loss_file"] = loss_sha256(self.on_policy.loss)
             facts["system_prompt"] = self.system_prompt
             facts["rules"] = self.rules.model_dump(mode="json")
-        if self.placebo is not None:
-            facts["placebo"] = self.placebo
         return facts
 
     def _effective(self) -> JsonObject:
@@ -170,6 +168,14 @@ class TrainJob(BaseModel):
 
     def digest(self) -> str:
         return digest(self.identity())
+
+
+def loss_sha256(setting: str) -> str:
+    """Return the SHA-256 of the file of `on_policy.loss`; raise ConfigError if there is none."""
+    path = Path(setting.rpartition(":")[0]).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; on_policy.loss must name a Python file and a function in it")
+    return file_sha256(path)
 
 
 def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonObject:

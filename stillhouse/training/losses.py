@@ -61,11 +61,11 @@ def reinforce(student_logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
 
 
 class ClippedLosses(NamedTuple):
-    """Losses of a form that bounds the ratio."""
+    """Losses that bound the ratio."""
 
     losses_N: Tensor
     is_clipped_N: Tensor
-    """Whether the bound decides: what lies beyond it changes neither the weight nor, in PPO, anything at all."""
+    """Whether the bound decides: what lies beyond it changes nothing."""
 
 
 def ppo(
@@ -75,34 +75,19 @@ def ppo(
     *,
     clip_low: float,
     clip_high: float,
-    dual_clip: float | None = None,
 ) -> ClippedLosses:
-    """Losses -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), where A < 0 at most -dual_clip A.
+    """Losses -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
 
     Token by token: Schulman et al., arXiv 1707.06347, equation 7, with bounds of their own below and above as in DAPO
-    (Yu et al., arXiv 2503.14476, equation 10); the bound for A < 0 is from Ye et al., arXiv 1912.09729, equation 5.
+    (Yu et al., arXiv 2503.14476, equation 10).
     """
     advantages_N = advantages_N.detach()
     ratios_N = torch.exp(student_logprobs_N - sampling_logprobs_N)
     gains_N = torch.minimum(ratios_N * advantages_N, ratios_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages_N)
-    is_bad_N = advantages_N < 0.0
-    is_clipped_N = torch.where(is_bad_N, ratios_N < 1.0 - clip_low, (ratios_N > 1.0 + clip_high) & (advantages_N > 0.0))
-    if dual_clip is not None:
-        gains_N = torch.where(is_bad_N, torch.maximum(gains_N, dual_clip * advantages_N), gains_N)
-        is_clipped_N |= is_bad_N & (ratios_N > dual_clip)
+    is_clipped_N = torch.where(
+        advantages_N < 0.0, ratios_N < 1.0 - clip_low, (ratios_N > 1.0 + clip_high) & (advantages_N > 0.0)
+    )
     return ClippedLosses(-gains_N, is_clipped_N)
-
-
-def cispo(
-    student_logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor, *, least: float, largest: float
-) -> ClippedLosses:
-    """Losses -clip(ratio, least, largest) A log p_student(token) with all but the last factor held fixed.
-
-    MiniMax-M1 (arXiv 2506.13585, equations 4 and 5): no token loses its gradient, only its weight is bounded.
-    """
-    ratios_N = torch.exp(student_logprobs_N.detach() - sampling_logprobs_N)
-    weights_N = ratios_N.clamp(least, largest)
-    return ClippedLosses(-weights_N * advantages_N.detach() * student_logprobs_N, weights_N != ratios_N)
 
 
 def truncated_ratios(ratios_N: Tensor, largest: float) -> Tensor:

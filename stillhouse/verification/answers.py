@@ -2,14 +2,11 @@ r"""Read the final answer in a model's message: the one place that decides which
 
 Thinking never counts. In what is left the order of evidence is:
 
-1. *Marks*: a box (`\boxed{}`), `<answer>` tags, `Answer: 72` at the beginning of a line or sentence in one of the
-   languages below, a closing line `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON.
-   The last mark wins, except that a box behind a label is a step if its sentence gives a reason or goes on, and that a
-   closing line of words behind another mark is a heading. Boxes joined by a comma or `and` are one answer.
+1. *Marks*: a box (`\boxed{}`), `<answer>` tags, a label as `Answer: 72` in one of the languages below, a closing line
+   `#### 72` as in GSM8K (https://arxiv.org/abs/2110.14168), the key `"answer"` of JSON. The last one wins, except a box
+   behind a label whose sentence gives a reason or goes on, and a closing heading. Boxes may be joined.
 2. What is *said* to be the answer, last: `the answer is 72`.
 3. The *whole* text.
-
-A label and what is said reach to the end of their line, a label over the list, fence or formula that begins there.
 """
 
 import json
@@ -29,7 +26,7 @@ _JOINT: Final = re.compile(r"[\s$]{0,9}(?:,|;|,?\s?and\b|,?\s?or\b)?[\s$]{0,9}")
 _REASON: Final = re.compile(r"\b(?:because|since|as|where|for|from|using|here|note|check)\b[^.!?\n]*\Z", re.IGNORECASE)
 _GOES_ON: Final = re.compile(r"[\s$)]{0,9}[^\W\d_]{2}")
 _WORDED: Final = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
-_TAG: Final = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_TAGGED: Final = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.IGNORECASE | re.DOTALL)
 # In Markdown four of them also make a heading.
 _HASHES: Final = re.compile(r"^####[ \t]+(?=\S[^\n]*\s*\Z)", re.MULTILINE)
 _HEADING: Final = re.compile(r"(?!\W*\d)\S+[ \t]+\S")
@@ -45,27 +42,29 @@ _WORDS: Final = (
     *("answer", "antwort", "antwoord", "réponse", "respuesta", "resposta", "risposta", "ответ", "odpowiedź", "cevap"),
     *("答案", "答え", "解答", "回答", "正解", "정답", "답", "الإجابة", "الجواب", "उत्तर", "jawaban", "đáp án", "คำตอบ"),
 )
-_NAME: Final = (
-    r"(?:(?:so|thus|hence|therefore|and|the|my|our|your|final|correct|right|best|die|der|meine|richtige|korrekte|"
-    r"endgültige|het|juiste|la|ma|bonne|mi|a|minha|mia|мой|правильный|окончательный|最终|最終|正确|正確|최종|सही|अंतिम)"
-    rf"[ \t,的]{{0,3}}){{0,4}}(?:{'|'.join(_WORDS)})"
-    r"(?:[ \t](?:finale?|correcte|correcta|correta|corretta|الصحيحة|النهائية))?"
-)
-_WORD: Final = re.compile("|".join(_WORDS))
+_NAME: Final = re.compile("|".join(_WORDS))
 _MAX_NAMES: Final = 32
 """Most mentions of an answer looked at, from the last one backwards."""
-_NAME_CHARS: Final = 80
-"""Most characters before a name, and half of those behind it."""
+_BEFORE_CHARS: Final = 80
+# Looked for behind a name,
+_SUFFIX: Final = r"(?:[ \t](?:finale?|correcte|correcta|correta|corretta|الصحيحة|النهائية))?"
 _LABEL: Final = re.compile(
-    rf"(?:(?P<line>^[ \t>*_#\-]*)|(?<=[.!?;:,)\uff01\uff1f\uff1b\uff0c\u3001\u3002])[ \t*_]{{0,4}}|\bfinal[ \t]){_NAME}"
-    r"[ \t]?[*_]{0,3}[ \t]?(?(line)(?:[:\uff1a=]|\n)|[:\uff1a=])(?:[*_]{1,3}(?=\s))?[\s*]*(?=[^\s*])",
-    re.MULTILINE | re.IGNORECASE,
+    rf"{_SUFFIX}[ \t]?[*_]{{0,3}}[ \t]?(?:[:\uff1a=]|(?P<newline>\n))(?:[*_]{{1,3}}(?=\s))?[\s*]*(?=[^\s*])",
+    re.IGNORECASE,
 )
 _SAID: Final = re.compile(
-    rf"{_NAME}(?:[ \t]+(?:to|for)[ \t][^\n.]{{0,80}}?)?"
+    rf"{_SUFFIX}(?:[ \t]+(?:to|for)[ \t][^\n.]{{0,80}}?)?"
     r"(?:[ \t]+(?:is|(?:must|should|has[ \t]to)[ \t]be|ist|lautet|est|es|é|è|هي|هو)\b"
     r"|[ \t]?(?:是|为|為|は|은|는))[ \t]?[:\uff1a]?\s{0,9}(?=\S)",
     re.IGNORECASE,
+)
+# and before the name of a label.
+_BEFORE: Final = re.compile(
+    r"(?:(?P<line>^[ \t>*_#\-]*)|(?<=[.!?;:,)\uff01\uff1f\uff1b\uff0c\u3001\u3002])[ \t*_]{0,4}|\bfinal[ \t])"
+    r"(?:(?:so|thus|hence|therefore|and|the|my|our|your|final|correct|right|best|die|der|meine|richtige|korrekte|"
+    r"endgültige|het|juiste|la|ma|bonne|mi|a|minha|mia|мой|правильный|окончательный|最终|最終|正确|正確|최종|सही|अंतिम)"
+    r"[ \t,的]{0,3}){0,4}\Z",
+    re.MULTILINE | re.IGNORECASE,
 )
 
 
@@ -91,24 +90,21 @@ def final_answer(messages: Sequence[Message]) -> str | None:
 
 def read_answer(text: str) -> Answer:
     """Return the final answer of a text without thinking, by the order of evidence above."""
-    folded = text.lower()
-    names = [name.start() for name in deque(_WORD.finditer(folded), maxlen=_MAX_NAMES)]
-    label = _last_named(_LABEL, text, names)
-    marks = [Answer(bare(_after(text, label.end())), label.start(), "mark")] if label else []
-    if "<answer>" in folded:
-        marks += _tagged(text)
-    if names and (key := _last(_KEY, text)):
-        marks += [Answer(_value(text, key.end()), key.start(), "key")]
+    # The only character whose lower case is longer.
+    folded = text.replace("\u0130", "i").lower()
+    label, said = _named(text, deque(_NAME.finditer(folded), maxlen=_MAX_NAMES))
+    marks = [label] if label else []
+    if "<answer>" in folded and (tagged := _last(_TAGGED, text)):
+        marks.append(Answer(bare(tagged[1]), tagged.start(), "mark"))
+    if 'answer"' in folded and (key := _last(_KEY, text)):
+        marks.append(Answer(_value(text, key.end()), key.start(), "key"))
     if "\\boxed" in text or "\\fbox" in text:
-        marks += _boxed(text, None if label is None else label.start())
+        marks += _boxed(text, label.start if label else len(text))
     if "####" in text and (hashes := _last(_HASHES, text)):
         line = text[hashes.end() :].strip()
         if not marks or not _HEADING.match(line):
             marks.append(Answer(bare(line), hashes.start(), "mark"))
-    if marks:
-        return max(marks, key=lambda mark: mark.start)
-    said = _last_named(_SAID, text, names)
-    return Answer(bare(_line(text, said.end())), said.start(), "said") if said else Answer(text, 0, "whole")
+    return max(marks, key=lambda mark: mark.start) if marks else said or Answer(text, 0, "whole")
 
 
 def expected_answer(text: str) -> str:
@@ -135,13 +131,17 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
-def _last_named(pattern: re.Pattern[str], text: str, names: list[int]) -> re.Match[str] | None:
-    """Return the last match around one of the names, by their positions: quicker than to search all of a text."""
+def _named(text: str, names: deque[re.Match[str]]) -> tuple[Answer | None, Answer | None]:
+    """Return what the last label marks, and what is last said to be the answer behind it."""
+    said = None
     for name in reversed(names):
-        for match in pattern.finditer(text, max(name - _NAME_CHARS, 0), name + 2 * _NAME_CHARS):
-            if match.start() <= name < match.end():
-                return match
-    return None
+        label = _LABEL.match(text, name.end())
+        before = label and _BEFORE.search(text, max(name.start() - _BEFORE_CHARS, 0), name.start())
+        if label and before and (label["newline"] is None or before["line"] is not None):
+            return Answer(bare(_after(text, label.end())), before.start(), "mark"), None
+        if said is None and (match := _SAID.match(text, name.end())):
+            said = Answer(bare(_line(text, match.end())), name.start(), "said")
+    return None, said
 
 
 def _line(text: str, start: int) -> str:
@@ -163,7 +163,7 @@ def _value(text: str, start: int) -> str:
     return value if isinstance(value, str) else text[start:end]
 
 
-def _boxed(text: str, label: int | None) -> Iterator[Answer]:
+def _boxed(text: str, label: int) -> Iterator[Answer]:
     """Yield the box that closes last, with those that it is joined to, unless it is a step."""
     boxes: deque[tuple[int, int, int]] = deque(maxlen=9)
     opened: list[re.Match[str] | None] = []
@@ -178,24 +178,11 @@ def _boxed(text: str, label: int | None) -> Iterator[Answer]:
     if not boxes:
         return
     begin, start, end = boxes.pop()
-    if label is not None and begin > label:
-        before = text[max(begin - 200, label) : begin]
-        if _REASON.search(before) or _GOES_ON.match(text, end + 1):
-            return
+    is_step = _REASON.search(text, max(begin - 200, label), begin) or _GOES_ON.match(text, end + 1)
+    if begin > label and is_step:
+        return
     content = bare(text[start:end])
     while boxes and _JOINT.fullmatch(text, boxes[-1][2] + 1, begin):
         begin, start, end = boxes.pop()
         content = f"{bare(text[start:end])}, {content}"
     yield Answer(content, begin, "mark")
-
-
-def _tagged(text: str) -> Iterator[Answer]:
-    """Yield the last closed `<answer>`."""
-    last, opened = None, None
-    for tag in _TAG.finditer(text):
-        if not tag[1]:
-            opened = tag
-        elif opened is not None:
-            last, opened = Answer(bare(text[opened.end() : tag.start()]), opened.start(), "mark"), None
-    if last is not None:
-        yield last

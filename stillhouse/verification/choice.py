@@ -33,7 +33,7 @@ _SEVERAL: Final = re.compile(
     r"\W*(?:(?i:options?|choices?)\s+)?[A-Z]\W*(?:[,/&+]|\b(?:and|or|und|oder|et|ou|y|o|e)\b)\W*[A-Z](?:\W*\Z|\W+[A-Z]\b)"
 )
 _SENTENCE: Final = re.compile(r"\n|(?<=[.?!;])\s")
-_ALONE: Final = re.compile(rf"\W*(?:(?i:{_NAMED}))?(?P<letter>[A-Za-z])\W*")
+_ALONE: Final = re.compile(rf"\A\W*(?:(?i:{_NAMED}))?([A-Za-z])\W*\Z")
 _RULED_OUT: Final = re.compile(
     rf"(?i:\b(?:not|neither|nor|eliminat\w+|rul\w+ out|reject\w*|exclud\w+)|n't)\W+(?:(?i:be|{_NAMED})\s*)?\W*"
     r"(?P<after>[A-Z])\b"
@@ -46,9 +46,8 @@ _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
 def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Compare the option that the answer chooses with the expected one.
 
-    The expected answer is a letter, the text of an option, or an index from 0. Options are `metadata["options"]` or
-    `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the lists `label` and
-    `text`. Without options the expected answer must be a letter.
+    The expected answer is a letter, the text of an option, or an index from 0; without options a letter. Options are
+    `metadata["options"]` or `metadata["choices"]`: texts in a list or by letter, or the lists `label` and `text`.
 
     A final answer chooses the letter or the option's text that it begins with, or the only one that it names; of
     several letters (`A or B`) none. In a whole text it is the last one called correct or chosen, else the last letter
@@ -79,8 +78,8 @@ def _chosen(answer: Answer, options: Mapping[str, str]) -> str | None:
         letter = (
             exactly
             or _last_letter(text, (_CHOSEN,), options)
-            or _alone(sentences[-1], options)
-            or _alone(sentences[0], options)
+            or _last_letter(sentences[-1], (_ALONE,), options)
+            or _last_letter(sentences[0], (_ALONE,), options)
             or _last_letter(text, (_SET_APART, _NAMED_LETTER), options)
             or _leading_letter(text, options)
         )
@@ -99,18 +98,12 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
     if match is None:
         return None
     letter, rest = match["letter"], match["rest"]
-    if not rest.strip(" \t\n.*_)]}$:'\""):
-        return _known(letter, options)
-    if letter.islower() and rest[0] not in ").":
-        return None
-    is_label = rest[0] in ").:]}*-,\n" or not rest[0].isascii() or _REASON.match(rest) or letter not in "AI"
+    is_alone = not rest.strip(" \t\n.*_)]}$:'\"")
+    # `A cat` and `I think` begin with words.
+    is_letter = letter not in "AI" or rest[:1] != " " or _REASON.match(rest)
+    is_label = is_alone or rest[0] in ")." or (letter.isupper() and is_letter)
     is_its_text = normalised_text(rest) == normalised_text(options.get(letter, "\0"))
     return _known(letter, options) if is_label or is_its_text else None
-
-
-def _alone(line: str, options: Mapping[str, str]) -> str | None:
-    match = _ALONE.fullmatch(line)
-    return _known(match["letter"], options) if match else None
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
@@ -124,13 +117,10 @@ def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str 
     """The option whose text this is or, if not `exact`, the only one whose text it contains."""
     if not options:
         return None
-    written, texts = normalised_text(text), {letter: normalised_text(option) for letter, option in options.items()}
-    matching = [
-        letter
-        for letter, option in texts.items()
-        if (written == option if exact else whole_words(option).search(written))
-    ]
-    return matching[0] if len(matching) == 1 else None
+    written = normalised_text(text)
+    texts = [(letter, normalised_text(option)) for letter, option in options.items()]
+    named = [letter for letter, text in texts if (text == written if exact else whole_words(text).search(written))]
+    return named[0] if len(named) == 1 else None
 
 
 def _known(letter: str, options: Mapping[str, str]) -> str | None:
@@ -139,17 +129,11 @@ def _known(letter: str, options: Mapping[str, str]) -> str | None:
 
 
 def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
-    letter = _option_named(expected, options, exact=True)
-    if letter is not None:
-        return letter
-    match = _LEADING.match(expected)
-    if match and not match["rest"].strip(" \t\n.*_)]}:"):
-        return _known(match["letter"], options)
     index = expected.strip()
-    if index.isdecimal() and int(index) < len(options):
+    letter = _option_named(expected, options, exact=True)
+    if letter is None and index.isdecimal() and int(index) < len(options):
         return list(options)[int(index)]
-    # A label and its text, as in an answer.
-    return _leading_letter(expected, options) if options else None
+    return letter or _leading_letter(expected, options)
 
 
 def _options(metadata: PromptMetadata) -> dict[str, str]:

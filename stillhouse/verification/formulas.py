@@ -1,9 +1,10 @@
 r"""Formulas as sympy reads them, and points, intervals, sets, lists and sequences of them."""
 
 import re
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from stillhouse.verification.numbers import NUMBER, number_of, plain_numbers
+from stillhouse.verification.numbers import Number, number_alone
 
 _MAX_CHARS: Final = 2000
 """Longest formula read; the parser takes seconds for longer ones."""
@@ -36,6 +37,7 @@ _SPELLINGS: Final = tuple(
     )
 )
 _REPEATING: Final = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")
+_BASED: Final = re.compile(r"\(?([0-9][0-9A-Za-z]*)\)?_\{?(\d{1,2})\}?")
 _DOTS: Final = re.compile(r"\\[lc]?dots|\.\.\.|\u2026")
 _THOUSANDS: Final = re.compile(r"\d,\d{3}(?!\d)")
 # What the parser misreads without a word: bases, numbers side by side, a word as a product of its letters.
@@ -53,7 +55,9 @@ class Collection(NamedTuple):
     """Several formulas."""
 
     kind: str
-    """Its brackets, as `()` or `[)`; `{}` also without brackets, where there is no order either; or `\\cup`."""
+    """Its brackets, as `()` or `[)`; `{}` also without brackets, where there is no order either; `\\cup`; or `_` and
+    the base of a number.
+    """
     elements: tuple[Any, ...]
 
 
@@ -85,11 +89,12 @@ def read_formula(text: str) -> Any:
     text = text.strip()
     if len(text) > _MAX_CHARS:
         raise NotUnderstood(f"{len(text)} characters")
-    number = NUMBER.fullmatch(plain_numbers(text).strip())
-    if number and (value := number_of(number)):
-        return value
+    if number := number_alone(text):
+        return number
     if _DOTS.fullmatch(text):
         return ELLIPSIS
+    if based := _BASED.fullmatch(text):
+        return Collection(f"_{based[2]}", (_whole(*based.groups()),))
     for separator, kind in (("\\cup", "\\cup"), (",", "{}")):
         parts = _split(text, separator)
         if len(parts) > 1:
@@ -100,6 +105,13 @@ def read_formula(text: str) -> Any:
         if brackets == "{}" or len(elements) > 1:
             return Collection(brackets, tuple(map(read_formula, elements)))
     return _parsed(text)
+
+
+def _whole(digits: str, base: str) -> Number:
+    try:
+        return Number(Decimal(int(digits, int(base))))
+    except ValueError:
+        raise NotUnderstood("a digit that its base does not have") from None
 
 
 def _depths(text: str) -> list[int]:

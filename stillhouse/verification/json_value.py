@@ -2,19 +2,17 @@
 
 import json
 import re
-from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
+from stillhouse.agent.json_values import Written, json_decoder, value_alone, values_in
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import read_answer
 from stillhouse.verification.result import VerificationResult
 
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
-_OPENING: Final = re.compile(r"[\[{]")
-_MAX_STARTS: Final = 100
-"""Most brackets in prose tried as the start of a JSON value."""
+_DECODER: Final = json_decoder(Decimal)
 _MAX_DIGITS: Final = 400
 """Most digits of an integer for a schema; longer ones become floats."""
 
@@ -26,71 +24,35 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
     or in prose; the last value in the first of these places counts. The order of keys and the form of numbers (`1`,
     `1.0`, `1e0`) do not matter, the order of lists does.
     """
-    expected: Any = None
-    if metadata.expected_answer is not None:
-        try:
-            expected, _ = _answered(metadata.expected_answer, prose=False)
-        except ValueError as error:
-            return VerificationResult(None, f"the expected answer is no JSON: {error}")
-    try:
-        actual, text = _answered(answer)
-    except ValueError as error:
-        return VerificationResult(False, str(error), read_answer(answer).text)
-    if metadata.expected_answer is not None and not _equal(actual, expected):
+    expected: Written | None = None
+    if metadata.expected_answer is not None and (expected := _alone(metadata.expected_answer)) is None:
+        return VerificationResult(None, "the expected answer is no JSON")
+    answered = _alone(answer) or _in_prose(answer)
+    if answered is None:
+        return VerificationResult(False, "the answer holds no JSON", read_answer(answer).text)
+    actual, text = answered
+    if expected is not None and not _equal(actual, expected.value):
         return VerificationResult(False, compared=text)
     schema = metadata.metadata.get("answer_schema")
     result = VerificationResult(True) if schema is None else _meets(actual, schema)
     return result._replace(compared=text)
 
 
-def _answered(answer: str, *, prose: bool = True) -> tuple[Any, str]:
-    """Return the JSON value of an answer and its text; raises ValueError if there is none."""
+def _alone(answer: str) -> Written | None:
+    """Return the JSON that an answer is, states as its final one, or has in its last readable fence."""
+    texts = (answer, *_marked(answer), *reversed(_FENCED.findall(answer)))
+    return next(filter(None, (value_alone(text, _DECODER) for text in texts)), None)
+
+
+def _in_prose(answer: str) -> Written | None:
+    """Return the last object or list in the prose of an answer."""
+    return next((found[-1] for text in (*_marked(answer), answer) if (found := values_in(text, _DECODER))), None)
+
+
+def _marked(answer: str) -> list[str]:
     read = read_answer(answer)
     # A key `answer` is part of the value.
-    marked = [read.text] if read.kind in ("mark", "said") else []
-    for text in (answer, *marked, *reversed(_FENCED.findall(answer))):
-        try:
-            return _parsed(text), text
-        except ValueError as error:
-            problem = error
-    if not prose:
-        raise problem
-    # In prose: the last outermost object or list of the final answer.
-    values = []
-    prose_text = marked[0] if marked and _OPENING.search(marked[0]) else answer
-    position = 0
-    for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(prose_text, position)
-        if opening is None:
-            break
-        position = opening.end()
-        with suppress(ValueError, RecursionError):
-            value, position = _DECODER.raw_decode(prose_text, opening.start())
-            values.append((value, prose_text[opening.start() : position]))
-    if not values:
-        raise ValueError("the answer holds no JSON")
-    return values[-1]
-
-
-def _number(text: str) -> Decimal:
-    try:
-        number = Decimal(text)
-    except ArithmeticError:
-        raise ValueError(f"{text[:40]} is too large") from None
-    if not number.is_finite():
-        raise ValueError(f"{text[:40]} is no number of JSON")
-    return number
-
-
-_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse_constant=_number)
-
-
-def _parsed(text: str) -> Any:
-    """The value of a JSON text, with numbers as `Decimal`; raises ValueError if it is none or nested too deeply."""
-    try:
-        return _DECODER.decode(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return [read.text] if read.kind in ("mark", "said") else []
 
 
 def _equal(actual: Any, expected: Any) -> bool:

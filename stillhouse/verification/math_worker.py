@@ -3,6 +3,7 @@
 import logging
 import re
 from decimal import Decimal
+from itertools import starmap, takewhile
 from typing import Any, Final
 
 from stillhouse.processes.worker_pool import limit_memory_growth, serve_requests
@@ -76,6 +77,8 @@ def _same_elements(answer: Collection, expected: Collection) -> bool:
     if answer.kind != expected.kind:
         if {*answer.kind, *expected.kind} <= {*"()[]"} and len(given) == len(wanted):
             return False
+        if answer.kind[0] == expected.kind[0] == "_" and given != wanted:
+            return False
         raise NotUnderstood("collections of different kinds")
     if any(value is ELLIPSIS for value in given + wanted):
         return _same_sequences(given, wanted)
@@ -90,14 +93,12 @@ def _within(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 def _same_sequences(given: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
     """Return whether sequences are equal: not if they differ before the dots; so if they are written alike."""
-    for value, other in zip(given, wanted, strict=False):
-        if value is ELLIPSIS or other is ELLIPSIS:
-            break
-        if not _same(value, other):
-            return False
-    if [value is ELLIPSIS for value in given] != [other is ELLIPSIS for other in wanted]:
+    pairs = list(zip(given, wanted, strict=False))
+    if not all(starmap(_same, takewhile(lambda pair: not any(value is ELLIPSIS for value in pair), pairs))):
+        return False
+    if [value is ELLIPSIS for value in given] != [value is ELLIPSIS for value in wanted]:
         raise NotUnderstood("sequences that are written differently")
-    return all(value is ELLIPSIS or _same(value, other) for value, other in zip(given, wanted, strict=True))
+    return all(starmap(_same, pairs))
 
 
 def _same_values(answer: Any, expected: Any) -> bool:
@@ -124,9 +125,7 @@ def _same_values(answer: Any, expected: Any) -> bool:
             return same_number(Number(Decimal(str(b if written is numbers[0] else a))), written)
         if abs(a - b) > sympy.Float(10) ** -(_DIGITS // 2) * max(abs(a), abs(b)):
             return False
-    if left == right:
-        return True
-    is_zero = sympy.simplify(left - right).is_zero or (left - right).equals(0)
+    is_zero = left == right or sympy.simplify(left - right).is_zero or (left - right).equals(0)
     if is_zero is None:
         raise NotUnderstood("whether they are equal is not known")
     return bool(is_zero)

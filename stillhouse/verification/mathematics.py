@@ -1,12 +1,14 @@
 r"""Answers compared as mathematics: `math`. Numbers are compared here, formulas by sympy in a process of its own."""
 
 import re
+from collections import deque
 from typing import Final
 
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, expected_answer, read_answer
-from stillhouse.verification.numbers import NUMBER, is_one_number, number_of, plain_numbers, same_share
+from stillhouse.verification.formulas import spelled
+from stillhouse.verification.numbers import NUMBER, is_one_number, number_alone, plain_numbers, same_share
 from stillhouse.verification.numeric import IN_WORDS
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text, plain
@@ -15,8 +17,8 @@ TIMEOUT_S: Final = 10.0
 """Seconds one comparison may take. Most take a few milliseconds."""
 
 _WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
-_NOISE: Final = re.compile(r"(?<!,)\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])|[.,]\Z")
 _FORMULA: Final = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_JOINED: Final = re.compile(rf"(?:{_FORMULA.pattern})(?:\s*(?:,|,?\s*(?:and|or))\s*(?:{_FORMULA.pattern}))*", re.DOTALL)
 # Words of a language, or more than one line: no bare formula.
 _PROSE: Final = re.compile(
     r"\n|(?<![\\A-Za-z])(?!sqrt|infty|cdot|frac|pmod|arc|sinh|cosh|tanh)[A-Za-z]{4,}|\b(?:is|so|the|and|of)\b",
@@ -24,13 +26,10 @@ _PROSE: Final = re.compile(
 )
 _LETTER: Final = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 _WORDS: Final = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_](?:[^\W\d_]|[ -])+")
-_JOINT: Final = re.compile(r"\s*(?:,|,?\s*(?:and|or))\s*")
 _UNIT: Final = re.compile(
     r"(?<=[\w}) ])\s*(?:\\(?:text|mathrm|textrm|mbox|rm)\s*\{\s*([^{}]*)\}(?:\^\{?\d\}?)?"
     r"|(?<=\d)\s+([A-Za-z]{2,}[\w./^ ]*|[mgshLK]))\Z"
 )
-_BASED: Final = re.compile(r"\(?([0-9][0-9A-Za-z]*)\)?_\{?(\d{1,2})\}?")
-_MATHS_IN_WORDS: Final = re.compile(r"\b(?:plus|minus|times|over|squared|cubed|root|pi|infinity)\b", re.IGNORECASE)
 
 
 def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -47,11 +46,11 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
         # A calculation.
         compared = sides[2].strip()
     is_worded = _WORDS.fullmatch(expected) is not None
-    if _plain(compared) == _plain(expected) or (is_worded and normalised_text(text) == normalised_text(expected)):
+    same_words = is_worded and normalised_text(text) == normalised_text(expected)
+    if compared == expected or same_words or _unspaced(compared) == _unspaced(expected):
         return VerificationResult(True, compared=compared)
     if not re.search(r"[\d\\=+^]", compared) and _PROSE.search(compared):
-        in_words = IN_WORDS.search(compared) or _MATHS_IN_WORDS.search(compared)
-        return VerificationResult(None if in_words else False, "the answer holds no formula", compared)
+        return VerificationResult(None if IN_WORDS.search(compared) else False, "the answer holds no formula", compared)
     if is_worded and _WORDS.fullmatch(compared):
         return VerificationResult(False, compared=compared)
     verified, note = _compared(_formula(expected), compared)
@@ -62,13 +61,9 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
     (expected, expected_unit), (answer, unit) = _without_unit(expected), _without_unit(answer)
     if unit and expected_unit and unit != expected_unit:
         return None, f"the units {unit} and {expected_unit} are not compared"
-    matches = [NUMBER.fullmatch(plain_numbers(text).strip()) for text in (expected, answer)]
-    numbers = [number for match in matches if match and (number := number_of(match))]
-    if len(numbers) == 2:
-        return same_share(numbers[1], numbers[0]), None
-    based = [_BASED.fullmatch(text) for text in (expected, answer)]
-    if based[0] or based[1]:
-        return _same_in_base(based[0], based[1])
+    numbers = number_alone(answer), number_alone(expected)
+    if numbers[0] and numbers[1]:
+        return same_share(numbers[0], numbers[1]), None
     try:
         reply = _WORKERS.request({"expected": expected, "answer": answer}, TIMEOUT_S)
     except WorkerTimeout:
@@ -78,28 +73,12 @@ def _compared(expected: str, answer: str) -> tuple[bool | None, str | None]:
     return reply["verified"], reply["note"]
 
 
-def _same_in_base(expected: re.Match[str] | None, answer: re.Match[str] | None) -> tuple[bool | None, str | None]:
-    """Compare two numbers with bases; of one value in two bases it is not known which was asked for."""
-    try:
-        values = [int(number[1], int(number[2])) for number in (expected, answer) if number]
-    except ValueError:
-        return None, "a digit that its base does not have"
-    if expected is None or answer is None or (values[0] == values[1] and expected[2] != answer[2]):
-        return None, "the bases differ"
-    return values[0] == values[1], None
-
-
 def _formula(text: str) -> str:
     """Return the last formula of a text, with those that it is joined to, else its last number, else the text."""
     text = plain(text).strip()
-    formulas = list(_FORMULA.finditer(text))
-    if formulas:
-        last = formulas.pop()
-        joined, start = [last], last.start()
-        while formulas and _JOINT.fullmatch(text, formulas[-1].end(), start):
-            joined.insert(0, formulas.pop())
-            start = joined[0].start()
-        return ", ".join(formula[formula.lastindex or 0].strip().rstrip(".") for formula in joined)
+    for joined in deque(_JOINED.finditer(text), maxlen=1):
+        formulas = (formula[formula.lastindex or 0] for formula in _FORMULA.finditer(joined[0]))
+        return ", ".join(formula.strip().rstrip(".") for formula in formulas)
     if _PROSE.search(text) and not _UNIT.search(text):
         line = next((line for line in reversed(plain_numbers(text).splitlines()) if NUMBER.search(line)), "")
         for number in list(NUMBER.finditer(line))[-1:]:
@@ -117,6 +96,5 @@ def _without_unit(text: str) -> tuple[str, str | None]:
     return text[: unit.start()], normalised_text(unit[1] or unit[2] or "")
 
 
-def _plain(text: str) -> str:
-    """Return a formula without commands that only change its looks."""
-    return re.sub(r"\\[dtc]frac", r"\\frac", _NOISE.sub("", text.strip()))
+def _unspaced(text: str) -> str:
+    return re.sub(r"(?<!,)\s", "", spelled(text))

@@ -119,6 +119,12 @@ def number_of(match: re.Match[str]) -> Number | None:
     return Number(above, below, percent is not None)
 
 
+def number_alone(text: str) -> Number | None:
+    """Return the number that a text is; None if it is anything else."""
+    match = NUMBER.fullmatch(plain_numbers(text).strip())
+    return number_of(match) if match else None
+
+
 def is_one_number(text: str, match: re.Match[str]) -> bool:
     """Return whether a match of `NUMBER` is no operand, element, bound, or ruled out."""
     start, end = match.span()
@@ -136,16 +142,13 @@ def same_number(
     """
     if actual == expected:
         return True
-    is_default = tolerance is None and relative_tolerance is None
-    if is_default and actual.below == expected.below and not (has_decimals(actual) or has_decimals(expected)):
-        return actual.above == expected.above
     with localcontext(_EXACT):
         unit = actual.below * expected.below
         left, right = actual.above * expected.below, expected.above * actual.below
         difference, larger = abs(left - right), max(abs(left), abs(right))
-        if not is_default:
+        if tolerance is not None or relative_tolerance is not None:
             return difference <= max((relative_tolerance or 0) * larger, (tolerance or 0) * unit)
-        if difference == 0 or not (has_decimals(actual) or has_decimals(expected)):
+        if not (has_decimals(actual) or has_decimals(expected)):
             return difference == 0
         place = max(map(_last_place, (actual, expected))) * unit
         # Rounded, or cut off.

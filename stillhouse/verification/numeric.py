@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from stillhouse.types import PromptMetadata
@@ -47,17 +48,13 @@ class _Quantity(NamedTuple):
 
 
 def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Compare the number of the answer: the one that the final answer begins with or that follows its last `=`, else
-    the last one.
+    """Compare the number that the final answer begins with or that follows its last `=`, else the last one.
 
     If the expected answer has a unit, the last number in a compatible unit counts, converted: `5000 m` is `5 km`, `5
-    kg` is not. Without such a unit the last number is taken to be in the expected unit; words unknown to pint are not
-    units. If the expected answer has no unit, units are ignored. `25%` is `0.25` and, since the sign is often left
-    out, `25`.
+    kg` is not; a number without a unit is taken to be in the expected one. Words unknown to pint are not units. If the
+    expected answer has no unit, units are ignored. `25%` is `0.25` and, since the sign is often left out, `25`.
 
-    `metadata["tolerance"]` is the largest accepted difference, in the expected unit; `metadata["relative_tolerance"]`
-    is relative to the larger number. Without either, see `same_number`.
-
+    `metadata["tolerance"]`, in the expected unit, and `metadata["relative_tolerance"]` replace those of `same_number`.
     An answer whose number is only a part of something is unverified: `10-15`, `2 or 3`, `x + 5`, `twelve`.
     """
     try:
@@ -85,42 +82,39 @@ def _answered(answer: Answer, expected_unit: str | None) -> _Quantity | None:
     Raises ValueError if it is not understood.
     """
     text, matches = _numbers(answer, whole_text=expected_unit is not None)
-    chosen: tuple[re.Match[str], str | None] | None = None
-    for match in matches:
-        is_glued = _GLUED.match(text, match.end()) and not _LETTERED.match(text, match.end())
-        unit = unit_after(text, match.end()) if expected_unit or is_glued else None
-        if expected_unit and unit and _converted(Number(Decimal(1)), unit, expected_unit):
-            chosen = match, unit
-            break
-        chosen = chosen or (match, unit)
-        if expected_unit is None:
-            break
-    if chosen is None:
+    compatible = (
+        match
+        for match in matches
+        if expected_unit
+        and (unit := unit_after(text, match.end()))
+        and _converted(Number(Decimal(1)), unit, expected_unit)
+    )
+    match = next(chain(compatible, matches), None)
+    if match is None:
         if IN_WORDS.search(answer.text):
             raise ValueError("a number in words is not understood")
         return None
-    match, unit = chosen
+    is_glued = _GLUED.match(text, match.end()) is not None
+    may_have_unit = expected_unit or (is_glued and not _LETTERED.match(text, match.end()))
+    unit = unit_after(text, match.end()) if may_have_unit else None
     number = number_of(match)
     near = text[max(match.start() - 16, 0) : match.end() + 24]
-    is_part = (unit is None and _GLUED.match(text, match.end())) or (expected_unit and unit and _COMPOUND.search(near))
+    is_part = (unit is None and is_glued) or (expected_unit and unit and _COMPOUND.search(near))
     if number is None or is_part or not is_one_number(text, match):
         raise ValueError(f"not understood as one number: {near!r}")
     written = f"{match[0].strip()} {unit or ''}".strip()
-    if expected_unit is None or unit is None:
-        return _Quantity(number, expected_unit, written)
-    converted = _converted(number, unit, expected_unit)
+    converted = _converted(number, unit, expected_unit) if expected_unit and unit else number
     return _Quantity(number, unit, written) if converted is None else _Quantity(converted, expected_unit, written)
 
 
 def _numbers(answer: Answer, *, whole_text: bool) -> tuple[str, list[re.Match[str]]]:
     """Return the text with the numbers that may count, the likeliest first; of a whole text, the last."""
     if answer.kind == "whole":
-        for part in [answer.text] if whole_text else reversed(answer.text.splitlines()):
-            if _DIGIT.search(part):
-                before_note = _NOTE.sub("", part)
-                text = _plain_quantities(before_note if _DIGIT.search(before_note) else part)
-                return text, list(NUMBER.finditer(text))[: -_MAX_QUANTITIES - 1 : -1]
-        return "", []
+        lines = [answer.text] if whole_text else answer.text.splitlines()
+        part = next((line for line in reversed(lines) if _DIGIT.search(line)), "")
+        before_note = _NOTE.sub("", part)
+        text = _plain_quantities(before_note if _DIGIT.search(before_note) else part)
+        return text, list(NUMBER.finditer(text))[: -_MAX_QUANTITIES - 1 : -1]
     text = _plain_quantities(answer.text)
     first = NUMBER.search(text)
     if first is None:

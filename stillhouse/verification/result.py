@@ -15,30 +15,22 @@ class VerificationResult(NamedTuple):
     """The reason, if there is more to say."""
     compared: str | None = None
     """The text of the answer that was compared with the expected one; None if there was none."""
-
-
-VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
-"""A verifier: takes the final answer and what it is compared with. It never raises on any text."""
-
-
-class Verdict(NamedTuple):
-    """A `VerificationResult` and its verifier."""
-
-    verified: bool | None
-    verifier: str | None
+    verifier: str | None = None
     """None if the prompt has no metadata."""
-    note: str | None = None
-    compared: str | None = None
 
     @property
     def columns(self) -> JsonObject:
-        """The verdict as columns of a dataset."""
+        """The result as columns of a dataset."""
         return {
             "verifier": self.verifier,
             "verified": self.verified,
             "compared": self.compared,
             "verification": self.note,
         }
+
+
+VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
+"""A verifier: takes the final answer and what it is compared with. It never raises on any text."""
 
 
 def expected_text(metadata: PromptMetadata) -> str:

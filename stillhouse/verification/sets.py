@@ -9,7 +9,7 @@ import orjson
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import expected_answer, read_answer
-from stillhouse.verification.numbers import NUMBER, Number, number_of, plain_numbers, same_number
+from stillhouse.verification.numbers import NUMBER, Number, number_alone, number_of, plain_numbers, same_number
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text, plain
 
@@ -118,5 +118,4 @@ def _element(value: Any) -> _Element:
     if isinstance(value, dict | list):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     text = str(value).strip().strip("*_$")
-    number = NUMBER.fullmatch(plain_numbers(text).strip())
-    return number_of(number) or text if number else normalised_text(text)
+    return number_alone(text) or normalised_text(text)

@@ -14,7 +14,7 @@ from stillhouse.verification.code.check import python
 from stillhouse.verification.json_value import json_value
 from stillhouse.verification.mathematics import mathematics
 from stillhouse.verification.numeric import numeric
-from stillhouse.verification.result import Verdict, VerificationResult, VerifyFunction
+from stillhouse.verification.result import VerificationResult, VerifyFunction
 from stillhouse.verification.sets import list_, set_
 from stillhouse.verification.text import contains, exact, normalised, pattern
 
@@ -41,14 +41,16 @@ _EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
 """Metadata keys that replace the expected answer of a verifier."""
 
 
-def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None) -> Verdict:
+def examine(
+    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
+) -> VerificationResult:
     """Whether a conversation, empty if nothing was sampled, ended with the right answer, and why not.
 
     Unverified if there is nothing to compare with, the infrastructure failed, or a judge decides; wrong if the model
     gave no answer. It never raises because of what a model wrote.
     """
     if metadata is None:
-        return Verdict(None, None)
+        return VerificationResult(None)
     obstacle = _obstacle(metadata)
     answer = final_answer(messages)
     if obstacle is not None:
@@ -61,32 +63,20 @@ def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadat
         result = VerificationResult(False, "the last message holds no answer")
     else:
         result = VERIFIERS[metadata.verifier](answer, metadata)
-    return Verdict(result.verified, metadata.verifier, result.note, result.compared)
+    return result._replace(verifier=metadata.verifier)
 
 
-def verify_ending(
-    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
-) -> bool | None:
-    """`examine(...).verified`."""
-    return examine(messages, stop_reason, metadata).verified
-
-
-def examine_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> Verdict:
+def examine_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> VerificationResult:
     """Return what `examine` finds of a trajectory."""
     # Without a turn the last assistant message is the prompt's own.
     return examine(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
 
 
-def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
-    """`examine_trajectory(...).verified`."""
-    return examine_trajectory(trajectory, metadata).verified
-
-
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     """Return whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
-    return (
-        None if _obstacle(metadata) else VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
-    )
+    if _obstacle(metadata):
+        return None
+    return VERIFIERS[metadata.verifier](split_thoughts(answer).answer, metadata).verified
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:

@@ -90,15 +90,10 @@ def candidates(run: Run) -> list[Model]:
     """Returns the models of `promotion.candidates`; without any, the registered version under `tracking.alias`.
 
     Raises:
-        ConfigError: a ref names no model, the registry has no such version, or the config asks for placebos.
+        ConfigError: a ref names no model, the registry has or the registry has no such version.
         StoreError: a version's files cannot be downloaded.
     """
     promotion, tracking = run.config.promotion, run.config.tracking
-    if promotion.placebo.enabled:
-        raise ConfigError(
-            "promotion.placebo.enabled is set, but candidates were trained by other runs, whose placebos are not here. "
-            "Promote by the run that trains (`stillhouse distill`), or set promotion.placebo.enabled to false"
-        )
     if not promotion.candidates and promotion.enabled:
         newest = _look_up(str(tracking.register_as), tracking.alias, run)
         return [] if newest is None else [_load(f"version {newest.version}", newest, run)]

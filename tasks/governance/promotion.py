@@ -44,7 +44,7 @@ def promote(comparison: ComparedModels, run: Run) -> None:
     students = {name: artifact for name, artifact in artifacts.items() if artifact is not None}
     if not run.config.promotion.enabled or not students:
         return
-    decision = decide(comparison.lines, list(students), reference.name, run.config.promotion, comparison.against)
+    decision = decide(comparison.lines, list(students), reference.name, run.config.promotion)
     versions = register(run, students, comparison.evaluations)
     run.decision = decision = _move_alias(decision, versions, comparison, run)
     _logger.info("%s", decision.verdict)

@@ -1,23 +1,19 @@
-"""The page and the progress file of a running flow, written by a thread every few seconds."""
+"""The page of a running flow, written by a thread every few seconds."""
 
 import logging
 import operator
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from prefect.exceptions import Pause
-
-from stillhouse.errors import StillhouseError, StoreError
-from stillhouse.progress.snapshot import PROGRESS_FILE, Snapshot, dump_snapshot
+from stillhouse.errors import StillhouseError
 from stillhouse.report.live import LiveData, write_live_page
 from stillhouse.store import ArtifactStore
-from stillhouse.store.atomic import replaced_atomically, write_atomic
+from stillhouse.store.atomic import replaced_atomically
 from stillhouse.store.records import write_jsonl
 from stillhouse.store.runs import RECENT_FILE
 from stillhouse.types import Trajectory
@@ -30,7 +26,7 @@ _logger = logging.getLogger("stillhouse.live_page")
 
 
 class LivePage:
-    """Writes `report.html` and `progress.json` of a run from its first second on; a full disk costs one warning.
+    """Writes `report.html` of a run from its first second on; a full disk costs one warning.
 
     Args:
         folder: of the run's report.
@@ -63,17 +59,8 @@ class LivePage:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-        if isinstance(error, Pause):
-            # A run that waits for a person goes on later.
-            return
-        failure = None if error is None else str(error) or type(error).__name__
-        last = replace(self._data().snapshot, status="done" if error is None else "failed", failure=failure)
-        with suppress(StoreError):
-            self._write_snapshot(last)
         with suppress(OSError):
             (self._folder / RECENT_FILE).unlink(missing_ok=True)
 
@@ -86,10 +73,9 @@ class LivePage:
     def _write_all(self) -> None:
         while True:
             try:
-                data = self._data()
-                write_live_page(self._folder, data)
+                write_live_page(self._folder, self._data())
                 self._write_recent()
-                self._write_snapshot(data.snapshot)
+                self._share()
             except StillhouseError as error:
                 if not self._warned:
                     _logger.warning("the run's page cannot be written: %s. The run goes on", error)
@@ -100,14 +86,16 @@ class LivePage:
     def _write_recent(self) -> None:
         recent = self._recent()
         if len(recent) == len(self._written) and all(map(operator.is_, recent, self._written)):
+            # Its time says that the run still goes on.
+            with suppress(OSError):
+                os.utime(self._folder / RECENT_FILE)
             return
         self._written = recent
         with replaced_atomically(self._folder / RECENT_FILE) as file:
             write_jsonl(file, recent)
 
-    def _write_snapshot(self, snapshot: Snapshot) -> None:
-        write_atomic(self._folder / PROGRESS_FILE, dump_snapshot(snapshot))
+    def _share(self) -> None:
         now = time.monotonic()
-        if now - self._uploaded >= _UPLOAD_EVERY_S or snapshot.status != "running":
+        if now - self._uploaded >= _UPLOAD_EVERY_S:
             self._uploaded = now
             self._store.share_folder(self._folder)

@@ -21,13 +21,9 @@ def planned_stages(flow: str, config: DistillConfig) -> list[str]:
     for student in students:
         stages += ["student_rollouts"] * (student == "on_policy" and config.on_policy.source == "rollouts")
         stages += [*(scores if student == "sft" else ()), student]
-    placebos = _placebos(flow, config)
-    for placebo in placebos:
-        stages += [f"student_rollouts of {placebo}"] * (config.on_policy.source == "rollouts")
-        stages += [placebo]
     stages += scores if "sft" not in students else []
     if flow == "evaluate-models" or (flow == "distill" and config.evaluation.enabled):
-        stages += [f"{EVALUATION_OF}{model}" for model in ("base", *students, *placebos, "teacher")]
+        stages += [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
         stages += ["comparison"]
     return stages
 
@@ -36,12 +32,6 @@ def _trains(name: str, flow: str, config: DistillConfig) -> bool:
     if name == "sft":
         return flow == "train-sft" or (flow == "distill" and config.sft.enabled)
     return flow == "train-on-policy" or (flow == "distill" and config.on_policy.enabled)
-
-
-def _placebos(flow: str, config: DistillConfig) -> list[str]:
-    placebo = config.promotion.placebo
-    is_compared = flow == "distill" and config.evaluation.enabled and placebo.enabled
-    return [f"placebo_{arm}" for arm in placebo.arms] if is_compared else []
 
 
 def _dataset_stages(config: DistillConfig) -> Iterator[str]:

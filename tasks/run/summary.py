@@ -76,8 +76,7 @@ def _result(stage: StageOutcome) -> str:
     rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
     if facts.get("why_lost"):
         rest.append(f": {next(iter(facts['why_lost']))[:_MAX_REASON]}")
-    # Rollouts of a placebo are named after it.
-    return _RESULTS.get(stage.name.partition(" of ")[0], steps).format_map(facts) + "".join(rest)
+    return _RESULTS.get(stage.name, steps).format_map(facts) + "".join(rest)
 
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:

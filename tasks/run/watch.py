@@ -7,8 +7,7 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from stillhouse.progress.run_state import RunState, SettlingEta, StageState
-from stillhouse.progress.snapshot import Bar
+from stillhouse.progress.run_state import Bar, RunState, SettlingEta, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
 from tasks.run.progress import Listener

@@ -136,23 +136,3 @@ def test_a_signal_ends_everything_and_the_same_command_continues(
     _finish(store, SFT_ALONE)
     facts = json.loads((_student(store, "sft") / "student.json").read_text())["facts"]
     assert facts["resumed_from_step"] is not None
-
-
-def test_a_placebo_that_is_killed_goes_on_and_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    arm = ["sft.enabled=false", "on_policy.num_steps=6", "evaluation.max_prompts=4", "tracking.register_as=small"]
-    arm += ["promotion.enabled=true", "promotion.placebo.enabled=true", "promotion.placebo.steps_share=1.0"]
-    arm.append("promotion.placebo.arms=[shuffled]")
-    assert _end(store, arm, _checkpoint_of("placebo_shuffled"), signal.SIGKILL) == -signal.SIGKILL
-    _finish(store, arm)
-    outcomes = []
-    for refresh in ([], ["runtime.refresh=[placebo_shuffled]"]):
-        if refresh:
-            _finish(store, [*arm, *refresh])
-        folder = _student(store, "placebo_shuffled")
-        record = json.loads((folder / "student.json").read_text())
-        assert record["config"]["placebo"] == "shuffled"
-        outcomes.append((record["facts"]["resumed_from_step"], (folder / "model.safetensors").read_bytes()))
-    (resumed_from, resumed), (began_at, whole) = outcomes
-    assert (resumed_from is not None, began_at) == (True, None)
-    assert resumed == whole

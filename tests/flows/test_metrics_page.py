@@ -26,8 +26,6 @@ TINY = {
     "on_policy.generate_every_steps": 1,
     "on_policy.num_generations": 2,
     "on_policy.skip_first_n_tokens": 1,
-    "on_policy.prune.min_overlap": 1.0,
-    "on_policy.token_weights.by": "soft_or",
     "evaluation.max_prompts": 2,
     "runtime.launcher": "inline",
 }

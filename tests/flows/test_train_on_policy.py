@@ -45,7 +45,7 @@ def test_every_mode_trains(path: Path, tmp_path: Path) -> None:
     assert final["on_policy/mean_turns"] <= (1.0 if config.on_policy.agentic == "off" else 2.0)
 
 
-def test_mlflow_has_the_metrics_and_a_page_of_trajectories(tmp_path: Path) -> None:
+def test_mlflow_has_the_metrics_and_a_file_of_trajectories(tmp_path: Path) -> None:
     from flows.train_on_policy import train_on_policy
 
     path = next(path for path in CONFIGS if path.stem == "pure_agentic")
@@ -54,7 +54,7 @@ def test_mlflow_has_the_metrics_and_a_page_of_trajectories(tmp_path: Path) -> No
     run = client.get_run(student.facts["mlflow_run_id"])
     assert {"on_policy/teacher_kl/teacher", "on_policy/reward", "on_policy/sample_s"} <= run.data.metrics.keys()
     names = [entry.path for entry in client.list_artifacts(run.info.run_id, "trajectories")]
-    assert names == ["trajectories/step-00000000.html"]
+    assert names == ["trajectories/step-00000000.jsonl"]
 
 
 @pytest.mark.slow

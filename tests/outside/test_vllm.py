@@ -257,19 +257,6 @@ def test_a_divergence_from_a_server_lies_between_that_of_the_same_tokens_and_tha
     assert 0.05 < 0.9 * values["best"] < values["served"] < 1.05 * values["whole"]
 
 
-def test_drift_and_importance_are_measured_by_what_a_server_gives(
-    scoring_server: VllmServer, pretrained: Path, folder: Path
-) -> None:
-    fewer = {"prune": {"min_overlap": 0.7, "top_k": 16}, "token_weights": {"by": "soft_or"}}
-    settings = on_policy(num_steps=2, teachers=[{**teacher(scoring_server), "top_k": 16}], **fewer)
-    student = train(config_file(folder, pretrained, on_policy=settings), folder / "fewer")
-    # The student is its own teacher, which computes in bfloat16.
-    assert all(overlap > 0.85 for overlap in metrics(student, "on_policy/top_k_overlap"))
-    assert all(share == 0.0 for share in metrics(student, "on_policy/pruned_share"))
-    kept, sampled = (metrics(student, f"on_policy/{name}") for name in ("learnt_tokens", "mean_completion_tokens"))
-    assert kept == pytest.approx([count / 2 for count in sampled], abs=1.0)
-
-
 def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
     sampling_server: VllmServer, pretrained: Path, folder: Path
 ) -> None:

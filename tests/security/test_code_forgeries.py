@@ -66,7 +66,7 @@ def test_no_forgery_that_never_ends_is_verified(name: str) -> None:
 def test_the_tests_that_forgeries_fail_can_be_passed() -> None:
     right = f"import math\ndef f(x): return {SECRET}\nclass Solution:\n    def f(self, x): return f(x)"
     for form, metadata in FORMS.items():
-        assert (form, verify_code(right, **metadata)) == (form, VerificationResult(True))
+        assert (form, verify_code(right, **metadata)[:2]) == (form, (True, None))
 
 
 @pytest.mark.parametrize("code", CORPUS["scripts"]["codes"])
@@ -149,7 +149,7 @@ def test_an_answer_sees_no_file_socket_or_variable_of_this_machine(
                 return [seen, len(files)]
             """
         # The one file is its line to the tests.
-        assert verify_code(code, test_cases=["assert f(7) == [[], 1]"]) == VerificationResult(True)
+        assert verify_code(code, test_cases=["assert f(7) == [[], 1]"])[:2] == (True, None)
 
 
 def test_a_note_holds_no_more_than_a_line_of_what_the_answer_says() -> None:

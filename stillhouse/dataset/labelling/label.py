@@ -50,7 +50,7 @@ from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.verification import Verdict, examine_trajectory
+from stillhouse.verification import VerificationResult, examine_trajectory
 
 _BATCH_SIZE: Final = 256
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
@@ -236,4 +236,4 @@ def _labellers(labelling_json: str) -> list[Labeller]:
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
     """The columns `verifier`, `verified`, `compared` and `verification`."""
     verdicts = [examine_trajectory(item.trajectory, item.metadata) for item in inputs]
-    return {name: [verdict.columns[name] for verdict in verdicts] for name in Verdict(None, None).columns}
+    return {name: [verdict.columns[name] for verdict in verdicts] for name in VerificationResult(None).columns}

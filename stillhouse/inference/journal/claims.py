@@ -56,19 +56,6 @@ class Claims:
             return False
         return True
 
-    def take_all(self) -> bool:
-        """Whether every rollout is this journal's now: no other process has claimed any.
-
-        Raises:
-            OSError: the file system has no such locks.
-        """
-        try:
-            for file in self._files:
-                self._control(file, 0, 0, fcntl.F_WRLCK)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
-
     def free(self, rollout_key: bytes) -> None:
         self._lock(rollout_key, fcntl.F_UNLCK)
 
@@ -80,13 +67,8 @@ class Claims:
     def _lock(self, rollout_key: bytes, kind: int) -> None:
         # 62 bits: an offset is signed, and its byte needs an end.
         offset = int.from_bytes(rollout_key[:8], "big") >> 2
-        self._control(self._files[rollout_key[8] % _NUM_FILES], offset, 1, kind)
-
-    @staticmethod
-    def _control(file: int, offset: int, length: int, kind: int) -> None:
-        """Locks or frees a span of bytes; a length of 0 is up to the largest offset."""
         if sys.platform == "darwin":
-            request = _FLOCK.pack(offset, length, 0, kind, os.SEEK_SET)
+            request = _FLOCK.pack(offset, 1, 0, kind, os.SEEK_SET)
         else:
-            request = _FLOCK.pack(kind, os.SEEK_SET, offset, length, 0)
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
+            request = _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0)
+        fcntl.fcntl(self._files[rollout_key[8] % _NUM_FILES], fcntl.F_OFD_SETLK, request)

@@ -26,7 +26,7 @@ from stillhouse.inference.journal.schema import (
     record_name,
 )
 from stillhouse.inference.journal.writer import Writer
-from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, recover_remedy
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 """Name of a journal in its folder."""
@@ -228,7 +228,7 @@ class Journal:
 
     def _error(self, verb: str, error: Exception) -> StoreError:
         if is_damage(error):
-            remedy = salvage_remedy(self.path.parent)
+            remedy = recover_remedy(self.path)
         else:
             remedy = "Free some space or mend the permissions there, or name another folder in runtime.store"
         return StoreError(

@@ -62,10 +62,6 @@ class TopLogprobs:
         """Those of the positions from `first` to before `last`."""
         return TopLogprobs(self.ids_NK[first:last], self.logprobs_NK[first:last], self.log_tail_N[first:last])
 
-    def where(self, is_kept_N: np.ndarray) -> "TopLogprobs":
-        """Those of the positions at which the mask is True."""
-        return TopLogprobs(self.ids_NK[is_kept_N], self.logprobs_NK[is_kept_N], self.log_tail_N[is_kept_N])
-
 
 class SequenceScores(NamedTuple):
     """Scores of the N scored tokens of one sequence, in order."""

@@ -187,8 +187,30 @@ function extras(body) {
     const names = body.tools.map((tool) => asText(tool?.function?.name)).join(", ");
     parts.push(folded(`Tools offered: ${names}`, jsonBlock(body.tools)));
   }
-  if (body.metadata && Object.keys(body.metadata).length > 0) parts.push(folded("Metadata of the prompt", jsonBlock(body.metadata)));
+  if (body.metadata && Object.keys(body.metadata).length > 0) parts.push(folded("Metadata", jsonBlock(body.metadata)));
+  if (typeof body.tokens?.[0]?.text === "string") parts.push(tokensFold(body.tokens));
   return parts;
+}
+
+// A token that was sampled in training: a blue one is to become more probable, an orange one less.
+function tokenSpan(token, scale) {
+  const text = token.text.replaceAll("\n", "\u23ce\n") || "\u25e6";
+  if (token.advantage === undefined) return make("span", { class: "read", text });
+  // Most advantages are small.
+  const level = Math.round(5 * Math.min(1, Math.sqrt(Math.abs(token.advantage) / scale)));
+  const figures = Object.entries(token).filter(([name, value]) => name !== "text" && value !== null);
+  const title = figures.map(([name, value]) => `${name} ${Number.isInteger(value) ? value : value.toFixed(3)}`).join("  ");
+  return make("span", { class: level ? `t ${token.advantage > 0 ? "p" : "n"}${level}` : "t", title, text });
+}
+
+function tokensFold(tokens) {
+  const sizes = tokens.flatMap((token) => token.advantage === undefined ? [] : [Math.abs(token.advantage)]).sort((a, b) => a - b);
+  // The 98th percentile, so that outliers do not drown the rest.
+  const scale = sizes[Math.floor(0.98 * (sizes.length - 1))] || sizes.at(-1) || 1;
+  const fold = folded(`Tokens by advantage, ${count(sizes.length)} sampled`);
+  const show = () => fold.append(make("div", { class: "tokens" }, ...tokens.map((token) => tokenSpan(token, scale))));
+  fold.addEventListener("toggle", show, { once: true });
+  return fold;
 }
 
 function messagesView(body) {

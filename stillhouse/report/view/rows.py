@@ -36,7 +36,7 @@ _FIGURES: Final = {
 """Columns of a dataset by their names on the page."""
 _FACTS: Final = (
     *("id", "prompt_id", "sample_index", "messages", "tools", "stop_reason", "providers", "error"),
-    *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens"),
+    *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens", "tokens"),
 )
 
 
@@ -53,7 +53,7 @@ class ViewRow:
     figures: JsonObject
     """Turns, tool calls, tool errors, tokens, cost in USD, seconds of waiting; None for what is unknown."""
     body: JsonObject
-    """Data of the opened trajectory: messages, tools, turns, facts."""
+    """Data of the opened trajectory: messages, tools, turns, facts, and its tokens where it has them."""
 
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:

@@ -7,7 +7,7 @@ out, structured content that misses the tool's output schema. Many servers give 
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from mcp.shared.message import SessionMessage
@@ -16,8 +16,6 @@ from pydantic import ValidationError
 
 from stillhouse.tools.results import utf8
 from stillhouse.types import JsonObject
-
-_TOOL_FIELDS: Final[tuple[str, ...]] = ("name", "title", "description", "annotations")
 
 
 @asynccontextmanager
@@ -50,25 +48,23 @@ def _readable(item: Any) -> Any:
 
 
 def _tidied(result: JsonObject) -> JsonObject:
-    tools = result.get("tools")
-    if isinstance(tools, list):
+    if isinstance(tools := result.get("tools"), list):
         return {**result, "tools": [_tidied_tool(tool) for tool in tools if isinstance(tool, dict)]}
     if result.keys().isdisjoint({"content", "structuredContent", "isError"}):
         return result
-    others = {key: value for key, value in result.items() if key != "structuredContent"}
-    has_failed = str(result.get("isError", "")).lower() == "true"
-    return {**others, "content": [{"type": "text", "text": as_text(result)}], "isError": has_failed}
+    content = [{"type": "text", "text": _text_of(result)}]
+    return {**result, "content": content, "structuredContent": None, "isError": result.get("isError") is True}
 
 
 def _tidied_tool(tool: JsonObject) -> JsonObject:
-    kept = {key: tool[key] for key in _TOOL_FIELDS if key in tool}
+    kept: JsonObject = {key: tool[key] for key in ("name", "title", "description", "annotations") if key in tool}
     schema = tool.get("inputSchema")
     # Left out, or its type, by servers whose tools take no arguments.
     return {**kept, "inputSchema": {**(schema if isinstance(schema, dict) else {}), "type": "object"}}
 
 
-def as_text(result: JsonObject) -> str:
-    """The texts of a result, one per line, a placeholder for content that is not text; else what is for programs."""
+def _text_of(result: JsonObject) -> str:
+    """Return the texts of a result, one per line, and a word for what is no text; else what is meant for programs."""
     content, structured = result.get("content") or [], result.get("structuredContent")
     texts = [_block(block) for block in (content if isinstance(content, list) else [content])]
     if structured is not None and not any(texts):
@@ -84,8 +80,7 @@ def _block(block: Any) -> str:
             return f"[resource {link.get('name')}: {link.get('uri')}]"
         case {"type": "resource", "resource": {**held}}:
             return f"[resource {held.get('uri')} ({held.get('mimeType') or 'binary'}) that cannot be shown here]"
-        case {"type": kind, "mimeType": mime_type}:
-            return f"[{kind} ({mime_type}) that cannot be shown here]"
-        case {"type": kind}:
-            return f"[{kind} that cannot be shown here]"
+        case {"type": kind, **other}:
+            form = f" ({other['mimeType']})" if "mimeType" in other else ""
+            return f"[{kind}{form} that cannot be shown here]"
     return json.dumps(block, ensure_ascii=False)

@@ -12,7 +12,7 @@ from stillhouse.training.repeatability import random_state, restore_random_state
 from stillhouse.training.sharding import gathered
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason
-from stillhouse.verification import verify_ending
+from stillhouse.verification import examine
 
 GENERATIONS_TABLE: Final = "generations.json"
 
@@ -93,7 +93,7 @@ class Generations:
         # In the order of MLflow's columns, of which the first four fit on its page.
         return {
             "step": step,
-            "verified": verify_ending(trajectory.messages, trajectory.stop_reason, metadata),
+            "verified": examine(trajectory.messages, trajectory.stop_reason, metadata).verified,
             "prompt": str(self._prompts[trajectory.prompt_id].messages[-1].get("content") or ""),
             # With tool calls and results: the final answer alone says little about what went wrong.
             "completion": self._student.tokenizer.decode(trajectory.token_ids[first:]),

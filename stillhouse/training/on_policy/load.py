@@ -12,13 +12,12 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import choose_algorithm
-from stillhouse.training.on_policy.batches.batch import read_batch_metrics
 from stillhouse.training.on_policy.batches.maker import BatchMaker
-from stillhouse.training.on_policy.batches.queue import BatchQueue, batch_path
+from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
-from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
+from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -56,7 +55,7 @@ def load_on_policy(
     Args:
         job: names prompts, teachers and tools, or the folder of recorded rollouts.
         student: sampled from and trained.
-        listener: gets the pages of trajectories.
+        listener: gets the files of shown trajectories.
         averaged: context in which the student has its EMA weights.
         resources: closes everything opened here.
         progress: shows what a step is busy with; None shows nothing.
@@ -127,7 +126,7 @@ def load_maker(
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
     max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
-    pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
+    shown = ShownTrajectories(student.tokenizer, job.work_dir / SHOWN_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
@@ -143,10 +142,8 @@ def load_maker(
         rewards,
         objective,
         config,
-        pages.show,
+        shown.show,
         groups=None if _is_repeatable(config, student) else batches,
-        last_metrics=lambda index: read_batch_metrics(batch_path(batches, index - 1)) if index else None,
-        placebo=job.placebo,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}

@@ -28,8 +28,6 @@ from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
-from stillhouse.training.on_policy.tokens.choice import TokenChoice
-from stillhouse.training.on_policy.tokens.figures import top_reference
 from stillhouse.types import JsonObject, Sample
 
 
@@ -76,9 +74,6 @@ class OnPolicy:
         self._checkpoints = checkpoints
         self._facts = facts
         self._activity = activity
-        self._choice = TokenChoice(
-            student, config, self._reference if objective.is_exact else top_reference, keeps_top=objective.is_exact
-        )
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
         self.wants: frozenset[ScoreName] = objective.wants
@@ -99,12 +94,11 @@ class OnPolicy:
                 teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
-        rollouts = self._with_old_logprobs(self._with_chosen_tokens(self._queue.get(index, step)))
+        rollouts = self._with_old_logprobs(self._queue.get(index, step))
         self._activity.begin(step, "training")
         if update == 0:
             for teacher in self._teachers.by_name.values():
                 if isinstance(teacher, LocalTeacher):
-                    # After the choice of tokens, which asked for all of them: training does for the chosen.
                     teacher.begin_batch()
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)
@@ -141,14 +135,6 @@ class OnPolicy:
         if isinstance(teacher, ExactTeacher):
             return teacher.reference(samples)
         return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
-
-    def _with_chosen_tokens(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """The batch with the tokens that are learnt from; kept on disk for later updates."""
-        if not self._choice.is_due(rollouts):
-            return rollouts
-        rollouts = self._choice.chosen(rollouts)
-        self._queue.keep(rollouts)
-        return rollouts
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
         """The batch with the student's log-probabilities before its first update; kept on disk for later updates."""

@@ -14,6 +14,7 @@ from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
 from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.user_loss import UserLoss
 from stillhouse.types import Sample
 
 NO_INDEX = -1
@@ -54,11 +55,12 @@ class Objective:
         """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
-        self.wants: frozenset[ScoreName] = frozenset({"entropy", *(algorithm.scores if teachers else ())})
+        self.wants: frozenset[ScoreName] = frozenset({"entropy"})
         """Scores that the head computes."""
         is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
         """Whether samples need `old_logprobs`."""
+        self._losses = algorithm.losses if config.loss is None else UserLoss(config.loss)
 
     def partition(self, sample: Sample) -> str:
         """Exact divergences compare with one teacher at a time; scores of sampled tokens need no partition."""
@@ -73,9 +75,7 @@ class Objective:
             values["old"] = sample.old_logprobs or []
         if self.algorithm.has_advantages:
             values["advantage"] = sample.advantages or []
-        if self._config.prune.is_on:
-            values["weight"] = [sample.weight * weight for weight in sample.token_weights or [1.0] * size]
-        elif self._config.aggregation != "token_mean" or self._config.balance != "none":
+        if self._config.aggregation != "token_mean" or self._config.balance != "none":
             values["weight"] = [sample.weight] * size
         if self._teachers:
             values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size
@@ -91,7 +91,7 @@ class Objective:
         assert scores.entropy_N is not None
         log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
         kl = self._sampled_kl(scores, values) if self._teachers else None
-        losses = self.algorithm.losses(_inputs(scores, values, kl))
+        losses = self._losses(_inputs(scores, values, kl))
         losses_N = losses.losses_N * values["weight"] if "weight" in values else losses.losses_N
         return TokenLosses(
             losses_N,
@@ -137,9 +137,6 @@ class Objective:
 
 def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> LossInputs:
     none_N = torch.zeros_like(values["sampling"])
-    exact_kl_N = scores.reverse_kl_N
-    if kl is not None and exact_kl_N is not None:
-        exact_kl_N = torch.where(kl.is_scored_N, exact_kl_N, 0.0)
     return LossInputs(
         student_logprobs_N=scores.logprobs_N,
         sampling_logprobs_N=values["sampling"],
@@ -147,7 +144,6 @@ def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | 
         advantages_N=values.get("advantage", none_N),
         kl_coef_N=values.get("kl_coef", none_N),
         sampled_kl_N=none_N if kl is None else kl.credited_N,
-        exact_kl_N=exact_kl_N,
         divergence_N=scores.divergence_N,
     )
 

@@ -15,8 +15,8 @@ from stillhouse.config import ToolsConfig
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.running import submit, wait_for
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata, StopReason
-from stillhouse.verification import verify_ending
+from stillhouse.types import PromptMetadata
+from stillhouse.verification import examine
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +90,8 @@ class RewardScorer:
         return await asyncio.gather(*(self._of(one, metadata.get(one.prompt_id)) for one in trajectories))
 
     async def _of(self, sampled: SampledTrajectory, metadata: PromptMetadata | None) -> TrajectoryReward:
-        if sampled.stop_reason is StopReason.BUDGET:
-            # A prefix was all that was wanted (`on_policy.prefix`): its answer is not missing, and not wrong.
-            return TrajectoryReward(None)
         # In a thread: a verifier may run code for seconds.
-        verdict = await asyncio.to_thread(verify_ending, sampled.messages, sampled.stop_reason, metadata)
+        verdict = (await asyncio.to_thread(examine, sampled.messages, sampled.stop_reason, metadata)).verified
         parts = {} if verdict is None else {CORRECT: float(verdict)}
         if not self._rewards.names:
             return TrajectoryReward(parts.get(CORRECT), parts)

@@ -20,8 +20,8 @@ class TeacherView:
 class ScoredSample(Sample):
     """A sampled trajectory, scored. Lists are aligned with `token_ids` and hold 0.0 where the mask is False.
 
-    `advantages` holds the part of the advantage that is fixed before training: the normalised reward, and KL of later
-    tokens. `sampling_logprobs` is always set.
+    `advantages` holds the part of the advantage that is fixed before training: the normalised reward.
+    `sampling_logprobs` is always set.
     """
 
     teacher: str | None = None
@@ -31,8 +31,7 @@ class ScoredSample(Sample):
     teacher_logprobs: list[float] | None = None
     """Of the sampled tokens; None without a teacher, or if the full distribution of a local one is compared instead."""
     teacher_top: TopLogprobs | None = None
-    """A teacher's most probable tokens at the positions of the mask, where a server's distribution is compared, or
-    tokens are chosen by them."""
+    """A teacher's most probable tokens at the positions of the mask, where a server's distribution is compared."""
     teacher_view: TeacherView | None = None
     """The teacher's input; None for `token_ids`."""
     old_logprobs: list[float] | None = None
@@ -41,8 +40,6 @@ class ScoredSample(Sample):
     """Label of its prompt's route, by which the KL is reported (`TeacherRouter.label`); None for none."""
     weight: float = 1.0
     """Factor of its losses; their sum over the batch is divided by the batch's number of loss positions."""
-    token_weights: list[float] | None = None
-    """Factors of the losses of single tokens (`on_policy.prune`); None for 1."""
     policy_version: int = 0
     """Optimiser updates before the weights that sampled it."""
 

@@ -116,7 +116,6 @@ def _teachers(record: StudentRecord) -> list[str]:
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Choices of vLLM's `--max-lora-rank` (vllm/config/lora.py)."""
 _EMBEDDED: Final = "embedded:"
-_BASE: Final = "BASE"
 _GENERATE: Final = """\
 tokenizer = AutoTokenizer.from_pretrained(folder)
 messages = [{"role": "user", "content": "Hello!"}]
@@ -132,8 +131,8 @@ def _loading_section(folder: Path, adapter: Adapter | None) -> Iterator[str]:
     yield "## Use\n"
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))
-    if adapter is not None and (base := _base_in(adapter)) == _BASE:
-        yield f"`{base}` is the folder of the base model, {code(public_name(adapter.base))}.\n"
+    if adapter is not None and not is_hub_id(adapter.base):
+        yield f"`BASE` is the folder of the base model, {code(public_name(adapter.base))}.\n"
     if needs_5(folder):
         yield "It needs transformers 5 or newer, version 4 computes something else from its config.\n"
     yield "With vLLM:\n"
@@ -143,8 +142,8 @@ def _loading_section(folder: Path, adapter: Adapter | None) -> Iterator[str]:
 
 
 def _base_in(adapter: Adapter) -> str:
-    """The base as a command names it."""
-    return adapter.base if is_hub_id(adapter.base) else _BASE
+    """Return the base as a command names it."""
+    return adapter.base if is_hub_id(adapter.base) else "BASE"
 
 
 def _python(adapter: Adapter | None) -> str:
@@ -152,14 +151,12 @@ def _python(adapter: Adapter | None) -> str:
         imports = ["from transformers import AutoModelForCausalLM, AutoTokenizer"]
         loading = 'model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
     else:
-        imports = [
-            "from peft import PeftModel",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig",
-        ]
+        imports = ["from peft import PeftModel"]
         path = f'"{_base_in(adapter)}"' + (f', revision="{adapter.revision}"' if adapter.revision else "")
         if adapter.base.startswith(_EMBEDDED):
-            imports.insert(1, "from stillhouse.embedded import embedded_path")
+            imports.append("from stillhouse.embedded import embedded_path")
             path = f'embedded_path("{adapter.base.removeprefix(_EMBEDDED)}")'
+        imports.append("from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig")
         loading = (
             f'base = AutoModelForCausalLM.from_pretrained({path}, dtype="auto")\n'
             "model = PeftModel.from_pretrained(base, folder)\n"

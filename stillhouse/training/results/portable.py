@@ -1,4 +1,4 @@
-"""Rewrites the configs of a student so that other libraries end where it was trained to, and compute the same.
+"""Rewrite the configs of a student so that other libraries end where it was trained to, and compute the same.
 
 Ends are read from `generation_config.json` by transformers, vLLM, SGLang, TGI and MLX, and from `eos_token` of
 `tokenizer_config.json` by llama.cpp's converter. transformers 4 knows settings by other names than those that 5 writes,
@@ -28,7 +28,7 @@ _ONLY_5: Final = frozenset({"apertus", "bamba", "dbrx", "granitemoehybrid", "mam
 
 
 def make_portable(folder: Path) -> None:
-    """Rewrites the configs in a student's folder.
+    """Rewrite the configs in a student's folder.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded.
@@ -54,7 +54,7 @@ def make_portable(folder: Path) -> None:
 
 
 def needs_5(folder: Path) -> bool:
-    """Whether transformers 4 computes something else from the config in a folder; False where there is none."""
+    """Return whether transformers 4 computes something else from the config in a folder; False where there is none."""
     path = folder / "config.json"
     config = json.loads(path.read_bytes()) if path.is_file() else {}
     parts = (config, config.get("text_config") or {})
@@ -86,15 +86,16 @@ def _rewrite_model(path: Path, end: int) -> None:
     before = AutoConfig.from_pretrained(path.parent, **NO_CODE)
     if not isinstance(config.get("eos_token_id"), list):
         config["eos_token_id"] = end
-    text = config.get("text_config")
-    older = {"text_config": text | _older_names(text, before.get_text_config())} if text else {}
-    _write(path, config | _older_names(config, before) | older)
+    older = _older_names(config, before)
+    if text := config.get("text_config"):
+        older["text_config"] = text | _older_names(text, before.get_text_config())
+    _write(path, config | older)
     if _rope(AutoConfig.from_pretrained(path.parent, **NO_CODE)) != _rope(before):
         _write(path, config)
 
 
 def _older_names(config: JsonObject, read: Any) -> JsonObject:
-    """What transformers 4 reads: settings by the names that the class takes, the type of weights, and its RoPE."""
+    """Return what transformers 4 reads: settings by the names of the class, the type of weights, and its RoPE."""
     fields = type(read).__dataclass_fields__
     older = {name: config[key] for name, key in read.attribute_map.items() if key in config and name in fields}
     if "dtype" in config:

@@ -131,10 +131,6 @@ def load_sft(
     counts = data.total
     facts: JsonObject = {f"{name}_rows": counts[name] for name in _LEFT_OUT if counts[name]}
     if counts["rejected"]:
-        named = zip(sources, data.problems, strict=True)
-        # Of a path the name: facts are published with the student.
-        facts["first_rejected"] = "\n  ".join(
-            text.replace(one.path, Path(one.path).name) for one, text in named if text
-        )
+        facts["first_rejected"] = "\n  ".join(filter(None, data.problems))
     soft = None if scores_folder is None else SoftTargets(scores_folder, config.top_k)
     return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts, soft)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -111,20 +112,20 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
 
     A row is for validation if its source's split says so, or if its prompt's hash falls into the source's share.
     """
-    rows, conversations, problems = _sound(tokenizer, chunk.rows)
-    inputs = [(conversation.messages, conversation.tools) for conversation in conversations]
+    sound, problems = _sound(tokenizer, chunk.rows)
+    inputs = [(conversation.messages, conversation.tools) for _, conversation in sound]
     rendered_spans = render_all_spans(tokenizer, inputs, with_pieces=rendering.parts != ALL_PARTS)
     row_spans = [
         [
             [span._replace(message=None) if span.message in conversation.excluded else span for span in spans]
             for spans in _rendered(samples, row)
         ]
-        for row, conversation, samples in zip(rows, conversations, rendered_spans, strict=True)
+        for (row, conversation), samples in zip(sound, rendered_spans, strict=True)
     ]
     tokens = iter(tokenise_spans(tokenizer, [spans for samples in row_spans for spans in samples], rendering.parts))
     counts = Counter({"rows": len(chunk.rows), "rejected": len(problems)})
     columns: dict[SplitName, list[tuple[Any, ...]]] = {"train": [], "validation": []}
-    for row, conversation, samples in zip(rows, conversations, row_spans, strict=True):
+    for (row, conversation), samples in zip(sound, row_spans, strict=True):
         rendered = [_rendered(sample, row) for sample in islice(tokens, len(samples))]
         trainable = [_up_to_last_target(sample) for sample in rendered if any(sample.loss_mask[1:])]
         if not trainable:
@@ -148,19 +149,19 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
 
 def _sound(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[SplitRow]
-) -> tuple[list[SplitRow], list[TrainingConversation], list[str]]:
-    """The rows that can be learnt, their conversations, and what is wrong with the others."""
+) -> tuple[list[tuple[SplitRow, TrainingConversation]], list[str]]:
+    """The rows that can be learnt with their conversations, and what is wrong with the others."""
     sound: list[tuple[SplitRow, TrainingConversation]] = []
     problems: list[str] = []
     tokens = turn_tokens(tokenizer)
     for row in rows:
         conversation = _conversation(row)
-        problem = None if row.is_own else answer_problem(conversation, tokens)
-        if problem is None:
-            sound.append((row, conversation))
+        if not row.is_own and (problem := answer_problem(conversation, tokens)):
+            # Without the folder, since facts are published with the student.
+            problems.append(f"{Path(row.row.place).name}: {problem}")
         else:
-            problems.append(f"{row.row.place}: {problem}")
-    return [row for row, _ in sound], [conversation for _, conversation in sound], problems
+            sound.append((row, conversation))
+    return sound, problems
 
 
 def _conversation(row: SplitRow) -> TrainingConversation:
@@ -191,12 +192,8 @@ def _up_to_last_target(sample: RenderedSample) -> RenderedSample:
 
 def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering: Rendering) -> None:
     """A row may lack the parts that the config trains on, but not any answer."""
-    answers = [
-        index
-        for index, message in enumerate(conversation.messages)
-        if message["role"] == "assistant" and index not in conversation.excluded
-    ]
-    if not answers or rendering.parts == ALL_PARTS:
+    learnt = (one for index, one in enumerate(conversation.messages) if index not in conversation.excluded)
+    if rendering.parts == ALL_PARTS or not any(message["role"] == "assistant" for message in learnt):
         roles = ", ".join(message["role"] for message in conversation.messages)
         weighted = " of a weight above 0" if conversation.excluded else ""
         raise InputError(

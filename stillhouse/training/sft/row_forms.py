@@ -10,6 +10,7 @@ from stillhouse.chat.round_trip import call_problem
 from stillhouse.chat.turn import said_in
 from stillhouse.interop.formats import ROW_FORMATS
 from stillhouse.interop.loss_keys import LEARNT_OTHERWISE, is_empty_answer
+from stillhouse.interop.messages import first_answer
 from stillhouse.prompts.row import RowProblem, brief, checked_messages
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
@@ -54,20 +55,17 @@ def parse_conversation(row: JsonObject) -> TrainingConversation:
         )
     messages = checked_messages(conversation.messages)
     _check_parts(messages)
-    row_id, tag = row.get("prompt_id"), row.get("tag")
+    asked, tag = row.get("prompt_id"), row.get("tag")
+    if not isinstance(asked, str) or not asked:
+        asked = prompt_id(messages[: first_answer(messages)], conversation.tools)
     return TrainingConversation(
         messages=messages,
         tools=conversation.schemas or [],
-        prompt_id=row_id if isinstance(row_id, str) and row_id else _prompt_id(messages, conversation.tools),
+        prompt_id=asked,
         tag=tag if isinstance(tag, str) else None,
         row_id=row.get("id") if isinstance(row.get("id"), str) else None,
         excluded=conversation.excluded,
     )
-
-
-def _prompt_id(messages: list[Message], tools: list[str] | None) -> str:
-    first = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    return prompt_id(messages[:first], tools)
 
 
 def _check_parts(messages: list[Message]) -> None:
@@ -100,14 +98,12 @@ def validation_prompts(rows: Iterable[JsonObject], max_prompts: int) -> tuple[li
     for row in rows:
         if len(prompts) == max_prompts:
             break
-        prompt_id = row["prompt_id"]
-        if row.get("expected_answer") is None or prompt_id in prompts:
+        asked = row["prompt_id"]
+        if row.get("expected_answer") is None or asked in prompts:
             continue
-        first_answer = next((index for index, m in enumerate(row["messages"]) if m["role"] == "assistant"), None)
-        prompts[prompt_id] = Prompt(
-            prompt_id, row["messages"][:first_answer], [tool["function"]["name"] for tool in row["tools"] or ()]
-        )
-        metadata[prompt_id] = PromptMetadata(
-            prompt_id, row["expected_answer"], row.get("tag"), row["verifier"], row.get("metadata") or {}
+        messages = row["messages"][: first_answer(row["messages"])]
+        prompts[asked] = Prompt(asked, messages, [tool["function"]["name"] for tool in row["tools"] or ()])
+        metadata[asked] = PromptMetadata(
+            asked, row["expected_answer"], row.get("tag"), row["verifier"], row.get("metadata") or {}
         )
     return list(prompts.values()), metadata

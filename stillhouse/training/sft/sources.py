@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName, read_file
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop.sources import READERS, present, read_rows, suffix_of
-from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, hugging_face_rows
+from stillhouse.interop.sources import present, read_rows
+from stillhouse.prompts.files import ENDINGS, SourceRow, suffix_of
+from stillhouse.prompts.sources import HUGGING_FACE, hugging_face_rows
 from stillhouse.store.fingerprint import file_sha256
 
 _DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag")
@@ -69,10 +70,10 @@ def _path_of(source: SftSource) -> Path:
             f"sft.sources: {source.path} does not exist; expected a file of rows, a dataset's folder, or "
             f"{HUGGING_FACE}NAME for a Hugging Face dataset"
         )
-    if path.is_file() and suffix_of(path) not in READERS:
+    if path.is_file() and suffix_of(path) not in ENDINGS:
         raise ConfigError(
             f"sft.sources: {source.path} ends in {path.suffix or 'nothing'!r}, which tells no format; expected "
-            f"{', '.join(READERS)}, a dataset's folder or {HUGGING_FACE}NAME"
+            f"{', '.join(ENDINGS)}, a dataset's folder or {HUGGING_FACE}NAME"
         )
     return path
 

@@ -6,7 +6,7 @@ import re
 import symtable
 import textwrap
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -20,8 +20,8 @@ _FENCED: Final = re.compile(
 _PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
 _DEFINITION: Final = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)", re.MULTILINE)
 _PROMPT: Final = ">>>"
-_READS: Final = frozenset({"input", "sys", "stdin", "open", "fileinput", "os"})
-_PRINTS: Final = frozenset({"print", "sys", "stdout", "os"})
+_READS: Final = re.compile(r"\b(?:input|sys|stdin|open|fileinput|os)\b")
+_PRINTS: Final = re.compile(r"\b(?:print|stdout)\b")
 _PASSIVE: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign,
                    ast.AnnAssign)  # fmt: skip
 # Deep nesting raises either of the last two.
@@ -30,51 +30,56 @@ _UNREADABLE: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 class _Block(NamedTuple):
     code: str
+    acts: bool | None
+    """Whether it does more than define and import; None if it may be no Python."""
     defined: frozenset[str]
     """Global names that it assigns, and methods of its class `Solution`."""
     imported: frozenset[str] = frozenset()
-    used: frozenset[str] = frozenset()
-    """Global names that it refers to, builtins included."""
-    acts: bool = False
-    """Whether it does more than define and import."""
 
 
-def python_code(answer: str, tested: Iterable[str]) -> str | None:
-    """Return the last blocks that define the names `tested`, with those that define what these use in turn.
+def python_code(answer: str, tested: Collection[str]) -> str | None:
+    """Return the last blocks that define the names `tested`, with those that only define what these mention in turn.
 
-    Where no block defines any, the answer is a program: the last block that reads input, or else prints. Without a
-    fence the whole answer is taken, if it is Python. None: there is no code.
+    Where no block defines any, the answer is a program: the last block that reads input, else prints, else acts,
+    instead. Without a fence the whole answer is taken, if it is Python. None: there is no code.
     """
     blocks = [_block(code, is_python) for code, is_python in _fenced(answer)]
     if not blocks:
         with suppress(*_UNREADABLE):
             return answer if ast.parse(answer).body else None
         return None
-    chosen: set[int] = set()
-    for name in tested:
-        if not any(name in blocks[at].defined for at in chosen):
-            defining = [at for at, block in enumerate(blocks) if name in block.defined]
-            chosen |= _with_needed(blocks, defining[-1]) if defining else set()
-    chosen = chosen or _with_needed(blocks, max(range(len(blocks)), key=lambda at: _rank(blocks, at)))
-    code = "\n".join(blocks[at].code for at in sorted(chosen))
-    known = frozenset().union(*(blocks[at].defined | blocks[at].imported for at in chosen))
-    annotations = sorted(frozenset().union(*(blocks[at].used for at in chosen)) & frozenset(typing.__all__) - known)
+    last = {name: at for at, block in enumerate(blocks) for name in block.defined}
+    chosen = {last[name] for name in tested if name in last}
+    if not chosen:
+        chosen = {max(range(len(blocks)), key=lambda at: (*_likeness(blocks[at]), at))}
+    while True:
+        code = "\n".join(blocks[at].code for at in sorted(chosen))
+        known = frozenset[str]().union(*(blocks[at].defined | blocks[at].imported for at in chosen))
+        missing = {*re.findall(r"\w+", code)} - known
+        helping = {
+            at for at, block in enumerate(blocks) if block.acts is False and missing & (block.defined | block.imported)
+        }
+        if not helping:
+            break
+        chosen |= helping
+    annotations = sorted(missing & {*typing.__all__})
     # Sites whose tasks come with a signature, such as LeetCode, import these for the answer.
     return f"from typing import {', '.join(annotations)}\n{code}" if annotations else code
 
 
 def tested_names(tests: str) -> list[str]:
     """Return the names that the source of tests takes from the answer; none if it is no Python."""
-    names: list[str] = []
     with suppress(*_UNREADABLE):
-        for node in ast.walk(ast.parse(tests)):
-            if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
-                names += [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SOLUTION:
-                names.append(node.attr)
-        read = _block(tests, is_python=True)
-        names += sorted(read.used - read.defined - read.imported - set(dir(builtins)))
-    return names
+        nodes = list(ast.walk(ast.parse(tests)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | {*dir(builtins)}
+        # Definitions, imports, and arguments.
+        bound |= {str(getattr(node, "name", getattr(node, "arg", None))) for node in nodes}
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == SOLUTION]
+        members = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == SOLUTION]
+        taken = [alias.name for node in imports for alias in node.names] + [node.attr for node in members]
+        return taken + sorted({node.id for node in names} - bound)
+    return []
 
 
 def _fenced(answer: str) -> Iterator[tuple[str, bool]]:
@@ -93,48 +98,27 @@ def _fenced(answer: str) -> Iterator[tuple[str, bool]]:
 def _block(code: str, is_python: bool) -> _Block:
     try:
         body = ast.parse(code).body
-        scopes = list(_scopes(symtable.symtable(code, FILE, "exec")))
+        module = symtable.symtable(code, FILE, "exec")
     except _UNREADABLE:
         # It may be the answer nevertheless, which is wrong then.
-        used = (_READS | _PRINTS).intersection(re.findall(r"\w+", code) if is_python else ())
-        return _Block(code, frozenset(_DEFINITION.findall(code)), used=used, acts=is_python)
-    symbols = [symbol for scope in scopes for symbol in scope.get_symbols() if scope is scopes[0] or symbol.is_global()]
-    members = [symbol for scope in scopes if scope.get_name() == "Solution" for symbol in scope.get_symbols()]
+        return _Block(code, is_python or None, frozenset(_DEFINITION.findall(code)))
+    scopes = [module, *(scope for scope in module.get_children() if scope.get_name() == "Solution")]
+    symbols = [symbol for scope in scopes for symbol in scope.get_symbols()]
     return _Block(
         code,
-        frozenset(symbol.get_name() for symbol in [*symbols, *members] if symbol.is_assigned()),
+        not all(map(_is_passive, body)),
+        frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned()),
         frozenset(symbol.get_name() for symbol in symbols if symbol.is_imported()),
-        frozenset(symbol.get_name() for symbol in symbols if symbol.is_referenced()),
-        any(not isinstance(node, _PASSIVE) and not _is_constant(node) for node in body),
     )
 
 
-def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from _scopes(child)
+def _is_passive(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    # An annotation alone, as `Output: four`, is no definition.
+    return isinstance(node, _PASSIVE) and getattr(node, "value", node) is not None
 
 
-def _is_constant(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _with_needed(blocks: Sequence[_Block], at: int) -> set[int]:
-    """Return a block, and the last ones that define or import what it uses and does not define itself, and so on."""
-    chosen = {at}
-    waiting = [at]
-    while waiting:
-        known = frozenset(dir(builtins)).union(*(blocks[at].defined | blocks[at].imported for at in chosen))
-        for name in sorted(blocks[waiting.pop()].used - known):
-            having = [at for at, block in enumerate(blocks) if name in block.defined | block.imported]
-            if having and having[-1] not in chosen:
-                chosen.add(having[-1])
-                waiting.append(having[-1])
-    return chosen
-
-
-def _rank(blocks: Sequence[_Block], at: int) -> tuple[bool, bool, bool, bool, int]:
-    """Return how much a block looks like the program: with others, it acts and reads; alone, it is complete."""
-    needed = _with_needed(blocks, at)
-    used = frozenset().union(*(blocks[n].used for n in needed))
-    return blocks[at].acts, bool(used & _READS), len(needed) == 1, bool(used & _PRINTS), at
+def _likeness(block: _Block) -> tuple[bool, bool, bool]:
+    """Return how much a block looks like a program: it acts, reads, and prints."""
+    return bool(block.acts), bool(block.acts and _READS.search(block.code)), bool(_PRINTS.search(block.code))

@@ -56,7 +56,7 @@ def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("expected inputs and outputs of test_cases to be lists of one length")
-    if name and not _OF_SCRIPTS.intersection(_kinds(value)):
+    if name and not _is_of_script(value):
         calls = [_call(name, args, expected) for args, expected in zip(inputs, outputs, strict=True)]
         return [{"calls": calls}] if calls else []
     return [_script(stdin, expected) for stdin, expected in zip(inputs, outputs, strict=True)]
@@ -71,7 +71,7 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
         name = function_name(item, more if isinstance(more, dict) else {}) or name
         stdin, expected = _first(item, _STDIN), _first(item, _STDOUT)
         if expected is not None:
-            if not name or any("std" in key for key in item) or _OF_SCRIPTS.intersection(_kinds(item)):
+            if not name or any("std" in key for key in item) or _is_of_script(item):
                 return _script(stdin, expected)
             return {"calls": [_call(name, stdin, expected)]}
     raise ValueError(
@@ -79,8 +79,8 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
     )
 
 
-def _kinds(item: Mapping[str, Any]) -> list[str]:
-    return [str(item.get(key)) for key in ("testtype", "type")]
+def _is_of_script(item: Mapping[str, Any]) -> bool:
+    return not _OF_SCRIPTS.isdisjoint(str(item.get(key)) for key in ("testtype", "type"))
 
 
 def _call(name: str, args: Any, expected: Any) -> JsonObject:
@@ -90,12 +90,9 @@ def _call(name: str, args: Any, expected: Any) -> JsonObject:
         # LiveCodeBench (https://arxiv.org/abs/2403.07974) writes each argument as a line of JSON, and the result as
         # JSON; text that is none is itself the argument.
         with suppress(ValueError):
-            args, expected = [json.loads(line) for line in args.splitlines()], _of_json(expected)
+            result = json.loads(expected) if isinstance(expected, str) else expected
+            args, expected = [json.loads(line) for line in args.splitlines()], result
     return {"name": name, "args": args if isinstance(args, list) else [args], "expected": expected}
-
-
-def _of_json(expected: Any) -> Any:
-    return json.loads(expected) if isinstance(expected, str) else expected
 
 
 def _script(stdin: Any, expected: Any) -> JsonObject:

@@ -104,7 +104,7 @@ def judge(call: socket.socket) -> bytes:
     programs = request["programs"]
     for number, program in enumerate(programs, start=1):
         run = _run_script if "stdout" in program else _run_module
-        verified, note, _ = run(starter, request, program)
+        verified, note, *_ = run(starter, request, program)
         if verified is not True:
             prefix = f"test {number} of {len(programs)}: " if len(programs) > 1 else ""
             # For a table cell: short, one line, no control characters.
@@ -150,7 +150,7 @@ def _run_module(starter: Starter, request: JsonObject, program: JsonObject) -> V
                 result = run_tests(client, request["code"], program["tests"], program["entry_point"])
         except TestsStopped:
             pass
-        verified, note, _ = client.verdict or result
+        verified, note, *_ = client.verdict or result
     if verified is True or not note:
         code = starter.exit_code()
         note = None if verified is True else _how_it_ended(code, request)

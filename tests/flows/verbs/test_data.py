@@ -1,6 +1,8 @@
-"""`stillhouse convert` and `stillhouse export`: what they say of what they read, wrote and left."""
+"""`stillhouse view --follow`, `convert` and `export`: what they say of what they read, wrote and left."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -8,8 +10,39 @@ from typing import get_args
 from flows.verbs.data import ExportForm, ForeignForm
 from stillhouse.interop.export import Form
 from stillhouse.interop.formats import FormatName
-from stillhouse.store.records import read_jsonl
-from stillhouse.store.runs import RunRecord, write_run_record
+from stillhouse.store.records import read_jsonl, write_jsonl
+from stillhouse.store.runs import RECENT_FILE, RunRecord, write_run_record
+from stillhouse.types import Message, StopReason, Trajectory, Turn
+
+
+def _answered(question: str) -> Trajectory:
+    messages: list[Message] = [{"role": "user", "content": question}, {"role": "assistant", "content": "5"}]
+    turn = Turn("stop", {"prompt_tokens": 9, "completion_tokens": 4}, 0.1, "m")
+    return Trajectory(question, question, 0, messages, [], [turn], StopReason.ANSWERED, "m")
+
+
+def test_the_page_of_a_run_under_way_is_written_anew_until_it_ends(shell, tmp_path: Path) -> None:
+    folder, page = tmp_path / "runs/reports/1-distill-a", tmp_path / "page.html"
+    write_run_record(
+        folder, RunRecord("distill", "2026-01-01", None, None, "lucky-quokka", {"rollouts": [str(folder)]})
+    )
+    write_jsonl(folder / RECENT_FILE, [_answered("2 + 3?")])
+
+    def end() -> None:
+        while not page.exists():
+            time.sleep(0.05)
+        assert 'data-reload="5"' in page.read_text()
+        write_jsonl(folder / "trajectories.jsonl", [_answered("2 + 3?"), _answered("1 + 4?")])
+        (folder / RECENT_FILE).unlink()
+
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(end)
+        code, output = shell("view", "--follow", "--no-open", "-o", str(page))
+        ended.result()
+    assert (code, "1 trajectories" in output) == (0, True), output
+    assert "data-reload" not in page.read_text().partition("<script>")[0]
+    code, output = shell("view", "--follow", "--store", "s3://bucket/runs")
+    assert (code, "--follow is for a run of this machine" in output) == (2, True), output
 
 
 def test_convert_says_what_it_read_wrote_and_left(shell, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.chat.assistant_message import assistant_message, with_own_ids
 from stillhouse.chat.content import calls_of
-from stillhouse.types import Message
+from stillhouse.types import Message, ToolSchema
 
 PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "carry"}]}, {"type": "text", "text": "4"}]
 SIGNED = [{"type": "thinking", "thinking": "carry", "signature": "x"}, {"type": "text", "text": "4"}]
@@ -87,3 +87,70 @@ def test_each_call_of_a_conversation_has_an_id_of_its_own_and_a_replay_the_same(
         "call00007",
     ]
     assert with_own_ids(calling("c5"), [first]) == calling("c5")
+
+
+ARGUMENTS = '{"a": 2, "b":  3}'
+
+
+def schema(name: str) -> ToolSchema:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+TOOLS = [schema("add"), schema("now"), schema("get_time"), schema("get_it"), schema("GET_IT")]
+
+
+def names(message: Any, tools: list[ToolSchema] = TOOLS) -> list[str]:
+    return [call["function"]["name"] for call in assistant_message(message, tools).get("tool_calls", ())]
+
+
+def call(name: Any) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": ARGUMENTS}}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *(
+            (name, "add")
+            for name in ("add", " add\n", "Add", "ADD", "functions.add", "function:add", "tools.add", "functions.add:0")
+        ),
+        *((name, "add") for name in ("default_api.add", "add<|channel|>commentary", "add<|constrain|>json", "add:12")),
+        ("get-time", "get_time"),
+        ("get_it", "get_it"),
+        ("Get_It", "Get_It"),
+        ("addition", "addition"),
+        ("other.add", "other.add"),
+        ("", ""),
+    ],
+)
+def test_a_decorated_name_is_the_one_offered_tool_that_it_can_mean(written: str, read: str) -> None:
+    assert names({"tool_calls": [call(written)]}) == [read]
+
+
+def test_without_offered_tools_names_and_texts_stay() -> None:
+    assert names({"tool_calls": [call("functions.add")]}, []) == ["functions.add"]
+    text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    assert assistant_message({"content": text}) == {"role": "assistant", "content": text}
+
+
+def test_the_first_form_of_a_call_is_read() -> None:
+    assert names({"function_call": {"name": "functions.add", "arguments": ARGUMENTS}}) == ["add"]
+    assert assistant_message({"content": "hm", "function_call": {}}, TOOLS) == {"role": "assistant", "content": "hm"}
+
+
+@pytest.mark.parametrize("thinking", ["", "<think>2 and 2</think>"])
+def test_calls_that_the_server_left_in_the_text_are_read_if_all_are_of_offered_tools(thinking: str) -> None:
+    block = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+    read: Any = assistant_message({"content": f"{thinking}I add.{block}"}, TOOLS)
+    assert read["content"] == "I add."
+    assert read["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 2}'}
+    # The block goes back as a call alone.
+    assert "sent_back" not in read
+    assert ("reasoning_content" in read) == bool(thinking)
+    for text in (f"{block}<tool_call>not a call</tool_call>", block.replace("add", "rm"), "<tool_call> is a tag"):
+        assert assistant_message({"content": text}, TOOLS) == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize("odd", [["x"], [{"function": None}], [call(None)], [call(7)]])
+def test_calls_without_a_name_are_left_to_whoever_runs_them(odd: Any) -> None:
+    assert assistant_message({"tool_calls": odd}, TOOLS)["tool_calls"] == odd

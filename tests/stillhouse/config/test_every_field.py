@@ -13,7 +13,6 @@ from stillhouse.config import DistillConfig
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "stillhouse" / "config"
 READ_IN_THE_CONFIG = {
-    "steps_share": "PlaceboConfig.settings",
     "judge_api_key_env": "ModelRole.key_setting",
 }
 """Fields that a method of the config reads for others."""

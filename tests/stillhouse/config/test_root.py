@@ -135,22 +135,6 @@ def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expec
             {"promotion": {"enabled": True, "metric": "reward"}, "tracking": {"register_as": "m"}},
             "tools.rewards_file names no file of rewards",
         ),
-        (
-            {"promotion": {"placebo": {"enabled": True}}, "on_policy": {"enabled": True}},
-            "promotion.enabled is not, so that there is nothing to decide",
-        ),
-        (
-            {"promotion": {"enabled": True, "placebo": {"enabled": True}}, "tracking": {"register_as": "m"}},
-            "no student is trained on-policy with a teacher",
-        ),
-        (
-            {
-                "promotion": {"enabled": True, "placebo": {"enabled": True}},
-                "tracking": {"register_as": "m"},
-                "on_policy": {"enabled": True, "kl_coef": 0.0, "reward_coef": 1.0, "group_size": 4},
-            },
-            "placebos stand in for its scores",
-        ),
     ],
 )
 def test_a_promotion_without_what_it_needs_is_refused(sections: Any, message: str) -> None:

@@ -8,7 +8,6 @@ from stillhouse.evaluation.comparison import (
     MetricComparison,
     Values,
     compare_models,
-    compare_with_rivals,
     line_of,
     prompt_values,
 )
@@ -67,23 +66,6 @@ def test_every_other_model_is_compared_with_the_reference_over_all_prompts_and_b
     ]
     assert line_of(lines, "teacher", "reward") is None
     assert line_of(lines, "sft", "truncated_share") is lines[3]
-
-
-def test_a_model_is_compared_with_rivals_of_its_own_by_what_decides_a_promotion() -> None:
-    models: dict[str, Values] = {
-        "on_policy": {"accuracy": {"a1": 1.0, "a2": 1.0}, "truncated_share": {"a1": 0.0}},
-        "placebo_shuffled": {"accuracy": {"a1": 1.0, "a2": 0.0}, "truncated_share": {"a1": 0.0}},
-        "sft": {"accuracy": {"a1": 0.0}},
-    }
-    against = compare_with_rivals(models, {"on_policy": ["placebo_shuffled", "sft"]}, confidence=0.95)
-    (by_rival,) = against.values()
-    assert {
-        rival: [(line.model, line.metric, line.tag, line.difference.difference) for line in lines]
-        for rival, lines in by_rival.items()
-    } == {
-        "placebo_shuffled": [("on_policy", "accuracy", None, 0.5)],
-        "sft": [("on_policy", "accuracy", None, 1.0)],
-    }
 
 
 def test_fewer_tokens_are_a_gain() -> None:

@@ -59,6 +59,7 @@ OTHERS = (
     "max_output_tokens (200000) exceeds model maximum output tokens (128000)",
     "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40",
     "Request Entity Too Large",
+    "temperature: Input should be greater than or equal to 0",
 )
 
 

@@ -11,8 +11,10 @@ PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "se
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
 
 
-def body(url: str = "http://127.0.0.1/v1", *, tools: bool = False, **sampling: Any) -> dict[str, Any]:
-    endpoint = Endpoint(url, "m", "m")
+def body(
+    url: str = "http://127.0.0.1/v1", *, tools: bool = False, is_local: bool = False, **sampling: Any
+) -> dict[str, Any]:
+    endpoint = Endpoint(url, "m", "m", is_local=is_local)
     return request_body(endpoint, [], [calculator.schema] if tools else [], Sampling(**{**PLAIN, **sampling}))
 
 
@@ -76,7 +78,8 @@ def test_tools_are_shown_but_refused_for_a_closing_answer() -> None:
     assert "tool_choice" not in body(tool_choice="none")
 
 
-def test_a_schema_becomes_a_strict_response_format() -> None:
+def test_a_schema_becomes_a_strict_response_format_but_for_a_server_of_ours() -> None:
+    assert "response_format" not in body(response_schema=SCHEMA, is_local=True)
     assert body(response_schema=SCHEMA)["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA},

@@ -145,6 +145,24 @@ def test_a_key_that_is_demanded_and_missing_is_not_taken_away(collect: Collect) 
     assert row.stop_reason is StopReason.ERROR
 
 
+def test_behind_a_router_one_seller_gets_back_what_another_refuses(collect: Collect) -> None:
+    def answer(request: ReceivedRequest) -> Reply:
+        messages = request.body["messages"]
+        if len(messages) == 1:
+            return Reply(completion(message={"tool_calls": [call()], "reasoning_content": "hm"}))
+        refusing = len(provider.requests) == 2
+        if refusing and "reasoning_content" in messages[1]:
+            return Reply(extra_forbidden("reasoning_content"), status=422)
+        if not refusing and "reasoning_content" not in messages[1]:
+            return Reply({"error": {"message": "reasoning_content is missing in the assistant's message"}}, status=400)
+        return Reply(completion("2"))
+
+    with SimulatedProvider(answer) as provider:
+        (row,) = collect(provider.url, 1, config=RolloutsConfig(max_tokens=200)).trajectories
+        assert len(provider.requests) == 4
+    assert row.stop_reason is StopReason.ANSWERED
+
+
 @pytest.mark.parametrize("content", ["<think>hm</think>Let me see.", BLOCKS, [BLOCKS[1]]])
 def test_thinking_within_the_content_goes_back_as_it_came(collect: Collect, content: Any) -> None:
     def answer(request: ReceivedRequest) -> Reply:

@@ -97,7 +97,7 @@ def _alter_scores(root: Path) -> None:
         (_overwrite(f"{ARTIFACT}/manifest.json", b"{}"), DAMAGED_ARTIFACT, "cannot be read", MADE_AGAIN),
         (_replace(JOURNAL_FILE, b"some", b"sone"), {"journal"}, "1 of 1 records were altered", "asks again"),
         (_alter_scores, {"score file", "score files"}, "1 of 1 answers were altered", "asks again"),
-        (_break_journal, {"journal"}, "is malformed", "stillhouse doctor --store --salvage"),
+        (_break_journal, {"journal"}, "is malformed", ".recover"),
         (_overwrite("mlflow.db", b"not a database any more" * 100), {"MLflow"}, "is malformed", ".recover"),
         (_overwrite("results/dataset/v1-0", b'{"result": '), {"result", "results"}, "is not JSON", MADE_AGAIN),
         (lambda root: root.chmod(0o755), {"permissions"}, "others may use", "chmod -R go-rwx"),

@@ -75,7 +75,7 @@ def test_an_included_file_that_is_not_there_is_listed(agentic: Convert) -> None:
 @pytest.mark.parametrize(
     ("changes", "estimator"),
     [
-        ({"reward_normalization": {"grouping": "traj_group_id", "method": "mean"}}, "mean"),
+        ({"reward_normalization": {"grouping": "traj_group_id", "method": "mean"}}, "rloo"),
         ({"reward_normalization": {"grouping": "tags", "norm_mean_type": "group", "norm_std_type": "group"}}, "grpo"),
         ({"reward_normalization": None}, "reinforce"),
         ({"train_env_manager": {"group_size": 1}}, "reinforce"),

@@ -183,7 +183,7 @@ def test_torn_and_malformed_rollouts_are_told_of_and_the_rest_goes_on(
     assert "unexpected end of data" in told["sample_1.json"]["value"]
     assert "'robot'" in told["sample_2.json"]["value"]
     assert "expected metadata to be an object" in told["sample_3.json"]["value"]
-    assert "expected a JSON object" in told["sample_4.json, item 0"]["value"]
+    assert "expected a JSON object" in told["sample_4.json"]["value"]
     assert "conversation" in told["sample_5.json"]["value"]
     assert told["run.txt"]["reason"] == "a file of another kind: not read"
 

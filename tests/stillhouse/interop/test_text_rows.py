@@ -61,6 +61,14 @@ def test_conversations_are_read_from_other_trainers_rows(
     assert len(prompt["messages"]) == len(messages) - 1
 
 
+def test_alpacas_rows_without_an_output_are_prompts_when_the_form_is_named(tmp_path: Path, write: Write) -> None:
+    row = {"instruction": "And 3?", "system": "Brief.", "history": [["2 + 2?", "4"]]}
+    report = convert(write(tmp_path / "rows.jsonl", row), tmp_path / "out", "alpaca")
+    (prompt,) = read_jsonl(tmp_path / "out/prompts.jsonl")
+    assert [message["content"] for message in prompt["messages"]] == ["Brief.", "2 + 2?", "4", "And 3?"]
+    assert (report.trajectories, report.num_unmapped) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("row", "messages"),
     [
@@ -119,18 +127,21 @@ GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "val
         ({"conversations": None}, "expected a row with conversations of from and value, saw {'conversations': None}"),
         ({"conversations": []}, r"saw {'conversations': \[\]}"),
         ({"conversations": [None]}, "expected a row with conversations"),
-        ({"conversations": [GOOD["conversations"][0], None]}, r"conversations\[1\] to have `from`.*saw None"),
+        ({"conversations": [GOOD["conversations"][0], None]}, r"conversations\[1\] to be an object, saw NoneType"),
         ({"conversations": [{"from": "human", "value": ["a"]}]}, r"conversations\[0\].*`value`, a text; saw .*\['a'\]"),
         ({"conversations": [{"from": "human", "value": 5}]}, r"conversations\[0\].*`value`, a text; saw .*5"),
-        ({"conversations": [{"from": "gpt", "value": "I start"}]}, "begins with the assistant"),
+        ({"conversations": [{"from": "gpt", "value": "I start"}]}, "expected a system or user message first"),
         ({"conversations": "[{"}, "expected conversations to be JSON"),
         ({"topic": "x"}, "expected a row with conversations.*saw {'topic': 'x'}"),
         ({"messages": [{"role": "user", "content": {"x": 1}}]}, r"messages\[0\].content to be text"),
         ({"instruction": "i", "output": ["a", "b"]}, r"expected output to be a text, saw list \['a', 'b'\]"),
         ({"instruction": 5, "output": "a"}, "expected instruction to be a text, saw int 5"),
         ({"instruction": "i", "output": "a", "history": [["a", "b"], 3]}, "history to be pairs"),
-        ({**GOOD, "system": ["a"]}, r"expected system to be a text, saw list \['a'\]"),
-        ({"messages": [{"role": "system", "content": "a"}, USER], "system": "b"}, "begin with another one, str 'a'"),
+        ({**GOOD, "system": ["a"]}, r"expected system to be a text and the only one, saw list \['a'\]"),
+        (
+            {"messages": [{"role": "system", "content": "a"}, USER], "system": "b"},
+            "saw str 'b' beside messages that begin with",
+        ),
         ({"messages": [USER, {"role": "assistant", "function_call": "f"}]}, r"messages\[1\].tool_calls"),
         ({"messages": [USER, FOUR], "tools": [3]}, "expected tools to be names, or schemas"),
         ({"messages": [USER, FOUR], "functions": 3}, "expected tools to be names, or schemas"),

@@ -173,11 +173,6 @@ def test_the_training_costs_what_its_trajectories_cost_here() -> None:
     assert "60 trajectories of 20 sampled tokens, 3,600 tokens" in detail
 
 
-def test_a_prefix_costs_its_share() -> None:
-    config = OnPolicyConfig(num_steps=10, prompts_per_step=6, prefix={"tokens": 5})
-    assert "sampling 3 s" in training_finding(config, PairFigures(STUDENT, (TEACHER,))).detail
-
-
 def test_rollouts_cost_what_the_answers_cost_or_nobody_knows() -> None:
     assert "about $10.00 for 1,000 rollouts" in rollouts_finding([0.01, 0.01], 1000).detail
     assert rollouts_finding([0.01, None], 1000).level == "unknown"

@@ -71,6 +71,7 @@ def test_of_a_long_conversation_start_and_end_are_shown() -> None:
     [
         ((False, "4", "5", None), "compared “4” with expected “5”: wrong"),
         ((True, "5", "5.0", None), "compared “5” with expected “5.0”: right"),
+        ((True, "5", "five" * 60 + "\n#### 5", None), f"compared “5” with expected “e{'five' * 48} #### 5”: right"),
         ((None, "x", "y", "too long"), "compared “x” with expected “y”: unverified; too long"),
         ((False, "def f():", None, "test 1 fails"), "compared “def f():”: wrong; test 1 fails"),
         ((False, None, "5", "no answer"), "wrong: expected “5”; no answer"),

@@ -1,7 +1,7 @@
+from datetime import UTC, datetime
 from pathlib import Path
 
-from stillhouse.progress.run_state import RunState, StageState
-from stillhouse.progress.snapshot import Bar, Snapshot
+from stillhouse.progress.run_state import Bar, RunState, StageState
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.report import SampleTrajectory
 from stillhouse.report.live import LiveData, render_live, write_live_page
@@ -12,10 +12,11 @@ STAGES = (StageState("rollouts", "done", 8.0), StageState("sft", "running", 1.0)
 def _data(*, curve: list[tuple[int, float]], answer: str = "It is 5.") -> LiveData:
     sampled = RolloutProgress(done=4, total=4, limit=3, is_local=True)
     bars = {"rollouts": Bar(4, 4, 2.5, rollouts=sampled), "sft": Bar(1, 8, 0.5, {"loss": 0.25, "doing": "saving"})}
-    snapshot = Snapshot("distill", "a", "running", 0.0, RunState(STAGES, "", 125.0), bars)
+    run = RunState(STAGES, "", 125.0)
     messages = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": answer}]
     row = SampleTrajectory(messages=messages, stop_reason="answered", verified=None, stage="teacher")
-    return LiveData("Stillhouse: distill", snapshot, {"sft": {"loss": curve}}, [row])
+    as_of = datetime(2026, 1, 1, tzinfo=UTC)
+    return LiveData("Stillhouse: distill", as_of, run, bars, {"sft": {"loss": curve}}, [row])
 
 
 def test_the_page_says_where_the_run_is_and_reloads_itself() -> None:

@@ -6,19 +6,13 @@ import sys
 
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
-from inspect_ai.model import GenerateConfig, ResponseSchema, get_model
+from inspect_ai.model import GenerateConfig, get_model
 from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
-from inspect_ai.tool import ToolFunction, tool
-from inspect_ai.util import json_schema
-from pydantic import BaseModel
+from inspect_ai.tool import tool
 
 MODEL = "openai-api/stillhouse/teacher"
 SUM = "Ben has 12 eggs. Ben finds 5 more. How many eggs does Ben have now?"
-
-
-class Box(BaseModel):
-    full: bool
 
 
 @tool
@@ -36,18 +30,11 @@ def calculator():
 
 
 async def generated():
-    model, streaming = get_model(MODEL), get_model(MODEL, stream=True)
-    schema = ResponseSchema(name="box", json_schema=json_schema(Box), strict=True)
-    structured = await model.generate(SUM, config=GenerateConfig(response_schema=schema, max_tokens=200))
     config = GenerateConfig(max_tokens=200, stop_seqs=["eggs"], logprobs=True, top_logprobs=2, num_choices=2, seed=3)
-    sampled = await model.generate(SUM, config=config)
-    any_tool = await model.generate(SUM, tools=[calculator()], tool_choice="any")
-    named = await streaming.generate(SUM, tools=[calculator()], tool_choice=ToolFunction(name="calculator"))
+    sampled = await get_model(MODEL).generate(SUM, config=config)
     return {
-        "structured": structured.completion,
         "sampled": [choice.message.text for choice in sampled.choices],
         "top_logprobs": len(sampled.choices[0].logprobs.content[0].top_logprobs),
-        "calls": [call.function for answer in (any_tool, named) for call in answer.message.tool_calls],
     }
 
 

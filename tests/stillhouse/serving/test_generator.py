@@ -202,48 +202,14 @@ def test_a_model_in_training_mode_is_refused(prompts: list[list[int]]) -> None:
         generator.step()
 
 
-class Even:
-    """Allows tokens by turns of two sets, and remembers the tokens it was told."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-
-    def allowed(self) -> torch.Tensor:
-        return torch.arange(619) % 2 == len(self.tokens) % 2
-
-    def advance(self, token: int) -> None:
-        self.tokens.append(token)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
-def test_a_constraint_restricts_its_own_row_and_no_other(
-    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced, temperature: float
-) -> None:
-    free = [GenerationRequest(prompt, 5 + i, temperature=temperature, seed=i) for i, prompt in enumerate(prompts)]
-    constraints = [Even() if i % 2 else None for i in range(len(prompts))]
-    mixed = [
-        dataclasses.replace(request, constraint=constraint)
-        for request, constraint in zip(free, constraints, strict=True)
-    ]
-    expected = Generator(model, max_batch=4).run(free)
-    sampled = Generator(model, max_batch=4).run(mixed)
-    for constraint, alone_, generation in zip(constraints, expected, sampled, strict=True):
-        if constraint is None:
-            assert generation.completion_ids == alone_.completion_ids
-        else:
-            assert constraint.tokens == generation.completion_ids
-            assert [token % 2 for token in constraint.tokens] == [i % 2 for i in range(len(constraint.tokens))]
-    assert_forced(model, prompts, sampled, temperature or 1.0)
-
-
 def test_tokens_are_shown_as_they_are_sampled_and_may_end_their_completion(
     model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
-    seen: list[list[tuple[int, float]]] = [[] for _ in prompts]
+    seen: list[list[int]] = [[] for _ in prompts]
 
-    def watching(index: int) -> Callable[[int, float], bool]:
-        def on_token(token: int, logprob: float) -> bool:
-            seen[index].append((token, logprob))
+    def watching(index: int) -> Callable[[int], bool]:
+        def on_token(token: int) -> bool:
+            seen[index].append(token)
             return len(seen[index]) == index + 1
 
         return on_token
@@ -257,4 +223,4 @@ def test_tokens_are_shown_as_they_are_sampled_and_may_end_their_completion(
     for index, (alone_, generation) in enumerate(zip(expected, generations, strict=True)):
         assert generation.finish_reason == "stop"
         assert generation.completion_ids == alone_.completion_ids[: index + 1]
-        assert seen[index] == list(zip(generation.completion_ids, generation.logprobs, strict=True))
+        assert seen[index] == generation.completion_ids

@@ -231,6 +231,17 @@ def test_clients_that_leave_free_their_places(http: httpx.Client) -> None:
     assert http.post("/completions", json={**LONG, "max_tokens": 2}).status_code == 200
 
 
+def test_a_stop_string_ends_an_answer_before_it(http: httpx.Client) -> None:
+    body = {"model": "student", "messages": [USER], "max_tokens": 40, "seed": 5, "temperature": 0}
+    whole = http.post("/chat/completions", json=body).json()
+    text = whole["choices"][0]["message"]["content"]
+    stop = text[5:9]
+    cut = http.post("/chat/completions", json={**body, "stop": ["never there", stop]}).json()
+    [choice] = cut["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text[: text.index(stop)], "stop")
+    assert cut["usage"]["completion_tokens"] < whole["usage"]["completion_tokens"]
+
+
 def test_text_parts_and_the_developer_role_are_understood(http: httpx.Client) -> None:
     def ids(messages: list[dict[str, Any]]) -> list[int]:
         body = {"model": "student", "messages": messages, "max_tokens": 1, "return_token_ids": True}

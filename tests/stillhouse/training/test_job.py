@@ -49,7 +49,6 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
         {"system_prompt": "Be brief."},
         {"tools": ToolsConfig()},
         {"rules": TurnRules(closing_answer=True)},
-        {"placebo": "shuffled"},
     ],
 )
 def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict[str, Any]):

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from stillhouse.training.losses import (
-    cispo,
     cross_entropy,
     importance_sampling,
     masked_ratios,
@@ -69,7 +68,6 @@ def test_every_form_is_the_policy_gradient_where_the_student_itself_sampled():
         reinforce(p, advantages),
         importance_sampling(p, sampler, advantages),
         ppo(p, sampler, advantages, clip_low=0.2, clip_high=0.2).losses_N,
-        cispo(p, sampler, advantages, least=0.0, largest=4.0).losses_N,
     ]
     for losses in forms:
         expected = -gradient((p.exp() * advantages).sum(), student)
@@ -91,7 +89,6 @@ def test_importance_sampling_by_hand():
         (0.85, -2.0, 1.7, 1.7),
         (0.5, -2.0, 1.6, 0.0),  # lowered enough: no gradient below 0.8
         (2.5, -2.0, 5.0, 5.0),  # raised although bad: lowered with its whole ratio
-        (3.5, -2.0, 6.0, 0.0),  # the dual clip bounds that
         (2.0, 0.0, 0.0, 0.0),
     ],
 )
@@ -99,19 +96,10 @@ def test_ppo_has_no_gradient_beyond_its_bounds_on_the_side_where_it_has_gone_far
     ratio: float, advantage: float, loss: float, slope: float
 ):
     student = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    made = ppo(
-        student, torch.zeros_like(student), student.new_tensor([advantage]), clip_low=0.2, clip_high=0.3, dual_clip=3.0
-    )
+    made = ppo(student, torch.zeros_like(student), student.new_tensor([advantage]), clip_low=0.2, clip_high=0.3)
     assert made.losses_N.item() == pytest.approx(loss)
     assert gradient(made.losses_N.sum(), student).item() == pytest.approx(slope)
     assert made.is_clipped_N.item() == (slope == 0.0 and advantage != 0.0)
-
-
-def test_cispo_bounds_the_weight_of_a_token_and_keeps_its_gradient():
-    student = torch.tensor([0.2, 1.5, 9.0], dtype=torch.float64).log().requires_grad_()
-    made = cispo(student, torch.zeros_like(student), student.new_tensor([2.0, 2.0, -2.0]), least=0.5, largest=4.0)
-    assert gradient(made.losses_N.sum(), student).tolist() == pytest.approx([-0.5 * 2, -1.5 * 2, 4.0 * 2])
-    assert made.is_clipped_N.tolist() == [True, False, True]
 
 
 def test_truncated_ratios_are_biased_by_no_more_than_what_was_cut_off():

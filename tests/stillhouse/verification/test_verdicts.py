@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.config import Verifier
 from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason
-from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
+from stillhouse.verification import VerificationResult, examine, examine_trajectory, verify
 from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
 STOPPED, END = "the trajectory stopped", "it came to an answer"
@@ -24,6 +24,10 @@ def test_every_verifier_of_the_config_exists() -> None:
     assert {*VERIFIERS, JUDGE} == set(get_args(Verifier))
 
 
+def found(verified: bool | None, verifier: str | None, note: str | None = None, compared: str | None = None):
+    return VerificationResult(verified, note, compared, verifier)
+
+
 @pytest.mark.parametrize(
     ("stop_reason", "verdict"),
     [
@@ -41,50 +45,49 @@ def test_every_verifier_of_the_config_exists() -> None:
     ],
 )
 def test_only_the_model_itself_can_be_wrong(make_trajectory, stop_reason: StopReason, verdict: bool | None) -> None:
-    assert verify_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")) is verdict
+    assert examine_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")).verified is verdict
 
 
 def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
     error: ErrorRecord = {"kind": "permanent", "message": "x"}
     trajectory = make_trajectory(turns=[], error=error)
-    assert verify_trajectory(trajectory, prompt("5")) is False
-    assert verify_trajectory(trajectory, None) is None
+    assert examine_trajectory(trajectory, prompt("5")).verified is False
+    assert examine_trajectory(trajectory, None).verified is None
 
 
 @pytest.mark.parametrize(
     ("messages", "stop_reason", "metadata", "verdict"),
     [
-        (reply("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric", None, "5")),
-        (reply("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", None, "6")),
-        (reply("5"), StopReason.ANSWERED, None, Verdict(None, None)),
-        (reply("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
-        (reply("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
+        (reply("5"), StopReason.ANSWERED, prompt("5"), found(True, "numeric", None, "5")),
+        (reply("6"), StopReason.ANSWERED, prompt("5"), found(False, "numeric", None, "6")),
+        (reply("5"), StopReason.ANSWERED, None, found(None, None)),
+        (reply("5"), StopReason.ANSWERED, prompt(None), found(None, "numeric", "no answer is expected")),
+        (reply("5"), StopReason.LENGTH, prompt("5", "judge"), found(None, "judge", "left to the judge")),
         (
             reply("5"),
             StopReason.ERROR,
             prompt("5"),
-            Verdict(None, "numeric", "the trajectory stopped for error"),
+            found(None, "numeric", "the trajectory stopped for error"),
         ),
         (
             reply("5"),
             StopReason.LENGTH,
             prompt("5"),
-            Verdict(False, "numeric", f"{STOPPED} for length before {END}"),
+            found(False, "numeric", f"{STOPPED} for length before {END}"),
         ),
-        (reply("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
+        (reply("<think>5"), StopReason.ANSWERED, prompt("5"), found(False, "numeric", NO_ANSWER)),
         (
             reply("{}"),
             StopReason.ANSWERED,
             prompt(None, "json", answer_schema=OBJECT),
-            Verdict(True, "json", None, "{}"),
+            found(True, "json", None, "{}"),
         ),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(
-    messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: Verdict
+    messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: VerificationResult
 ) -> None:
     assert examine(messages, stop_reason, metadata) == verdict
-    assert verify_ending(messages, stop_reason, metadata) is verdict.verified
 
 
 def test_unknown_verifier_leaves_answers_unverified() -> None:

@@ -25,13 +25,10 @@ EVALUATIONS = ["evaluation of base", "evaluation of on_policy", "evaluation of t
             {
                 "sft": {"enabled": False},
                 "on_policy": {"enabled": True, "source": "rollouts"},
-                "promotion": {"enabled": True, "placebo": {"enabled": True, "arms": ["constant"]}},
-                "tracking": {"register_as": "small"},
             },
             [
                 *("prompts", "student_rollouts", "on_policy"),
-                *("student_rollouts of placebo_constant", "placebo_constant"),
-                *(*EVALUATIONS[:2], "evaluation of placebo_constant", EVALUATIONS[2], "comparison"),
+                *(*EVALUATIONS, "comparison"),
             ],
         ),
     ],

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.scores import ScoreName, TokenLosses
+from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.on_policy.scored import ScoredSample
 
 Asks = Literal["nothing", "logprobs", "distribution"]
@@ -34,8 +34,6 @@ class LossInputs:
     """Factor of the KL to their teacher."""
     sampled_kl_N: Tensor
     """d = log p_student - log p_teacher of the token (`on_policy.advantage_against` says which student's)."""
-    exact_kl_N: Tensor | None
-    """KL(student || teacher) over the vocabulary, where `Algorithm.scores` names `reverse_kl`."""
     divergence_N: Tensor | None
     """Sum of the terms of `Algorithm.divergence`, where there are any."""
 
@@ -50,8 +48,6 @@ class Algorithm(ABC):
     asks: ClassVar[Asks]
     """What a teacher gives: nothing, the log-probabilities of the sampled tokens, or its distribution at each of them:
     all of it from a model in this process, the most probable tokens from a server."""
-    scores: frozenset[ScoreName] = frozenset()
-    """What else the student's output layer computes for `losses`."""
 
     def __init__(self, config: OnPolicyConfig) -> None:
         self.config = config

@@ -4,7 +4,6 @@
 
     adv_estimator   baseline              scale
     grpo            mean of the group     standard deviation    DeepSeekMath, arXiv 2402.03300, section 4.1.2
-    mean            mean of the group     1                     Dr. GRPO, arXiv 2503.20783
     rloo            mean of the others    1                     Ahmadian et al., arXiv 2402.14740, section 3.2: unbiased
     reinforce       0                     1                     Williams 1992
 
@@ -66,5 +65,4 @@ def group_baselines(rewards: Sequence[float | None], config: OnPolicyConfig) -> 
     if config.adv_estimator == "rloo":
         return [Baseline((total - (reward or 0.0)) / (len(known) - 1), 1.0) for reward in rewards]
     mean = total / len(known)
-    scale = statistics.stdev(known, mean) + _STD_FLOOR if config.adv_estimator == "grpo" else 1.0
-    return [Baseline(mean, scale)] * len(rewards)
+    return [Baseline(mean, statistics.stdev(known, mean) + _STD_FLOOR)] * len(rewards)

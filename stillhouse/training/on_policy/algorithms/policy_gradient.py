@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
-from stillhouse.training.losses import cispo, importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
+from stillhouse.training.losses import importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 
 
@@ -54,8 +54,5 @@ def _form(student_N: Tensor, behaviour_N: Tensor, advantages_N: Tensor, config: 
                 advantages_N,
                 clip_low=config.ppo_clip_low,
                 clip_high=config.ppo_clip_high,
-                dual_clip=config.ppo_dual_clip,
             )
-        case "cispo":
-            clipped = cispo(student_N, behaviour_N, advantages_N, least=config.cispo_min, largest=config.cispo_max)
     return TokenLosses(clipped.losses_N, {"ratio_clipped_share": clipped.is_clipped_N.to(student_N.dtype)})

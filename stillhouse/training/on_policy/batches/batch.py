@@ -17,10 +17,6 @@ from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 SKIPPED_TOKENS: Final = "skipped_tokens"
 """Metric of a batch: sampled tokens that bear no loss (`on_policy.skip_first_n_tokens`)."""
-PRUNED_TOKENS: Final = "pruned_tokens"
-"""Metric: those that were cut off (`on_policy.prune`)."""
-UNCHOSEN_TOKENS: Final = "unchosen_tokens"
-"""Metric: those that weigh nothing (`on_policy.token_weights`)."""
 _FACTS: Final = b"stillhouse.batch"
 
 
@@ -40,8 +36,7 @@ class RolloutBatch:
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens the student sampled."""
-        without_loss = (SKIPPED_TOKENS, PRUNED_TOKENS, UNCHOSEN_TOKENS)
-        num_skipped = sum(int(self.metrics.get(name, 0)) for name in without_loss)
+        num_skipped = int(self.metrics.get(SKIPPED_TOKENS, 0))
         return num_skipped + sum(sum(sample.loss_mask) for part in self.parts for sample in part)
 
 
@@ -80,20 +75,6 @@ def read_batch(path: Path) -> RolloutBatch:
     return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
 
 
-def read_batch_metrics(path: Path) -> dict[str, float] | None:
-    """The metrics of the batch without its samples; None if there is no such file.
-
-    Raises:
-        StoreError: the file is damaged, or no batch.
-    """
-    if not path.exists():
-        return None
-    try:
-        return dict(json.loads((pq.read_schema(path).metadata or {})[_FACTS])["metrics"])
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
-
-
 def _damaged(path: Path, error: Exception) -> StoreError:
     return StoreError(f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again")
 
@@ -116,4 +97,6 @@ def _sample(row: dict[str, Any]) -> ScoredSample:
         ids, logprobs = np.array(top["ids_NK"], np.int32), np.array(top["logprobs_NK"], np.float16)
         log_tail_N = np.array(top["log_tail_N"], np.float16)
         row["teacher_top"] = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_tail_N)
+    # Of versions that weighed tokens by themselves.
+    row.pop("token_weights", None)
     return ScoredSample(**row)

@@ -18,7 +18,7 @@ def with_advantages(
 
     Args:
         samples: of whole groups; those of one prompt are a group.
-        rewards: of each; None if unknown. Ignored if reward_coef is 0.
+        rewards: of each; None if unknown.
         algorithm: computes the advantages of a group.
     """
     if not algorithm.has_advantages:
@@ -28,8 +28,7 @@ def with_advantages(
         groups.setdefault(sample.prompt_id, []).append(index)
     credited = list(samples)
     for indices in groups.values():
-        known = [rewards[index] if algorithm.config.reward_coef > 0.0 else None for index in indices]
-        advantages = algorithm.advantages([samples[index] for index in indices], known)
+        advantages = algorithm.advantages([samples[index] for index in indices], [rewards[index] for index in indices])
         for index, values in zip(indices, advantages, strict=True):
             sample = samples[index]
             credited[index] = replace(sample, advantages=at_sampled_tokens(values, sample.loss_mask))

@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stillhouse.config import OnPolicyConfig, Placebo
+from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights, without_first_tokens
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
-from stillhouse.training.on_policy.batches.placebo import with_placebo
 from stillhouse.training.on_policy.batches.scoring import Scoring
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.monitoring.metrics import (
@@ -24,9 +23,7 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import prompts_of_batch
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
-from stillhouse.training.on_policy.sampling.prefix import prefix_tokens
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.sampling.window import WINDOW, next_window
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.trajectories import SampledTrajectory
@@ -51,8 +48,6 @@ class BatchMaker:
         config: sizes, coefficients, seed.
         show: called with each batch.
         groups: folder for the finished groups of an unfinished batch; None stores none.
-        last_metrics: of the batch before the one of an index; None where there is none.
-        placebo: stands in for the teachers' scores; None for the scores themselves.
     """
 
     prompts: Sequence[Prompt]
@@ -65,8 +60,6 @@ class BatchMaker:
     config: OnPolicyConfig
     show: OnBatch
     groups: Path | None = None
-    last_metrics: Callable[[int], Mapping[str, float] | None] = lambda index: None
-    placebo: Placebo | None = None
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
         """Hands the current weights to an engine and returns the call that makes the batch.
@@ -90,14 +83,11 @@ class BatchMaker:
         split: TimeSplit,
     ) -> RolloutBatch:
         prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
-        max_tokens, bounds = self._bounds(index)
         work = _BatchInProgress(self, prompts, split)
         with stack:
-            trajectories = work.sample(engine, index, policy_version, max_tokens)
+            trajectories = work.sample(engine, index, policy_version)
         with split.of("score"):
             samples = work.scoring.finish()
-        if self.placebo is not None:
-            samples = with_placebo(samples, self.placebo, self.config.seed, index)
         with split.of("reward"):
             rewards = work.collect_rewards(trajectories)
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
@@ -117,18 +107,9 @@ class BatchMaker:
             **measure_credit(samples, self.objective.algorithm),
             **self._measure_shares(parts),
             **skipped,
-            **bounds,
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, parts, metrics)
-
-    def _bounds(self, index: int) -> tuple[int | None, dict[str, float]]:
-        """Most tokens sampled of each trajectory of batch `index`, None for no bound, and what is reported of it."""
-        if self.config.prune.window is not None:
-            window = next_window(self.config, self.last_metrics(index))
-            return int(window[WINDOW]), window
-        prefix = prefix_tokens(self.config, index)
-        return prefix, {} if prefix is None else {"prefix_tokens": float(prefix)}
 
     def _parts(self, prompts: Sequence[Prompt], samples: Sequence[ScoredSample]) -> list[list[ScoredSample]]:
         """Splits the groups over the substeps."""
@@ -161,9 +142,7 @@ class _BatchInProgress:
         maker = self.maker
         self.scoring = Scoring(maker.teachers, maker.metadata, [prompt.id for prompt in self.prompts], maker.objective)
 
-    def sample(
-        self, engine: SamplingEngine, index: int, policy_version: int, max_sampled_tokens: int | None
-    ) -> list[SampledTrajectory]:
+    def sample(self, engine: SamplingEngine, index: int, policy_version: int) -> list[SampledTrajectory]:
         """All trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
         store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)
@@ -178,14 +157,7 @@ class _BatchInProgress:
 
         missing = [prompt for prompt in self.prompts if prompt.id not in stored]
         with self.split.of("sample"):
-            sampled = maker.sampler.sample(
-                engine,
-                missing,
-                index,
-                on_group,
-                policy_version=policy_version,
-                max_sampled_tokens=max_sampled_tokens,
-            )
+            sampled = maker.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
         by_prompt = {prompt.id: stored.get(prompt.id, []) for prompt in self.prompts}
         for trajectory in sampled:
             by_prompt[trajectory.prompt_id].append(trajectory)

@@ -123,13 +123,11 @@ class RolloutAlarms(Alarms):
 
     Args:
         stops: whether training is to end, rather than go on, while one of them sounds.
-        lengths_grow: whether lengths grow by the config (`on_policy.prefix`), so that they are not watched.
     """
 
-    def __init__(self, *, stops: bool, lengths_grow: bool = False) -> None:
+    def __init__(self, *, stops: bool) -> None:
         self._stops = stops
-        self._alarms = [alarm for alarm in _ALARMS if not (lengths_grow and alarm is _LENGTHS)]
-        self._histories = {alarm.figure: _History() for alarm in self._alarms}
+        self._histories = {alarm.figure: _History() for alarm in _ALARMS}
         self._said: set[str] = set()
         self.reason_to_stop: str | None = None
         """What sounded at the last step; None where nothing did or training goes on anyway."""
@@ -140,7 +138,7 @@ class RolloutAlarms(Alarms):
             if figure in metrics:
                 history.add(metrics[figure])
         sounding: dict[str, str] = {}
-        for alarm in self._alarms:
+        for alarm in _ALARMS:
             history = self._histories[alarm.figure]
             if alarm.sounds(history):
                 sounding[alarm.kind] = alarm.message(history)
@@ -184,4 +182,4 @@ def alarms_of(config: OnPolicyConfig) -> Alarms:
     """The alarms that `on_policy.watch` asks for."""
     if config.watch == "off":
         return Alarms()
-    return RolloutAlarms(stops=config.watch == "stop", lengths_grow=config.prefix.final_tokens is not None)
+    return RolloutAlarms(stops=config.watch == "stop")

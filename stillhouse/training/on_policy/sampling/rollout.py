@@ -38,8 +38,6 @@ class StudentRollout:
     """Those of the prompt at first."""
     state: TurnState
     policy_version: int
-    max_sampled_tokens: int | None = None
-    """Most tokens of all its completions together; None for no such bound."""
     turns: list[Turn] = field(default_factory=list)
     loss_mask: list[bool] = field(init=False)
     sampling_logprobs: list[float] = field(init=False)
@@ -74,17 +72,6 @@ class StudentRollout:
         self.token_ids += token_ids
         self.loss_mask += [False] * len(token_ids)
         self.sampling_logprobs += [0.0] * len(token_ids)
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether it has all the tokens that it may sample."""
-        return self.max_sampled_tokens is not None and self.num_sampled_tokens >= self.max_sampled_tokens
-
-    def most_tokens(self, max_tokens: int) -> int:
-        """Most tokens of its next completion, of which `max_tokens` is the bound of every completion."""
-        if self.max_sampled_tokens is None:
-            return max_tokens
-        return min(max_tokens, self.max_sampled_tokens - self.num_sampled_tokens)
 
     def count_refused(self, num_calls: int) -> None:
         """Notes on the last turn that its calls were refused."""

@@ -103,7 +103,6 @@ class Sampler:
         on_group: OnGroup | None = None,
         *,
         policy_version: int = 0,
-        max_sampled_tokens: int | None = None,
     ) -> list[SampledTrajectory]:
         """A group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
@@ -113,18 +112,11 @@ class Sampler:
             round_index: with the config's seed, prompt id, sample index and turn it seeds each completion.
             on_group: called with the trajectories of a prompt as soon as all of them have ended.
             policy_version: updates that the weights have had.
-            max_sampled_tokens: of a trajectory, all its turns together, after which it ends with `StopReason.BUDGET`;
-                None for no such bound.
 
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
         """
-        begin = partial(
-            self._begin,
-            round_index=round_index,
-            policy_version=policy_version,
-            max_sampled_tokens=max_sampled_tokens,
-        )
+        begin = partial(self._begin, round_index=round_index, policy_version=policy_version)
         groups = [
             [begin(prompt, token_ids, group, index) for index in range(self.config.group_size)]
             for group, (prompt, token_ids) in enumerate(zip(prompts, self.prompt_ids(prompts), strict=True))
@@ -196,7 +188,6 @@ class Sampler:
         *,
         round_index: int,
         policy_version: int,
-        max_sampled_tokens: int | None,
     ) -> StudentRollout:
         toolbox = self.toolbox.select(prompt.tools)
         schemas = toolbox.schemas()
@@ -211,7 +202,6 @@ class Sampler:
             token_ids=list(token_ids),
             state=TurnState(self.config.max_turns, offers_tools=bool(schemas)),
             policy_version=policy_version,
-            max_sampled_tokens=max_sampled_tokens,
         )
 
     def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
@@ -225,7 +215,7 @@ class Sampler:
         place = [self.config.seed, round_index, context.prompt_id, context.sample_index, rollout.state.num_turns]
         return GenerationRequest(
             prompt_ids=list(rollout.token_ids),
-            max_tokens=min(rollout.most_tokens(self.config.max_tokens), room),
+            max_tokens=min(self.config.max_tokens, room),
             temperature=self.config.temperature,
             top_p=self.config.top_p,
             seed=int(digest(place)[:15], 16),
@@ -241,8 +231,6 @@ class Sampler:
             message = self._parse(generation, rollout)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
-            if rollout.is_used_up and (not isinstance(action, End) or action.stop_reason is StopReason.LENGTH):
-                action = End(StopReason.BUDGET)
             match action:
                 case CallTools(calls):
                     calling.append((rollout, calls))

@@ -164,7 +164,7 @@ class _Loading:
                 every_steps=settings.refresh_every_steps,
                 temperature=self.config.temperature,
                 batch_tokens=settings.batch_tokens,
-                top_k=self._top_k(settings),
+                top_k=settings.top_k or 0,
             )
         return SelfTeacher(
             settings.name,
@@ -173,12 +173,8 @@ class _Loading:
             self.averaged if settings.kind == "ema" else student.model.disable_adapter,
             temperature=self.config.temperature,
             batch_tokens=settings.batch_tokens,
-            top_k=self._top_k(settings),
+            top_k=settings.top_k or 0,
         )
-
-    def _top_k(self, settings: OnPolicyTeacher) -> int:
-        """Most probable tokens that a teacher in this process gives when it scores."""
-        return max(settings.top_k or 0, self.config.scored_top_k)
 
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
@@ -198,7 +194,7 @@ class _Loading:
                 settings.batch_tokens,
                 vocabulary=min(vocabulary, reading.num_shared or vocabulary),
                 exchanged=None if reading.exchange is None else reading.exchange.pair,
-                top_k=self._top_k(settings),
+                top_k=settings.top_k or 0,
                 num_passes=self.config.num_passes,
             ),
             model,

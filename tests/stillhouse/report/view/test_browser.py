@@ -277,6 +277,43 @@ def test_a_page_without_trajectories_says_so(make_page: MakePage, visit: Visit) 
     assert page.locator("#count").inner_text() == "0 trajectories"
 
 
+def _luminance(css: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", css)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tokens_are_coloured_by_their_advantage_and_have_their_figures(
+    scheme: str, make_page: MakePage, visit: Visit
+) -> None:
+    levels = range(-5, 6)
+    tokens: list[Any] = [{"text": "<b>read\n"}]
+    tokens += [{"text": f"t{i} ", "id": 40 + i, "advantage": i * abs(i) / 25, "kl": None} for i in levels]
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    page = visit(make_page([{"id": "r", "messages": messages, "tokens": tokens}]))
+    page.emulate_media(color_scheme=scheme)
+    page.keyboard.press("j")
+    _open(page)
+    assert page.locator(".tokens").count() == 0, "made only where somebody looks"
+    page.get_by_text("Tokens by advantage, 11 sampled").click()
+    spans = page.locator(".tokens span")
+    assert [spans.nth(i).get_attribute("class") for i in range(12)] == [
+        *("read", "t n5", "t n4", "t n3", "t n2", "t n1", "t", "t p1", "t p2", "t p3", "t p4", "t p5")
+    ]
+    assert spans.nth(0).text_content() == "<b>read\u23ce\n"
+    assert spans.nth(1).get_attribute("title") == "id 35  advantage -1"
+    assert spans.nth(2).get_attribute("title") == "id 36  advantage -0.640"
+    for place in (*range(6), *range(7, 12)):
+        ink, behind = (
+            _luminance(spans.nth(place).evaluate(f"element => getComputedStyle(element).{name}"))
+            for name in ("color", "backgroundColor")
+        )
+        # WCAG 2.2, 1.4.3: the contrast of text is at least 4.5 to 1.
+        assert (max(ink, behind) + 0.05) / (min(ink, behind) + 0.05) >= 4.5, place
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_dark_on_light_or_light_on_dark_as_the_reader_prefers(
     scheme: str, make_trajectory: Make, make_page: MakePage, visit: Visit
@@ -286,15 +323,10 @@ def test_text_is_dark_on_light_or_light_on_dark_as_the_reader_prefers(
     page.keyboard.press("j")
     _open(page)
 
-    def luminance(css: str) -> float:
-        parts = [int(part) / 255 for part in re.findall(r"\d+", css)[:3]]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    paper = luminance(page.locator("body").evaluate("element => getComputedStyle(element).backgroundColor"))
+    paper = _luminance(page.locator("body").evaluate("element => getComputedStyle(element).backgroundColor"))
     assert (paper > 0.5) == (scheme == "light")
     for selector in ("#reader h2", ".option .facts", ".turn", "dt", ".preview", ".pill", ".json .key", ".fold summary"):
-        ink = luminance(page.locator(selector).first.evaluate("element => getComputedStyle(element).color"))
+        ink = _luminance(page.locator(selector).first.evaluate("element => getComputedStyle(element).color"))
         # WCAG 2.2, 1.4.3: the contrast of text is at least 4.5 to 1.
         assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
 

@@ -171,7 +171,7 @@ ERRORS: dict[str, tuple[JsonObject, str]] = {
     "fails": (result(text("sold out"), isError=True), "sold out"),
     "fails_structured": ({"structuredContent": {"why": "sold out"}, "isError": True}, '{"why": "sold out"}'),
     "fails_silently": (result(isError=True), "fails_silently failed and did not say why"),
-    "fails_in_words": (result({"type": "oops"}, text("sold out"), isError="true"), "sold out"),
+    "fails_beside_odd_content": (result({"type": "oops"}, text("sold out"), isError=True), "sold out"),
     "nothing": ({}, "canned answered the call with something that is no result"),
 }
 

@@ -1,8 +1,6 @@
 """Whole trainings whose rollouts are sampled and scored elsewhere."""
 
-import re
 from collections.abc import Callable
-from html import unescape
 from pathlib import Path
 
 from stillhouse.agent.turns import TurnRules
@@ -10,7 +8,7 @@ from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER
+from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER
 from stillhouse.training.run import run_job
 
 
@@ -35,5 +33,5 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
     assert rows[0]["on_policy/log_ratio_abs_max"] < 1e-3
     assert all(row["on_policy/teacher_kl/big"] > 0.1 for row in rows)
     assert (tmp_path / "student" / "adapter_model.safetensors").exists()
-    pages = "".join(page.read_text() for page in (tmp_path / "work" / PAGES_FOLDER).glob("*.html"))
-    assert "And then?" in unescape(re.sub("<[^>]*>", "", pages)), "the job's rules reach the sampler"
+    shown = "".join(file.read_text() for file in (tmp_path / "work" / SHOWN_FOLDER).glob("*.jsonl"))
+    assert "And then?" in shown, "the job's rules reach the sampler"

@@ -176,15 +176,9 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
             "teachers": [{"name": "self", "kind": "snapshot", "refresh_every_steps": 3, "hint": "Count."}],
         },
         {"mixture": [{"source": "0", "num_prompts": 1}, {"source": "1", "weight": 1}], "skip_first_n_tokens": 2},
-        {"prefix": {"tokens": 8, "final_tokens": 32}, "divergence": [{}]},
-        {
-            "prune": {"min_overlap": 0.5, "top_k": 4, "weight_drop": 0.2, "window": 4, "window_step": 2},
-            "token_weights": {"by": "soft_or"},
-            "num_passes": 2,
-        },
-        {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "gaps"},
+        {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "teachers"},
     ],
-    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "prefix", "fewer_tokens", "balance"],
+    ids=["substeps", "stale", "ema", "snapshot", "exact_snapshot", "mixture", "balance"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]
@@ -223,9 +217,9 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
         assert (sample.teacher, sample.kl_coef) == expected
     final = trainer_of(method).run()["final"]
     assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
-    assert final["on_policy/teacher_kl_by_tag/a_"] == final["on_policy/teacher_kl/one"]
+    assert final["on_policy/teacher_kl_by_tag/a%"] == final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
-    assert {"on_policy/reward_by_tag/a_", "on_policy/reward_by_tag/b"} <= final.keys()
+    assert {"on_policy/reward_by_tag/a%", "on_policy/reward_by_tag/b"} <= final.keys()
     with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
         new_method(answers=tags, teachers=teachers[:1])
 
@@ -246,9 +240,6 @@ def test_teachers_of_few_tokens_have_an_equal_share_of_each_substep_in_whatever_
     shares = new_method(**settings).batch(0).metrics
     assert shares["teacher_share/one"] + shares["teacher_share/two"] == pytest.approx(1.0)
     assert shares["teacher_share/two"] < 0.45
-    kept = new_method(balance="teachers", token_weights={"by": "entropy"}, **settings).batch(0)
-    scored = [sample for sample in kept.samples if isinstance(sample, ScoredSample)]
-    assert teacher_shares(scored) == pytest.approx({"one": 0.5, "two": 0.5}), "shares are of the tokens that are kept"
     finals = []
     for microbatch_tokens in (1, 100_000):
         method = new_method(balance="teachers", microbatch_tokens=microbatch_tokens, **settings)
@@ -342,17 +333,6 @@ def test_an_answer_of_no_more_tokens_than_are_skipped_is_not_trained_on(new_meth
     assert set(lengths) <= {0, 1}
     assert sum(lengths)
     assert trainer_of(method).run()["trained_tokens"] == sum(lengths)
-
-
-def test_a_growing_prefix_is_all_that_is_sampled_and_learnt(new_method: NewMethod):
-    method = new_method(prefix={"tokens": 4, "final_tokens": 20}, num_steps=3)
-    for step, bound in enumerate((4, 12, 20)):
-        batch = method.batch(step)
-        assert batch.metrics["prefix_tokens"] == bound
-        assert batch.metrics["max_completion_tokens"] == bound
-        assert batch.num_sampled_tokens == sum(sum(sample.loss_mask) for sample in batch.samples) <= 4 * bound
-        assert batch.metrics["truncated_share"] == 0.0, "a prefix is no answer that went wrong"
-    assert "prefix_tokens" not in new_method(num_steps=1).batch(0).metrics
 
 
 @pytest.mark.parametrize("parameters", ["full", "lora"])

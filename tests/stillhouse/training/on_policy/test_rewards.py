@@ -61,12 +61,6 @@ def test_the_users_rewards_make_the_total_and_verification_stays_a_part(tools: T
     ]
 
 
-def test_a_prefix_has_no_answer_to_reward(tools: ToolsConfig) -> None:
-    prefix = sampled("p0", "4", StopReason.BUDGET)
-    with RewardScorer(tools) as rewards:
-        assert rewards.score([prefix], METADATA) == [TrajectoryReward(None)]
-
-
 def test_a_reward_that_fails_leaves_no_total_and_is_named_once(
     tools: ToolsConfig, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config.training import SftConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.sources import SourceRow
+from stillhouse.prompts.files import SourceRow
 from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
 from stillhouse.training.sft.sources import SplitRow
 
@@ -122,7 +122,7 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: To
         (talk("q"), r"file, row 1: nothing to learn in a conversation with roles \[user\].*Drop the row"),
         ([{"role": "bot"}], r"file, row 1: expected messages\[0\].role"),
         ([talk("q")[0], {**talk("q", "a")[1], "weight": 0}], r"\[user, assistant\].*of a weight above 0"),
-        (talk("q", "a")[1:], "file, row 1: the conversation begins with the assistant"),
+        (talk("q", "a")[1:], "file, row 1: expected a system or user message first"),
         (
             [*talk("q"), {"role": "assistant", "content": "", "tool_calls": [{}]}],
             r"file, row 1: expected messages\[1\].tool_calls to be a list of calls whose function has a name",

@@ -1,4 +1,3 @@
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,8 +7,7 @@ import pytest
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms import choose_algorithm
-from stillhouse.training.on_policy.algorithms.grpo import group_baselines, reward_advantages
-from stillhouse.training.on_policy.algorithms.sampled_kl import later_kl
+from stillhouse.training.on_policy.algorithms.grpo import reward_advantages
 from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.scored import ScoredSample
 
@@ -64,7 +62,6 @@ def at_mask(sample: ScoredSample) -> list[float]:
     [
         # mean 0.25, sample standard deviation 0.5
         ("grpo", [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]),
-        ("mean", [0.75, -0.25, -0.25, -0.25]),
         ("rloo", [1.0, -1 / 3, -1 / 3, -1 / 3]),
         ("reinforce", [1.0, 0.0, 0.0, 0.0]),
     ],
@@ -73,7 +70,7 @@ def test_rewards_become_advantages_by_hand(estimator: str, expected: list[float]
     assert advantages([1.0, 0.0, 0.0, 0.0], estimator) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_a_group_of_equal_rewards_has_no_advantage(estimator: str):
     assert advantages([0.1] * 7, estimator) == [0.0] * 7
     assert advantages([0.3], estimator) == [0.0]
@@ -81,40 +78,17 @@ def test_a_group_of_equal_rewards_has_no_advantage(estimator: str):
 
 def test_leave_one_out_is_the_mean_baseline_times_g_over_g_minus_1_and_grpo_has_no_unit():
     rewards = [0.5, 2.0, -1.0]
-    assert advantages(rewards, "rloo") == pytest.approx([1.5 * value for value in advantages(rewards, "mean")])
+    assert advantages(rewards, "rloo") == pytest.approx([1.5 * (reward - 0.5) for reward in rewards])
     scaled = advantages([1000.0 * reward + 7.0 for reward in rewards], "grpo")
     assert scaled == pytest.approx(advantages(rewards, "grpo"), rel=1e-3)
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 1.0])
-def test_the_recursion_is_the_sum_over_all_pairs(discount: float):
-    values = kls(scored("p", [0] + [1] * 40, seed=1))
-    pairs = [
-        sum(discount ** (later - now) * values[later] for later in range(now + 1, len(values)))
-        for now in range(len(values))
-    ]
-    assert later_kl(values, discount) == pytest.approx(pairs, abs=1e-12)
-
-
-def test_tool_output_between_sampled_tokens_takes_no_step_of_the_discount():
-    plain, split = scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1, 0, 0, 1, 1], seed=2)
-    made = credited([plain, split], [None, None], config(kl_discount_factor=0.5, reward_coef=0.0))
-    first, second, third = kls(plain)
-    assert at_mask(made[0]) == pytest.approx([-(0.5 * second + 0.25 * third), -0.5 * third, 0.0])
-    assert at_mask(made[1]) == at_mask(made[0])
-    assert sampled_advantages(made[0], config(kl_discount_factor=0.5))[1] == pytest.approx(
-        -(first + 0.5 * second + 0.25 * third)
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, [0.3, 0.6]), ({"adv_clip": 0.4}, [0.3, 0.4]), ({"kl_in_reward": True}, [0.5, 0.5])],
-    ids=["apart", "clipped", "in reward"],
+    [({}, [0.3, 0.6]), ({"adv_clip": 0.4}, [0.3, 0.4])],
+    ids=["whole", "clipped"],
 )
-def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl_unless_that_is_within_it(
-    settings: dict[str, Any], expected: list[float]
-):
+def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl(settings: dict[str, Any], expected: list[float]):
     sample = ScoredSample(
         [7, 8, 9], [False, True, True], "p", sampling_logprobs=[0.0, -1.0, -2.0], kl_coef=0.1,
         teacher_logprobs=[0.0, -3.0, -1.0], advantages=[0.0, 0.5, 0.5],
@@ -123,50 +97,13 @@ def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl_unless_that_is_
     assert sampled_advantages(replace(sample, teacher_logprobs=None), config()) == [0.0, 0.5, 0.5]
 
 
-def test_the_kl_of_one_trajectory_never_counts_for_another():
-    settings = config(kl_discount_factor=0.9)
-    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1], seed=3)]
-    together = credited(samples, [None] * 3, settings)
-    assert together == [credited([sample], [None], settings)[0] for sample in samples]
-
-
 def test_each_group_is_compared_with_itself_alone_and_unknown_rewards_with_nothing():
     # Groups need not stand together.
     samples = [scored(prompt, [0, 1, 1], seed) for seed, prompt in enumerate("pqpqpr")]
-    made = credited(samples, [1.0, 8.0, 0.0, 4.0, None, 3.0], config(adv_estimator="mean", reward_coef=2.0))
+    made = credited(samples, [1.0, 8.0, 0.0, 4.0, None, 3.0], config(adv_estimator="rloo", reward_coef=1.0))
     assert [at_mask(sample)[0] for sample in made] == [1.0, 4.0, -1.0, -4.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("kl_in_reward", [False, True])
-def test_without_a_factor_rewards_change_nothing_at_all(kl_in_reward: bool):
-    settings = config(reward_coef=0.0, kl_discount_factor=0.5, kl_in_reward=kl_in_reward)
+def test_without_a_factor_rewards_change_nothing_at_all():
     samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1], seed=2)]
-    assert credited(samples, [1.0, 0.0], settings) == credited(samples, [None, 5.0], settings)
-    assert credited(samples, [1.0, 0.0], config(reward_coef=0.0)) == samples, "a plain mode fixes nothing beforehand"
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce"])
-def test_the_kl_within_the_reward_is_normalised_with_it(estimator: str):
-    settings = config(kl_in_reward=True, reward_coef=2.0, kl_discount_factor=1.0, adv_estimator=estimator)
-    samples = [scored("p", [0, 1, 1, 1], seed=seed, kl_coef=0.5) for seed in range(3)]
-    rewards = [1.0, 0.0, 3.0]
-    returns = [
-        [2.0 * reward - 0.5 * sum(kls(sample)[token:]) for token in range(3)]
-        for sample, reward in zip(samples, rewards, strict=True)
-    ]
-    comparisons = group_baselines([sum(values) / 3 for values in returns], settings)
-    for sample, values, group in zip(credited(samples, rewards, settings), returns, comparisons, strict=True):
-        assert at_mask(sample) == pytest.approx([(value - group.baseline) / group.scale for value in values])
-
-
-def test_the_kl_within_the_reward_with_no_kl_is_plain_grpo_bit_for_bit():
-    samples = [scored("p", [0] + [1] * size, seed=size, kl_coef=0.0) for size in (1, 3, 7)]
-    rewards = [0.1, 0.7, None]
-    assert credited(samples, rewards, config(kl_in_reward=True)) == credited(samples, rewards, config())
-
-
-def test_the_kl_within_the_reward_is_compared_where_nobody_has_a_reward():
-    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1], seed=2)]
-    made = credited(samples, [None, None], config(kl_in_reward=True))
-    assert made == credited(samples, [0.0, 0.0], config(kl_in_reward=True))
-    assert all(math.isfinite(value) and value for sample in made for value in at_mask(sample))
+    assert credited(samples, [1.0, 0.0], config(reward_coef=0.0)) == samples

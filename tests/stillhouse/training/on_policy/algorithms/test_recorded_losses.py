@@ -25,9 +25,8 @@ _RECORDED = Path(__file__).with_name("recorded_losses.json")
 _FOLDER = Path("configs/on_policy").resolve()
 _SMALL = {"num_steps": 3, "prompts_per_step": 4, "max_tokens": 64, "max_turns": 5, "log_every_steps": 1}
 _MORE: dict[str, tuple[str, dict[str, Any]]] = {
-    "baseline": ("pure", {"kl_baseline": True, "correction": "truncate"}),
-    "kl_in_reward": ("mixed", {"kl_in_reward": True, "kl_discount_factor": 1.0, "loss_fn": "cispo"}),
-    "exact_and_reward": ("exact", {"reward_coef": 1.0, "group_size": 4, "adv_estimator": "mean", "num_passes": 2}),
+    "truncated": ("pure", {"correction": "truncate"}),
+    "exact_and_reward": ("exact", {"reward_coef": 1.0, "group_size": 4, "adv_estimator": "rloo", "num_passes": 2}),
     "sampler": ("pure", {"advantage_against": "sampler", "aggregation": "sequence_mean_token_mean"}),
 }
 _NAMES = ("loss", "grad_norm", "teacher_kl", "sampled_advantage", "sampled_advantage_std", "reward")

@@ -3,12 +3,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.scoring.scores import TopLogprobs
-from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, read_batch_metrics, write_batch
+from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 
@@ -26,7 +27,6 @@ def test_a_batch_is_read_as_it_was_written_to_the_last_bit(tmp_path: Path) -> No
                 kl_coef=0.5,
                 teacher_logprobs=[0.0, math.log(0.3), -1e-17],
                 weight=1 / 7,
-                token_weights=[0.0, 1.0, 2 / 3],
             )
         ],
         [sample("b", tag="math", teacher_view=view, policy_version=3), sample("b", advantages=[0.0, 0.1, 0.2])],
@@ -49,25 +49,16 @@ def test_most_probable_tokens_are_read_as_they_were_written(tmp_path: Path) -> N
         assert np.array_equal(seen, written)
 
 
-def test_a_batch_written_before_tokens_had_weights_is_read(tmp_path: Path) -> None:
+def test_a_batch_of_a_version_whose_tokens_had_weights_is_read(tmp_path: Path) -> None:
     path = tmp_path / "b.parquet"
     write_batch(path, RolloutBatch(0, 0, [[sample("a")]], {"reward": 1.0}))
-    pq.write_table(pq.read_table(path).drop_columns(["token_weights"]), path)
+    pq.write_table(pq.read_table(path).append_column("token_weights", pa.nulls(1)), path)
     assert read_batch(path) == RolloutBatch(0, 0, [[sample("a")]], {"reward": 1.0})
 
 
-def test_metrics_are_read_without_the_samples(tmp_path: Path) -> None:
-    write_batch(tmp_path / "b.parquet", RolloutBatch(0, 0, [[sample("a")]], {"reward": 1 / 3}))
-    assert read_batch_metrics(tmp_path / "b.parquet") == {"reward": 1 / 3}
-    assert read_batch_metrics(tmp_path / "none.parquet") is None
-    (tmp_path / "b.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match="not a batch of rollouts"):
-        read_batch_metrics(tmp_path / "b.parquet")
-
-
 def test_tokens_without_a_loss_were_sampled_as_well(tmp_path: Path) -> None:
-    metrics = {"skipped_tokens": 3.0, "pruned_tokens": 4.0, "unchosen_tokens": 5.0}
-    assert RolloutBatch(0, 0, [[sample("a")]], metrics).num_sampled_tokens == 14
+    metrics = {"skipped_tokens": 3.0}
+    assert RolloutBatch(0, 0, [[sample("a")]], metrics).num_sampled_tokens == 5
 
 
 def test_a_batch_of_which_nothing_could_be_sampled_is_a_batch(tmp_path: Path) -> None:

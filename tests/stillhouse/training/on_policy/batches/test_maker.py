@@ -1,8 +1,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 
 import pytest
@@ -137,16 +135,3 @@ def test_groups_that_had_ended_when_a_batch_broke_off_are_not_sampled_again(
     assert len(engines.requests) == 2 * (4 - len(ended))
     ids = [[sample.token_ids for part in made.parts for sample in part] for made in (batch, uninterrupted)]
     assert ids[0] == ids[1]
-
-
-def test_a_placebo_stands_in_for_the_scores_of_a_batch_and_leaves_its_samples_alone(new_maker: NewMaker) -> None:
-    real, constant, shuffled = (
-        [sample for part in replace(new_maker()[0], placebo=placebo).begin(1, 0)().parts for sample in part]
-        for placebo in (None, "constant", "shuffled")
-    )
-    assert [one.token_ids for one in real] == [one.token_ids for one in constant] == [one.token_ids for one in shuffled]
-    kls = [[kl for one in batch for kl in compress(one.sampled_kl or (), one.loss_mask)] for batch in (real, shuffled)]
-    assert kls[0] != kls[1]
-    assert sorted(kls[1]) == pytest.approx(sorted(kls[0]), abs=1e-12)
-    (size,) = {round(kl, 9) for one in constant for kl in compress(one.sampled_kl or (), one.loss_mask)}
-    assert size == pytest.approx(sum(map(abs, kls[0])) / len(kls[0]), abs=1e-9)

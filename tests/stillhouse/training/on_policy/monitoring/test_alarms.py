@@ -85,11 +85,3 @@ def test_alarms_switched_off_notice_nothing_and_begin_anew_when_switched_on() ->
     assert feed(off, "truncated_share", [1.0] * 3 * WINDOW) is None
     on.restore(off.state())
     assert feed(on, "truncated_share", [1.0] * WINDOW) == WINDOW - 1
-
-
-def test_lengths_that_grow_by_the_config_are_no_trouble() -> None:
-    lengths = [10.0] * WINDOW + [100.0] * WINDOW
-    assert feed(alarms_of(OnPolicyConfig(watch="stop")), "mean_completion_tokens", lengths) is not None
-    growing = OnPolicyConfig.model_validate({"watch": "stop", "prefix": {"tokens": 10, "final_tokens": 100}})
-    assert feed(alarms_of(growing), "mean_completion_tokens", lengths) is None
-    assert feed(alarms_of(growing), "truncated_share", [0.9] * WINDOW) is not None

@@ -1,0 +1,126 @@
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.report.view.rows import read_view_rows
+from stillhouse.report.view.sources import find_source
+from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.monitoring.shown_trajectories import ScoredTrajectory, ShownTrajectories, select
+from stillhouse.training.on_policy.rewards import TrajectoryReward
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.types import JsonObject, StopReason, Turn
+
+ALGORITHM = choose_algorithm(OnPolicyConfig(), has_teacher=True)
+PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
+
+
+NewScored = Callable[..., ScoredTrajectory]
+
+
+@pytest.fixture
+def new_scored(tokenizer: PreTrainedTokenizerBase) -> NewScored:
+    """Makes two completions with tool output between them. The teacher likes the first and not the second."""
+
+    def make(
+        reward: float | None = None, *, kl: float = 0.5, advantage: float = 0.0, second: str = SECOND
+    ) -> ScoredTrajectory:
+        parts = [tokenizer.encode(text, add_special_tokens=False) for text in (PROMPT, FIRST, TOOL, second)]
+        ids = [token_id for part in parts for token_id in part]
+        mask = [number in (1, 3) for number, part in enumerate(parts) for _ in part]
+        sampling = [-1.0 if is_sampled else 0.0 for is_sampled in mask]
+        teacher = [{1: kl - 1, 3: -kl - 1}.get(number, 0.0) for number, part in enumerate(parts) for _ in part]
+        trajectory = SampledTrajectory(
+            "key", "p", 0, [{"role": "user", "content": PROMPT}], [], [Turn("stop", {}, None, "student")] * 2,
+            StopReason.LENGTH, "student", token_ids=ids, loss_mask=mask, sampling_logprobs=sampling, num_tool_calls=1,
+        )  # fmt: skip
+        sample = ScoredSample(
+            ids, mask, "p", sampling_logprobs=sampling, advantages=[advantage * is_sampled for is_sampled in mask],
+            teacher="maths", kl_coef=2.0, teacher_logprobs=teacher,
+        )  # fmt: skip
+        rewarded = TrajectoryReward(reward, {} if reward is None else {"correct": reward})
+        return ScoredTrajectory(trajectory, sample, rewarded, ALGORITHM.advantages_when_sampled(sample))
+
+    return make
+
+
+def chosen(rollouts: Sequence[ScoredTrajectory], seed: int = 0) -> list[tuple[str, int]]:
+    return [(choice, rollouts.index(scored)) for choice, scored in select(rollouts, seed=seed)]
+
+
+def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage(new_scored: NewScored) -> None:
+    rewards = [0, 1, None, 1, 0, 0.5]
+    selected = chosen([new_scored(reward, advantage=number) for number, reward in enumerate(rewards)])
+    assert selected[:4] == [("best", 3), ("best", 1), ("worst", 0), ("worst", 4)]
+    assert sorted(selected[4:]) == [("random", 2), ("random", 5)]
+
+
+def test_without_rewards_the_advantage_alone_decides(new_scored: NewScored) -> None:
+    rollouts = [new_scored(advantage=number) for number in (2, 0, 1)]
+    assert chosen(rollouts) == [("best", 0), ("best", 2), ("worst", 1)]
+
+
+def test_the_others_are_drawn_by_seed(new_scored: NewScored) -> None:
+    rollouts = [new_scored(advantage=number) for number in range(12)]
+    first, again, other = (chosen(rollouts, seed)[4:] for seed in (0, 0, 1))
+    assert first == again != other
+
+
+class Listener:
+    """Remembers files."""
+
+    def __init__(self) -> None:
+        self.files: list[tuple[str, str | None]] = []
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_table(self, rows: Sequence[JsonObject], file: str) -> None: ...
+
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
+        assert file.exists()
+        self.files.append((file.name, subfolder))
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "updates_per_batch", "steps"), [(5, 1, [0, 5, 10]), (5, 3, [0, 3, 9]), (2, 4, [0, 4, 8])]
+)
+def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
+    new_scored: NewScored,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    every_steps: int,
+    updates_per_batch: int,
+    steps: list[int],
+) -> None:
+    listener, scored = Listener(), new_scored()
+    overlong = SampledTrajectory(
+        "key", "q", 0, [], [], [], StopReason.CONTEXT_OVERFLOW, "student", token_ids=[1], loss_mask=[False],
+        sampling_logprobs=[0.0],
+    )  # fmt: skip
+    config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
+    shown = ShownTrajectories(tokenizer, tmp_path, listener, choose_algorithm(config, has_teacher=True))
+    for index in range(0, 12 // updates_per_batch):
+        rewards = [TrajectoryReward(None), scored.reward]
+        shown.show(index, [overlong, scored.trajectory], [scored.sample], rewards)
+    assert listener.files == [(f"step-{step:08d}.jsonl", "trajectories") for step in steps]
+
+
+def test_a_batch_that_sampled_nothing_has_no_file(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    listener = Listener()
+    ShownTrajectories(tokenizer, tmp_path, listener, ALGORITHM).show(0, [], [], [])
+    assert listener.files == []
+
+
+def test_what_is_written_is_shown_by_the_view_with_its_tokens(
+    new_scored: NewScored, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    scored = new_scored(1.0)
+    shown = ShownTrajectories(tokenizer, tmp_path, Listener(), ALGORITHM)
+    shown.show(0, [scored.trajectory], [scored.sample], [scored.reward])
+    [row] = read_view_rows(find_source(str(tmp_path / "step-00000000.jsonl"), tmp_path))
+    assert (row.score, row.figures["turns"], row.figures["tool_calls"]) == (1.0, 2, 1)
+    assert (row.body["stop_reason"], row.body["metadata"]["shown_as"]) == ("length", "best")
+    assert "".join(token["text"] for token in row.body["tokens"]) == FIRST + TOOL + SECOND
