@@ -90,8 +90,11 @@ def _rewrite_model(path: Path, end: int) -> None:
     if text := config.get("text_config"):
         older["text_config"] = text | _older_names(text, before.get_text_config())
     _write(path, config | older)
-    if _rope(AutoConfig.from_pretrained(path.parent, **NO_CODE)) != _rope(before):
-        _write(path, config)
+    # Not every RoPE has an older form (Gemma 4's `proportional`).
+    with suppress(KeyError, TypeError, ValueError):
+        if _rope(AutoConfig.from_pretrained(path.parent, **NO_CODE)) == _rope(before):
+            return
+    _write(path, config)
 
 
 def _older_names(config: JsonObject, read: Any) -> JsonObject:

@@ -1,5 +1,6 @@
 """What the engine asks for, and what trajectories it hands out."""
 
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -143,7 +144,7 @@ def test_the_most_probable_tokens_are_in_the_trajectory_and_the_journal(collect:
     assert again.trajectories == got.trajectories
     for row in got.trajectories:
         [turn] = row.turns
-        top = TopTokens.unpack(turn.top_logprobs)
+        top = TopTokens.of_bytes(base64.b64decode(turn.top_logprobs))
         said = b"".join(top.spellings[token] for token in top.tokens_N)
         assert said.decode() == row.messages[-1]["content"]
         assert top.top.ids_NK.shape == (len(top.tokens_N), 5)

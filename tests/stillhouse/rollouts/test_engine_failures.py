@@ -248,9 +248,10 @@ def test_an_answer_with_an_unknown_finish_reason_is_named_and_whole_once_the_con
         assert len(provider.ledger) == 1
 
 
-def test_events_that_nobody_asked_for_are_paid_once(collect: Collect) -> None:
+def test_events_that_nobody_asked_for_fail_at_once_with_the_remedy(collect: Collect) -> None:
     chunk = b'data: {"choices": [{"index": 0, "delta": {"content": "4"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
     with SimulatedProvider(lambda _: Reply(chunk)) as provider:
         (row,) = collect(provider.url, 1).trajectories
-    assert row.messages[-1] == {"role": "assistant", "content": "4"}
+    assert row.error is not None
+    assert "rollouts.extra_body: {stream: false}" in row.error["message"]
     assert len(provider.ledger) == 1

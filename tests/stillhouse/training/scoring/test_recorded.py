@@ -1,6 +1,7 @@
 """Rollouts that record what the teacher found most probable, and the scores that their rows then come with."""
 
 import asyncio
+import base64
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -305,4 +306,4 @@ def test_a_dataset_of_which_nothing_serves_the_student_is_refused_without_a_teac
 
 def test_a_token_takes_a_hundred_bytes_or_less(answered: list[Trajectory]) -> None:
     texts = [turn.top_logprobs for row in answered for turn in row.turns if turn.top_logprobs]
-    assert sum(map(len, texts)) / sum(len(TopTokens.unpack(text).tokens_N) for text in texts) < 100
+    assert sum(map(len, texts)) / sum(len(TopTokens.of_bytes(base64.b64decode(text)).tokens_N) for text in texts) < 100

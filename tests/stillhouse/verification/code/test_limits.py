@@ -153,12 +153,12 @@ def test_without_namespaces_nothing_is_run(tmp_path: Path) -> None:
     asking = (
         "from stillhouse.types import PromptMetadata, StopReason\nfrom stillhouse.verification import examine\n"
         f"messages = [{{'role': 'assistant', 'content': {code!r}}}]\n"
-        "print(*examine(messages, StopReason.ANSWERED, PromptMetadata('p', 'assert True', None, 'python', {})))\n"
+        "print(examine(messages, StopReason.ANSWERED, PromptMetadata('p', 'assert True', None, 'python', {})).note)\n"
     )
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", sys.executable, "-c", asking]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.startswith("None python the code was not run, since it cannot be kept in a sandbox here: unshare(2)")
+    assert printed.startswith("the code was not run, since it cannot be kept in a sandbox here: unshare(2)")
     assert not victim.exists()
 
 
