@@ -26,6 +26,8 @@ class Block(NamedTuple):
 def pages() -> dict[str, str]:
     """The text of every page, and of the README and the template of a project's, by its path."""
     paths = [ROOT / "README.md", ROOT / "stillhouse/project/files/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    # It names what was removed.
+    paths.remove(ROOT / "docs/decisions.md")
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 

@@ -102,12 +102,12 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
     with provider:
         got = collect(
             provider.url,
-            500,
+            900,
             runtime=RuntimeConfig(max_attempts=1, concurrency=32),
             controller=controller,
         )
-    assert [row.stop_reason for row in got.trajectories] == [StopReason.ANSWERED] * 500
-    assert provider.num_billed == 500
+    assert [row.stop_reason for row in got.trajectories] == [StopReason.ANSWERED] * 900
+    assert provider.num_billed == 900
     assert got.stats.num_rate_limited == provider.num_rejected > 0
     lowest = min(limits)
     assert lowest <= 4
