@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import AfterValidator, Field, model_validator
 
 from stillhouse.config.section import ChatTemplateKwargs
-from stillhouse.serving.protocol import ELSEWHERE, NEUTRAL, Count, SamplingRequest, invalid_value
+from stillhouse.serving.protocol import NEUTRAL, Count, SamplingRequest, invalid_value
 from stillhouse.types import Message, ToolSchema
 
 
@@ -13,8 +13,6 @@ def _checked_tool(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError(f"a tool of type {tool.get('type')!r}; expected type 'function' and a function with a name")
-    if function.get("strict"):
-        raise ValueError(f"a strict tool, whose arguments are not guaranteed here; leave 'strict' out, or {ELSEWHERE}")
     return tool
 
 

@@ -9,7 +9,6 @@ from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 CHAT: dict[str, Any] = {"model": "student", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 2}
 TEXT: dict[str, Any] = {"model": "student", "prompt": "x", "max_tokens": 1}
-STRICT: dict[str, Any] = {"type": "function", "function": {"name": "calculator", "strict": True}}
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "calculator"}}
 
 
@@ -83,7 +82,6 @@ def test_a_text_completion_that_cannot_be_honoured_is_refused_by_name(
         ("/chat/completions", {"tools": [CALCULATOR_SCHEMA], "tool_choice": "required"}, "tool_choice"),
         ("/chat/completions", {"tools": [CALCULATOR_SCHEMA], "tool_choice": NAMED}, "tool_choice"),
         ("/chat/completions", {"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ("/chat/completions", {"tools": [STRICT]}, "tools"),
     ],
 )
 def test_what_other_servers_do_is_refused_with_their_names(

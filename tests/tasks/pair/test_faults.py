@@ -41,7 +41,6 @@ def test_there_is_no_alarm_on_a_config_of_the_repository(examined: Examined, nam
         ("teacher", "permuted", {"teacher: tokens": "no"}, "alignment"),
         ("teacher", "no end", {"teacher: ends": "change"}, "SFT"),
         ("student", "no end", {"student: ends": "change"}, "SFT"),
-        ("student", "end of document", {"teacher: ends": "change"}, "different stop tokens"),
         ("teacher", "noise", {"teacher: better": "no"}, "it is worse"),
         ("teacher", "thinking", {"teacher: thinking": "change"}, "enable_thinking"),
     ],
