@@ -15,7 +15,9 @@ from stillhouse.tracking.send import Sent, send_fallback
 
 
 @pytest.fixture
-def recorded_away(tmp_path: Path, database: str, request: pytest.FixtureRequest, closed_port: int) -> Callable[[], str]:
+def recorded_away(
+    tmp_path: Path, database: str, client: Any, request: pytest.FixtureRequest, closed_port: int
+) -> Callable[[], str]:
     """Records a run with a nested one while MLflow is away, for the database; returns the name of the experiment."""
 
     def record() -> str:
@@ -35,6 +37,8 @@ def recorded_away(tmp_path: Path, database: str, request: pytest.FixtureRequest,
             parent.log_dataset("rows", "file:///rows", "digest", "training", 3)
         path = tmp_path / FALLBACK_FILE
         path.write_text(path.read_text().replace(away, database))
+        # A server has a place for artifacts; the database in its stead would take the current folder.
+        client.create_experiment(request.node.name, artifact_location=(tmp_path / "artifacts").as_uri())
         return request.node.name
 
     return record
@@ -105,7 +109,7 @@ def test_metrics_of_an_outage_amid_a_run_reach_that_run(tmp_path: Path, tracking
 
 
 def test_what_cannot_be_sent_stays_with_its_reason(tmp_path: Path, database: str, client: Any) -> None:
-    experiment = client.create_experiment("left")
+    experiment = client.create_experiment("left", artifact_location=tmp_path.as_uri())
     run_id = client.create_run(experiment).info.run_id
     common = {"time": 1.0, "uri": database, "run_id": run_id, "run": "sft"}
     gone = {**common, "kind": "artifacts", "folder": str(tmp_path / "gone"), "subfolder": None}
