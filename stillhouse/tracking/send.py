@@ -41,6 +41,8 @@ def send_fallback(folder: Path) -> Sent:
     if not sending.exists():
         if not (folder / FALLBACK_FILE).exists():
             return Sent()
+        # Left by an end between the two removals below, it would skip records of the new file.
+        place.unlink(missing_ok=True)
         (folder / FALLBACK_FILE).replace(sending)
     done = int(place.read_text()) if place.exists() else 0
     sent, runs = Sent(), _Runs()
@@ -54,7 +56,8 @@ def send_fallback(folder: Path) -> Sent:
             else:
                 sent.left[reason] += 1
                 with (folder / FALLBACK_FILE).open("a", encoding="utf-8") as file:
-                    file.write(line)
+                    # The line of a killed process may have no end.
+                    file.write(line.rstrip("\n") + "\n")
             write_atomic(place, str(number + 1).encode())
     sending.unlink()
     place.unlink(missing_ok=True)

@@ -119,3 +119,19 @@ def test_what_cannot_be_sent_stays_with_its_reason(tmp_path: Path, database: str
     left = send_fallback(tmp_path).left
     assert sorted(reason.split(":")[0] for reason in left) == ["a line that cannot be read", "artifacts", "metrics"]
     assert len(path.read_text().splitlines()) == 3
+    with path.open("a") as file:
+        file.write(json.dumps(refused) + "\n")
+    assert send_fallback(tmp_path).left.total() == 4, "a line without an end swallows none"
+
+
+def test_the_place_of_an_earlier_sending_skips_no_record(tmp_path: Path, tracking: TrackingConfig, client: Any) -> None:
+    with start_run(tracking, tmp_path, "sft") as run:
+        outage = outage_of(str(tracking.uri))
+        outage.until = float("inf")
+        run.log_metrics({"sft/loss": 1.0}, 2)
+        run.flush()
+        outage.until = float("-inf")
+    # Killed when all was sent, before this was removed.
+    (tmp_path / "tracking-fallback.sending.jsonl.done").write_text("7")
+    assert send_fallback(tmp_path).by_kind == {"metrics": 1}
+    assert [point.step for point in client.get_metric_history(run.run_id, "sft/loss")] == [2]
