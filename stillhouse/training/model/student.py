@@ -23,6 +23,8 @@ from stillhouse.training.sharding import full_tensors
 
 _PROBE_TOLERANCE = 1e-2
 _ROUNDING = 1e-4
+_OTHER_HEADS = ("summary_", "classifier_")
+"""Beginnings of settings that are not the language model's, such as GPT-2's `summary_first_dropout`."""
 _PROBE_LOGITS = 100.0
 """Largest output of the output layer in the probe: beyond the caps of published models, most of which are 30."""
 
@@ -101,7 +103,9 @@ class Student:
         if self.model is not self.causal_lm:
             settings |= self.model.peft_config["default"].to_dict()
         return {
-            name: value for name, value in settings.items() if "drop" in name and isinstance(value, float) and value > 0
+            name: rate
+            for name, rate in settings.items()
+            if "drop" in name and not name.startswith(_OTHER_HEADS) and isinstance(rate, float) and rate > 0
         }
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

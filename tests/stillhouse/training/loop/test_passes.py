@@ -114,6 +114,7 @@ def test_dropout_of_the_model_and_of_its_adapter_is_known_by_name(tiny_model: st
     config = StudentConfig.model_validate({"parameters": "lora", "dtype": "float32", "lora_dropout": 0.25})
     student = load_student(tiny_model, config, torch.device("cpu"), seed=0)
     student.causal_lm.config.attention_dropout = 0.5
+    student.causal_lm.config.summary_first_dropout = student.causal_lm.config.classifier_dropout = 0.1
     assert student.dropout_rates() == {"attention_dropout": 0.5, "lora_dropout": 0.25}
 
 
