@@ -13,21 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stillhouse.attention.segments import Segments
 from stillhouse.types import Sample
 
 SampleT = TypeVar("SampleT", bound=Sample)
 TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Positions of the samples in a packed row."""
-
-    starts: Tensor
-    """int32 [S + 1]: the first position of each, and the end of the last."""
-    lengths: tuple[int, ...]
-    """Tokens of each, available without synchronising with the device."""
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)

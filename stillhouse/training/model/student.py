@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import GENERATION_FILE
 from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss, TopReference
-from stillhouse.training.model.attention import backbone_outputs, packs_exactly
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
+from stillhouse.training.model.packing import backbone_outputs, packs_exactly
 from stillhouse.training.model.router_loss import RouterLoss
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
@@ -53,7 +54,7 @@ class Student:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model = model
-        self.causal_lm = causal_lm
+        self.causal_lm = use_attention(causal_lm)
         self.tokenizer = tokenizer
         self.base_ref = base_ref
         self.step = StudentStep(model, causal_lm)

@@ -15,9 +15,9 @@ from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.attention import backbone_outputs
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
+from stillhouse.training.model.packing import backbone_outputs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.types import Sample
 

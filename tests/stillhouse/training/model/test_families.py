@@ -232,7 +232,7 @@ def warnings() -> Iterator[list[str]]:
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("stillhouse.training.model.attention")
+    logger = logging.getLogger("stillhouse.training.model.packing")
     logger.addHandler(handler)
     yield messages
     logger.removeHandler(handler)

@@ -1,6 +1,4 @@
-import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +7,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import (
-    AutoModelForCausalLM,
-    DogeConfig,
-    Gemma2Config,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
-    Lfm2Config,
     LlamaConfig,
     LlamaForCausalLM,
-    MambaConfig,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -27,15 +20,14 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    RecurrentGemmaConfig,
-    StableLmConfig,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from stillhouse.attention import use_attention
+from stillhouse.attention.function import attention
+from stillhouse.attention.segments import Segments, _flash, segment_arguments
 from stillhouse.errors import TrainingError
-from stillhouse.training.model.attention import _flash, packs_exactly, segment_arguments, segment_attention
-from stillhouse.training.model.microbatches import Microbatch, Segments, collate, microbatch_groups, num_targets
+from stillhouse.training.model.microbatches import Microbatch, collate, microbatch_groups, num_targets
 from stillhouse.types import Sample
 
 CPU = torch.device("cpu")
@@ -62,7 +54,8 @@ def new_model(family: str) -> PreTrainedModel:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     # Large weights: attention then depends much on what it sees.
-    return model_class(config_class(vocab_size=50, pad_token_id=0, initializer_range=0.3, **sizes, **heads, **extra))
+    config = config_class(vocab_size=50, pad_token_id=0, initializer_range=0.3, **sizes, **heads, **extra)
+    return use_attention(model_class(config))
 
 
 @pytest.fixture(params=list(FAMILIES))
@@ -168,7 +161,7 @@ def new_parts(dtype: torch.dtype, device: torch.device = CPU) -> list[Tensor]:
 
 def attend(parts: Sequence[Tensor], **options: Any) -> Tensor:
     query, key, value = (part.transpose(1, 2) for part in parts)
-    return segment_attention(layer(), query, key, value, None, **options)[0]
+    return attention(layer(), query, key, value, None, **options)[0]
 
 
 def by_mask(parts: Sequence[Tensor], window: int | None, scaling: float) -> Tensor:
@@ -217,7 +210,7 @@ def test_attention_that_is_more_than_a_softmax_over_the_segment_is_refused(optio
 def test_a_mask_that_the_model_made_itself_is_refused():
     parts = [part.transpose(1, 2) for part in new_parts(torch.float32)]
     with pytest.raises(TrainingError, match="a mask of its own"):
-        segment_attention(layer(), *parts, torch.ones(1, 1, 32, 32), segments=new_segments())
+        attention(layer(), *parts, torch.ones(1, 1, 32, 32), segments=new_segments())
 
 
 @pytest.mark.parametrize("window", [None, WINDOW])
@@ -249,58 +242,3 @@ def test_the_kernel_for_cuda_gives_what_the_formula_gives(window: int | None, au
         [seen, *grads], [expected, *torch.autograd.grad(expected.square().sum(), reference)], strict=True
     ):
         assert (one.detach().cpu().double() - other).norm() <= 5e-2 * other.norm()
-
-
-PACKED_SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "pad_token_id": 0}
-PACKED_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
-
-
-def model_of(config_class: type, **settings: Any) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config_class(**PACKED_SIZES, **settings)).eval()
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == packs_exactly.__module__]
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
-@pytest.mark.parametrize(
-    ("config_class", "settings"),
-    [
-        (Qwen3Config, {"head_dim": 8}),
-        (Qwen3MoeConfig, {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}),
-    ],
-)
-def test_models_that_keep_segments_apart_pack(
-    config_class: type, settings: dict[str, Any], precision: str, caplog: pytest.LogCaptureFixture
-):
-    model = model_of(config_class, **PACKED_HEADS, **settings)
-    if precision == "bfloat16":
-        model = model.to(torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16) if precision == "autocast" else nullcontext():
-        assert packs_exactly(model)
-    assert not warnings(caplog)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("config_class", "settings", "reason"),
-    [
-        (MambaConfig, {}, "its attention is 'eager'"),
-        # transformers 5.23 runs it by 'eager' attention, 5.17 by 'sdpa' with an argument.
-        (Gemma2Config, {**PACKED_HEADS, "head_dim": 8}, "its attention is 'eager'|Gemma2Attention asks for softcap"),
-        (RecurrentGemmaConfig, PACKED_HEADS, "hidden states of a packed row differ"),
-        (Lfm2Config, {**PACKED_HEADS, "layer_types": ["conv", "full_attention"]}, "depend on the sample before it"),
-        (StableLmConfig, PACKED_HEADS, "hidden states of a packed row differ"),
-        (DogeConfig, {**PACKED_HEADS, "head_dim": 8}, "its attention depends on masks"),
-    ],
-    ids=["recurrent", "softcap", "recurrent and attention", "convolution", "arguments kept back", "own mask"],
-)
-def test_models_that_would_mix_segments_are_padded_with_a_reason(
-    config_class: type, settings: dict[str, Any], reason: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture
-):
-    assert not packs_exactly(model_of(config_class, **settings).to(dtype))
-    (warning,) = warnings(caplog)
-    assert "cannot be packed, so its rows are padded" in warning
-    assert re.search(reason, warning)

@@ -1,34 +1,22 @@
-"""Attention that keeps the segments of a packed row apart, and whether all of a model does.
-
-Registered with transformers as `sdpa`, which it extends: without segments it is that attention, as sampling extends
-it (`stillhouse.serving.attention`). Segments are an argument of the forward pass, which models pass on to every layer,
-so that a layer recomputed by gradient checkpointing, in a thread of the backward pass, has them too.
+"""Attention that keeps the segments of a packed row apart.
 
 Dimensions: T time, H heads, D width of a head.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from inspect import signature
-from itertools import accumulate
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from stillhouse.attention.products import MAX_FLOAT32_LENGTH, segment_products
+from stillhouse.attention.slots import BEYOND_SOFTMAX
 from stillhouse.errors import TrainingError
-from stillhouse.serving.attention import slot_attention
-from stillhouse.training.model.backbone import backbone_of
-from stillhouse.training.model.microbatches import Microbatch, Segments
-from stillhouse.training.model.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
-logger = logging.getLogger(__name__)
-
-_REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")
-"""Arguments of layers that need more than a softmax over their own tokens."""
 _MAX_VARLEN_WIDTH: Final = 256
 """Widest head of the flash kernels."""
 # The kernels group query heads by themselves, forward and backward, wherever there are fewer heads of keys. torch 2.13
@@ -36,13 +24,21 @@ _MAX_VARLEN_WIDTH: Final = 256
 _GROUPED_HEADS: Final[dict[str, Any]] = (
     {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 )
-_PROBE_LENGTHS: Final = (7, 5)
-_ROUNDING: Final = {True: 5e-2, False: 1e-3}
-"""Share by which hidden states may differ in a row of another shape, in half precision and else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Positions of the samples in a packed row."""
+
+    starts: Tensor
+    """int32 [S + 1]: the first position of each, and the end of the last."""
+    lengths: tuple[int, ...]
+    """Tokens of each, available without synchronising with the device."""
+    max_length: int
 
 
 def segment_arguments(segments: Segments | None) -> dict[str, Any]:
-    """Further arguments of the forward pass of a packed row; none without segments.
+    """Return the further arguments of the forward pass of a packed row; none without segments.
 
     The mask is a placeholder: given one of four dimensions, transformers does not build one of [T, T].
     """
@@ -52,41 +48,21 @@ def segment_arguments(segments: Segments | None) -> dict[str, Any]:
     return {"segments": segments, "attention_mask": mask}
 
 
-def backbone_outputs(backbone: Any, microbatch: Microbatch, **options: bool) -> Any:
-    """What `backbone` returns for the tokens of a microbatch; `options` say what it returns beside hidden states."""
-    return backbone(
-        input_ids=microbatch.inputs_BT,
-        position_ids=microbatch.position_ids_BT,
-        use_cache=False,
-        **segment_arguments(microbatch.segments),
-        **options,
-    )
-
-
 def segment_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    *,
-    segments: Segments | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """The attention that transformers calls in each layer: `sdpa`, or causal attention within each segment.
-
-    The query of a packed row is [1, H, T, D]; key and value have as many heads or a divisor of them. With segments the
-    mask is a placeholder. `options` are further arguments of the layer, such as `scaling` and `sliding_window`.
-
-    Returns:
-        [1, T, H, D] and, as of `sdpa`, no weights.
+    segments: Segments,
+    options: Mapping[str, Any],
+) -> Tensor:
+    """Compute [1, T, H, D] of a packed row; see `function.attention`.
 
     Raises:
         TrainingError: the layer needs something that attention by segments does not support.
     """
-    if segments is None:
-        return slot_attention(module, query, key, value, attention_mask, **options)
-    refused = [name for name in _REFUSED if options.get(name) is not None]
+    refused = [name for name in BEYOND_SOFTMAX if options.get(name) is not None]
     if attention_mask is not None and attention_mask.numel() > 1:
         refused.append("a mask of its own")
     # A compiled layer has been through the check of packing; configs cannot be traced.
@@ -98,8 +74,8 @@ def segment_attention(
             "its rows are to be padded"
         )
     if _flash_applies(query, value, options):
-        return _flash(query, key, value, segments, options), None
-    return _by_segment(module, query, key, value, segments, options), None
+        return _flash(query, key, value, segments, options)
+    return _by_segment(module, query, key, value, segments, options)
 
 
 def _window_in_mask(module: nn.Module, options: Mapping[str, Any]) -> bool:
@@ -197,72 +173,3 @@ def computed_type(x: Tensor) -> torch.dtype:
     """The type in which a matrix product with `x` is computed here."""
     device_type = x.device.type
     return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype
-
-
-AttentionInterface.register("sdpa", segment_attention)
-
-
-def packs_exactly(causal_lm: PreTrainedModel) -> bool:
-    """Whether hidden states of samples in one row are those of the samples alone; a warning gives the reason if not.
-
-    Recurrent layers, convolutions over time, and attention that is not transformers' `sdpa` mix the segments of a row.
-    Two short segments are tried. The model is in eval mode, on one device; call it in the precision of the training.
-    """
-    reason = _mixing_reason(causal_lm)
-    if reason is not None:
-        logger.warning("%s cannot be packed, so its rows are padded: %s", type(causal_lm).__name__, reason)
-    return reason is None
-
-
-def _mixing_reason(causal_lm: PreTrainedModel) -> str | None:
-    implementation = causal_lm.config.get_text_config()._attn_implementation
-    if implementation != "sdpa":
-        return f"its attention is {implementation!r}; segments are known to 'sdpa'"
-    # Models that support flash attention, which takes no mask, pass all it needs (a window) as arguments.
-    if not causal_lm._supports_flash_attn:
-        return "its attention depends on masks"
-    num_ids = causal_lm.get_input_embeddings().num_embeddings
-    ids = torch.arange(sum(_PROBE_LENGTHS), device=causal_lm.device).mul(37).add(11).remainder(num_ids)
-    samples = ids.split(_PROBE_LENGTHS)
-    with torch.no_grad():
-        alone = torch.cat([_hidden_states(causal_lm, sample[None]) for sample in samples], dim=1)
-    try:
-        packed, embedded = _packed_row(causal_lm, samples)
-    except (TrainingError, TypeError, ValueError, RuntimeError) as error:
-        # Layers that accept neither segments nor a mask of four dimensions raise whatever their code runs into.
-        return str(error)
-    difference = ((packed - alone).float().norm() / alone.float().norm()).item()
-    if not difference <= _ROUNDING[computed_type(alone).itemsize < 4]:
-        return f"hidden states of a packed row differ by {difference:.2g} from those of its samples"
-    # Unequal weights: a plain sum over normalised states may have no gradient.
-    weights = torch.linspace(-1, 1, alone[:, _PROBE_LENGTHS[0] :].numel(), device=alone.device)
-    with torch.enable_grad():
-        second = packed[:, _PROBE_LENGTHS[0] :].float().flatten() @ weights
-    (gradient,) = torch.autograd.grad(second, embedded)
-    if gradient[:, : _PROBE_LENGTHS[0]].any():
-        return "hidden states of a sample depend on the sample before it"
-    return None
-
-
-def _packed_row(causal_lm: PreTrainedModel, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Hidden states of the samples in one row, and the embedded tokens that they depend on."""
-    lengths = tuple(len(ids) for ids in samples)
-    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=causal_lm.device)
-    embedded: list[Tensor] = []
-
-    def keep(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
-        embedded.append(output.detach().requires_grad_())
-        return embedded[-1]
-
-    with torch.enable_grad(), causal_lm.get_input_embeddings().register_forward_hook(keep):
-        hidden = _hidden_states(
-            causal_lm,
-            torch.cat(list(samples))[None],
-            position_ids=torch.cat([torch.arange(length, device=starts.device) for length in lengths])[None],
-            **segment_arguments(Segments(starts, lengths, max(lengths))),
-        )
-    return hidden, embedded[0]
-
-
-def _hidden_states(causal_lm: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> Tensor:
-    return backbone_of(causal_lm)(input_ids=input_ids, use_cache=False, **arguments).last_hidden_state

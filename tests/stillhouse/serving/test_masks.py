@@ -15,11 +15,11 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3NextConfig,
 )
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from stillhouse.serving.attention import slot_attention, slot_masks
+from stillhouse.attention import use_attention
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
+from stillhouse.serving.masks import slot_masks
 from stillhouse.serving.score import score_tokens
 
 SHAPE: dict[str, Any] = {
@@ -41,7 +41,7 @@ def test_each_kind_of_attention_samples_and_scores_as_one_forward_pass_does(
     name: str, assert_forced: Callable[..., None]
 ) -> None:
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model = use_attention(MODELS[name]()).eval()
     prompts = [[3, 4, 5], list(range(1, 22)), [9] * 11]
     generations = Generator(model, max_batch=2).run([GenerationRequest(prompt, 12) for prompt in prompts])
     assert_forced(model, prompts, generations)
@@ -55,26 +55,6 @@ def test_a_model_with_recurrent_layers_is_refused_by_name() -> None:
     config._attn_implementation = "sdpa"
     with pytest.raises(ValueError, match=r"qwen3_next.*linear_attention"):
         slot_masks(config, torch.zeros(1, 1, dtype=torch.long), 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_tokens", [1, 3])
-@pytest.mark.parametrize("groups", [1, 2, 6])
-def test_heads_that_share_keys_attend_as_they_do_by_repeated_keys(
-    dtype: torch.dtype, num_tokens: int, groups: int
-) -> None:
-    torch.manual_seed(0)
-    query = torch.randn(4, 2 * groups, num_tokens, 16, dtype=dtype)
-    key, value = torch.randn(2, 4, 40, 2, 16, dtype=dtype).transpose(2, 3)
-    mask = torch.rand(4, 1, num_tokens, 40) < 0.5
-    mask[..., 0] = True
-    module = torch.nn.Module()
-    module.num_key_value_groups = groups  # type: ignore[assignment]
-    seen, _ = slot_attention(module, query, key, value, mask, scaling=0.3)
-    # Which repeats the keys and values for the heads that share them.
-    expected, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
-    assert seen.shape == (4, num_tokens, 2 * groups, 16)
-    assert torch.allclose(seen, expected, atol=1e-6 if dtype is torch.float32 else 2e-2)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -95,7 +75,7 @@ class LargestTensor(TorchDispatchMode):
 def test_a_step_copies_no_keys() -> None:
     torch.manual_seed(0)
     shape = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 2048}
-    model = LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    model = use_attention(LlamaForCausalLM(LlamaConfig(**shape))).eval()
     generator = Generator(model, max_batch=4)
     for i in range(4):
         generator.submit(GenerationRequest([3 + i] * (300 + i), 50, seed=i))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from stillhouse.training.model.segment_products import segment_products
+from stillhouse.attention.products import segment_products
 
 LENGTHS = (1, 130, 5, 300, 128, 5, 20, 20, 5)
 """Around the number of queries that are multiplied at once; short ones of one length, which are multiplied together."""

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stillhouse.training.head.softmax import wide
-
 MAX_FLOAT32_LENGTH: Final = 1024
 """Longest segment for which products are the faster way in float32."""
 _TILE: Final = 128
@@ -66,7 +64,7 @@ class _SegmentProducts(torch.autograd.Function):
             d_out = _grouped(gradient[:, rows], key)
             p = _probabilities(q, k, ctx.scale)
             d_value[:, columns] += _ungrouped(p.mT @ d_out, value, columns)
-            d_p = (d_out @ v.mT).to(wide(p.dtype))
+            d_p = (d_out @ v.mT).to(torch.promote_types(p.dtype, torch.float32))
             d_p.sub_((d_p * p).sum(dim=-1, keepdim=True)).mul_(p).mul_(ctx.scale)
             d_scores = d_p.to(p.dtype)
             d_query[:, rows] = _ungrouped(d_scores @ k, query, rows)
@@ -112,7 +110,7 @@ def _ungrouped(rows: Tensor, like: Tensor, place: Place) -> Tensor:
 
 def _probabilities(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """[K, G rows, columns] in the type of `q`; the last columns are the rows' own."""
-    scores = (q @ k.mT).to(wide(q.dtype)).mul_(scale)
+    scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)).mul_(scale)
     num_columns = k.shape[1]
     num_rows = (num_columns - 1) % _TILE + 1
     future = torch.ones(num_rows, num_rows, dtype=torch.bool, device=q.device).triu_(1)
