@@ -1,10 +1,8 @@
 """Builds a trainer from its parts."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-import torch
 
 from stillhouse.config import TrainerConfig
 from stillhouse.progress.state import NoProgress, Progress
@@ -14,7 +12,7 @@ from stillhouse.training.loop.stopping import Alarms
 from stillhouse.training.loop.trainer import Measurement, Trainer
 from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
-from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.model.blocks import compiler_settings, decoder_blocks, prepare_blocks, wants_compile
 from stillhouse.training.model.memory import wants_checkpointing
 from stillhouse.training.model.router_loss import router_loss
 from stillhouse.training.model.student import Student
@@ -24,8 +22,6 @@ from stillhouse.training.monitoring.throughput import Throughput
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import shard
 from stillhouse.types import JsonObject
-
-_RECOMPILE_LIMIT: Final = 32
 
 
 def build_trainer(
@@ -67,11 +63,7 @@ def build_trainer(
     passes = Passes(student, ranks, config)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:
-        # A block may be compiled again for rows of another range of lengths; at torch's limit of 8 it would run
-        # uncompiled.
-        torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
-        # What the compiler cannot compile then runs uncompiled, with a warning.
-        torch._dynamo.config.suppress_errors = config.compile == "auto"
+        passes.compiling = partial(compiler_settings, suppress_errors=config.compile == "auto")
     compares = bool(method.divergence) or "reverse_kl" in method.wants
     checkpointed = wants_checkpointing(
         student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled

@@ -6,11 +6,11 @@ split.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -61,6 +61,8 @@ class Passes:
         self._max_tokens = config.microbatch_tokens
         self.packing = config.packing and student.packs_exactly()
         self._activations = activation_offload if config.activation_offload else nullcontext
+        self.compiling: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Settings of the compiler, where a pass is compiled."""
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
         """Adds the gradient of the mean loss to the trained parameters."""
@@ -94,7 +96,7 @@ class Passes:
                 microbatch = idle_microbatch(names, self._student.device, packing=self.packing)
             with torch.no_grad(), self._student.precision():
                 reference = method.reference(group)
-            with self._activations():
+            with self.compiling(), self._activations():
                 with self._student.precision():
                     sums = self._student.step(microbatch, method, 1.0 / count, reference)
                 if is_training:

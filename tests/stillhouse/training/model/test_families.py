@@ -111,6 +111,7 @@ REASONS = {
     "decoder of a model with an encoder": "it needs an encoder",
     "forward pass of three tokens fails": "it takes more than tokens",
     "its attention is 'eager'": "transformers has no `sdpa` for it",
+    "its attention is 'sdpa'": "it calls `sdpa` itself",
     "depends on masks": "its attention depends on masks",
     "in its mask alone": "its window is in its mask alone",
     "hidden states of": "its layers mix the samples of a row",
