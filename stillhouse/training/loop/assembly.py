@@ -64,9 +64,8 @@ def build_trainer(
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:
         passes.compiling = partial(compiler_settings, suppress_errors=config.compile == "auto")
-    compares = bool(method.divergence) or "reverse_kl" in method.wants
     checkpointed = wants_checkpointing(
-        student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled
+        student, config, config.microbatch_tokens, ranks, compares=bool(method.divergence), compiled=compiled
     )
     prepare_blocks(student.causal_lm, compiled=compiled, checkpointed=checkpointed)
     flops = known_flops(student.step.backbone, student.head, student.causal_lm.config.get_text_config())

@@ -224,7 +224,7 @@ class StudentStep(nn.Module):
             scale=scale,
             temperature=method.temperature,
             divergence_temperature=method.divergence_temperature,
-            wants=method.wants,
+            wants_entropy=method.wants_entropy,
             divergence=method.divergence,
             reference=reference,
             scaling=self.scaling,

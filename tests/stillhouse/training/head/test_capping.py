@@ -70,8 +70,6 @@ def every_score(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosse
     means = {"logprob": scores.logprobs_N, "normaliser": scores.log_normalisers_N, "entropy": scores.entropy_N}
     if scores.divergence_N is not None:
         losses_N = losses_N + scores.divergence_N.square()
-    if scores.reverse_kl_N is not None:
-        means["reverse_kl"] = scores.reverse_kl_N
     return TokenLosses(losses_N, means=means)
 
 
@@ -94,7 +92,7 @@ def own_losses(student: PreTrainedModel, teacher: PreTrainedModel | None) -> Tok
         forward = (log_q.exp() * (log_q - logprobs)).sum(-1)
         scores = TokenScores(
             **{name: getattr(scores, name) for name in scores.__slots__}
-            | {"divergence_N": 0.5 * reverse + 2.0 * forward, "reverse_kl_N": reverse.detach()}
+            | {"divergence_N": 0.5 * reverse + 2.0 * forward}
         )
     return every_score(scores, {})
 
@@ -114,7 +112,7 @@ def fused(student: PreTrainedModel, teacher: PreTrainedModel | None, *, compiled
         every_score,
         scale=1.0,
         temperature=TEMPERATURE,
-        wants={"entropy"} | ({"reverse_kl"} if teacher is not None else set()),
+        wants_entropy=True,
         divergence=terms,
         reference=reference,
         scaling=LogitScaling.of(student),
@@ -167,7 +165,7 @@ def test_the_gradient_through_a_cap_and_a_factor_is_that_of_finite_differences()
     def loss(hidden_NH: Tensor) -> Tensor:
         return fused_loss(
             hidden_NH, head, targets, {}, every_score, scale=1.0, scaling=LogitScaling(2.5, 1.2),
-            wants={"entropy"},
+            wants_entropy=True,
         ).loss  # fmt: skip
 
     (gradient,) = torch.autograd.grad(loss(hidden), hidden)

@@ -11,7 +11,7 @@ import torch
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress.state import Progress
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.checkpoint_folder import saved_steps
@@ -46,7 +46,7 @@ class Imitation:
     facts: dict[str, int] = {"rows": 6}
     temperature = divergence_temperature = 1.0
     uses_dropout = True
-    wants: frozenset[ScoreName] = frozenset({"entropy"})
+    wants_entropy = True
     divergence: tuple[Divergence, ...] = ()
 
     def __init__(

@@ -126,7 +126,7 @@ class Nll:
     """The smallest part of a method that the head needs."""
 
     temperature = divergence_temperature = 1.0
-    wants, divergence = frozenset(), ()
+    wants_entropy, divergence = False, ()
 
     def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
         return TokenLosses(-scores.logprobs_N)

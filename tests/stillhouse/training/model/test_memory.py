@@ -152,7 +152,7 @@ _TWO_STEPS: Final = textwrap.dedent("""
     optimizer = build_optimizer(student, TrainerConfig())
 
     class Imitation:
-        temperature, divergence_temperature, wants, divergence = 1.0, 1.0, frozenset(), ()
+        temperature, divergence_temperature, wants_entropy, divergence = 1.0, 1.0, False, ()
 
         def loss(self, scores, values):
             return TokenLosses(-scores.logprobs_N)

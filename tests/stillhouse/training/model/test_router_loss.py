@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import Divergence, SftConfig, StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.model.adapters import new_adapter
@@ -40,7 +40,7 @@ class Likelihood:
 
     temperature = divergence_temperature = 1.0
     uses_dropout = True
-    wants: frozenset[ScoreName] = frozenset()
+    wants_entropy = False
     divergence: tuple[Divergence, ...] = ()
 
     def partition(self, sample: Sample) -> str:
