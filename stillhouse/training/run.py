@@ -28,7 +28,7 @@ from stillhouse.training.on_policy.held_out import held_out_generations
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
-from stillhouse.training.pair.run import measure_pair
+from stillhouse.training.pair.measure import measure_pair
 from stillhouse.training.ranks import Ranks, join_ranks
 from stillhouse.training.recording.run import record_rollouts
 from stillhouse.training.repeatability import make_repeatable

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stillhouse.config import parse_config
-from stillhouse.pair import PairFinding
-from tasks.pair.examine import examine_config
+from stillhouse.training.pair.finding import PairFinding
+from tasks.pair.stage import examine_config
 
 pytestmark = pytest.mark.outside
 

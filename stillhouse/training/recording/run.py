@@ -12,7 +12,7 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import write_facts, write_recorded
 from stillhouse.training.on_policy.load import load_maker
 from stillhouse.training.on_policy.monitoring.activity import Activity
-from stillhouse.training.recording.consistency import consistency_warning
+from stillhouse.training.results.teachers import consistency_warning
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Whether the teacher that scores is the one that the student was fine-tuned by."""
+"""Compares the teachers that score a student with those that wrote the rows of its SFT."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -8,7 +8,7 @@ from stillhouse.training.results.record import STUDENT_FILE, read_record
 
 
 def consistency_warning(start: Path, job: TrainJob) -> str | None:
-    """A warning for a student whose SFT was on rows of another teacher; None if they agree, or nothing is known.
+    """Return a warning for a student whose SFT was on rows of another teacher; None if they agree, or nothing is known.
 
     Where they differ, the gradient keeps a bias that no length of training removes (Lightning OPD, arXiv 2604.13010,
     "teacher consistency"). Models are compared by the last part of their names, which a server may spell otherwise.
@@ -24,14 +24,14 @@ def consistency_warning(start: Path, job: TrainJob) -> str | None:
 
 
 def writers_of(start: Path) -> set[str]:
-    """The teachers that wrote the rows of a student's SFT by its record; empty where nothing is known."""
+    """Return the teachers that wrote the rows of a student's SFT by its record; empty where nothing is known."""
     if not (start / STUDENT_FILE).is_file():
         return set()
     return {name for stage in read_record(start).stages if stage.method == "sft" for name in stage.teachers}
 
 
 def teachers_warning(wrote: Set[str], score: Set[str]) -> str | None:
-    """`consistency_warning` of the names of the teachers that wrote rows and of those that score."""
+    """Return the `consistency_warning` of the names of the teachers that wrote rows and of those that score."""
     if not wrote or not score or {_short(name) for name in wrote} & {_short(name) for name in score}:
         return None
     return (
