@@ -27,7 +27,7 @@ def settings():
 
 before = settings()
 import stillhouse.serving.generator, stillhouse.training.__main__, stillhouse.training.launch.process
-import stillhouse.training.model.load, stillhouse.training.run
+import stillhouse.training.model.load, stillhouse.training.run_job
 assert settings() == before
 """
     subprocess.run([sys.executable, "-c", program], check=True)

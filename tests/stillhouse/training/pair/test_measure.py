@@ -15,7 +15,7 @@ from stillhouse.serving.models import load_model
 from stillhouse.store.records import read_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.pair.finding import FINDINGS_FILE, PairFinding
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 
 Measured = Callable[..., dict[str, PairFinding]]
 

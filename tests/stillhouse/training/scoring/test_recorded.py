@@ -34,9 +34,9 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
-from stillhouse.training.scoring.run import SCORES_FILE
+from stillhouse.training.scoring.rows import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
 

@@ -15,8 +15,8 @@ from stillhouse.serving.models import load_model
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.run import run_job
-from stillhouse.training.scoring.run import SCORES_FILE
+from stillhouse.training.run_job import run_job
+from stillhouse.training.scoring.rows import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject
 

@@ -16,7 +16,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.batches.recorded import FACTS_FILE
 from stillhouse.training.results.record import StudentRecord
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.types import JsonObject
 
 NewJob = Callable[..., TrainJob]

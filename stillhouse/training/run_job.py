@@ -30,10 +30,10 @@ from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.pair.measure import measure_pair
 from stillhouse.training.ranks import Ranks, join_ranks
-from stillhouse.training.recording.run import record_rollouts
+from stillhouse.training.recording import record_rollouts
 from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
-from stillhouse.training.scoring.run import score_rows
+from stillhouse.training.scoring.rows import score_rows
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.sft.render import sample_length
 from stillhouse.training.sft.row_forms import validation_prompts

@@ -17,7 +17,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.training.sft.tokens import Samples
 
 NewJob = Callable[..., TrainJob]
