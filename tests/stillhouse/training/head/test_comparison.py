@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import CohereConfig, Gemma2Config, GraniteConfig, PreTrainedConfig
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from stillhouse.config import Divergence
 from stillhouse.serving.score import LogitScaling
@@ -315,44 +313,6 @@ def test_half_precision_has_float32_values_and_gradients_close_to_the_exact_ones
     torch.testing.assert_close(half, exact, rtol=1e-2, atol=0)
     (seen,), (expected,) = (torch.autograd.grad(value, inputs.hidden) for value in (half, exact))
     assert (seen - expected).norm() < 0.02 * expected.norm()
-
-
-SMALL: dict[str, Any] = {
-    "vocab_size": V,
-    "hidden_size": R,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 6,
-}
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Gemma2Config(**SMALL, final_logit_softcapping=0.05),
-        CohereConfig(**SMALL, logit_scale=0.25),
-        GraniteConfig(**SMALL, logits_scaling=0.3),
-    ],
-    ids=["soft cap", "factor", "divisor"],
-)
-def test_teacher_of_a_family_that_scales_its_logits_says_what_it_would_say_itself(config: PreTrainedConfig):
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).double().eval()
-    inputs = Inputs()
-    ids = torch.randint(V, (1, N), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = model(input_ids=ids).logits[0].log_softmax(-1).gather(1, inputs.targets[:, None])[:, 0]
-        hidden = model.get_decoder()(input_ids=ids).last_hidden_state[0]
-    reference = Reference(hidden, model.get_output_embeddings(), V, LogitScaling.of(model))
-
-    def says(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        assert scores.reference_logprobs_N is not None
-        return TokenLosses(scores.logprobs_N, means={"reference": scores.reference_logprobs_N})
-
-    seen = inputs.fused(says, reference=reference, temperature=1.0)
-    assert_close(seen.sums["reference"], expected.sum())
 
 
 @pytest.mark.gpu

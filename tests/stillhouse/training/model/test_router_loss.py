@@ -187,7 +187,3 @@ def test_a_student_without_such_a_loss_is_refused_by_name(kind: str, sizes: dict
     with pytest.raises(ConfigError, match=f"router_aux_loss_coef = 0.01: .*{reason}.*Leave it at 0"):
         router_loss(model, 0.01)
     assert router_loss(model, 0.0) is None
-
-
-def test_configs_without_the_option_keep_their_form():
-    assert "router_aux_loss_coef" not in SftConfig().model_dump(mode="json")

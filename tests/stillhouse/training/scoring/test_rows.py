@@ -120,15 +120,6 @@ def test_a_student_learns_the_teachers_distribution_from_the_scores(new_job: New
     assert metrics_of(job, "sft/loss") == pytest.approx(divergences)
 
 
-def test_a_student_equal_to_the_teacher_has_nothing_to_learn(new_job: NewJob):
-    scores = new_job(student_ref="embedded:teacher")
-    scored(scores)
-    job = new_job("sft", "sft", scores_folder=scores.output_dir, student_ref="embedded:teacher", num_epochs=1)
-    run_job(job, NoProgress())
-    assert abs(metrics_of(job, "sft/forward_kl")[0]) < 1e-4
-    assert metrics_of(job, "sft/grad_norm")[0] < 0.02
-
-
 def test_hard_targets_are_added_with_their_weight(new_job: NewJob):
     scores = new_job()
     scored(scores)
