@@ -16,6 +16,7 @@ REMOVED: Final[dict[str, str]] = {
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
     "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",
     "sft.loss=dft": "use `nll`, or `kl` with a teacher",
+    "sft.router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower sft.learning_rate for all weights",
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
     "student.lora_variant=dora": "use `lora` or `rslora`",
     "student.neftune_alpha": "leave it out, or set student.lora_dropout",
@@ -32,6 +33,7 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.ppo_dual_clip": "leave it out, or bound advantages by adv_clip",
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
     "on_policy.prune": _OWN_LOSS,
+    "on_policy.router_aux_loss_coef": "leave it out: adapters leave routers frozen",
     "on_policy.token_weights": _OWN_LOSS,
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
 }

@@ -42,10 +42,6 @@ class Microbatch:
         """Inputs, padding included."""
         return self.inputs_BT.numel()
 
-    def before_targets(self, hidden_BTH: Tensor) -> Tensor:
-        """Hidden states [N, H] at the positions that predict a target, in the order of the targets."""
-        return hidden_BTH.flatten(0, 1).index_select(0, self.target_places_N)
-
 
 def num_targets(samples: Sequence[Sample]) -> int:
     return sum(sum(sample.loss_mask) for sample in samples)

@@ -22,15 +22,16 @@ _ROUNDING: Final = {True: 5e-2, False: 1e-3}
 """Share by which hidden states may differ in a row of another shape, in half precision and else."""
 
 
-def backbone_outputs(backbone: Any, microbatch: Microbatch, **options: bool) -> Any:
-    """Return the outputs of `backbone` for a microbatch; `options` say what is in them beside hidden states."""
-    return backbone(
+def states_before_targets(backbone: Any, microbatch: Microbatch) -> Tensor:
+    """Return the last hidden states [N, H] at the positions that predict a target, in the order of the targets."""
+    hidden_BTH = backbone(
         input_ids=microbatch.inputs_BT,
         position_ids=microbatch.position_ids_BT,
         use_cache=False,
         **segment_arguments(microbatch.segments),
-        **options,
-    )
+    ).last_hidden_state
+    states_NH: Tensor = hidden_BTH.flatten(0, 1).index_select(0, microbatch.target_places_N)
+    return states_NH
 
 
 def packs_exactly(causal_lm: PreTrainedModel) -> bool:
