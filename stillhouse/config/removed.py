@@ -18,6 +18,7 @@ REMOVED: Final[dict[str, str]] = {
     "sft.loss=dft": "use `nll`, or `kl` with a teacher",
     "sft.router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower sft.learning_rate for all weights",
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
+    "student.cast_lm_head_to_fp32": "leave it out; student.dtype `float32` computes all in float32",
     "student.lora_variant=dora": "use `lora` or `rslora`",
     "student.neftune_alpha": "leave it out, or set student.lora_dropout",
     "on_policy.adv_estimator=mean": "use `rloo`, which is that times G / (G - 1) in a group of G",

@@ -40,8 +40,6 @@ class StudentConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the frozen weights and of computation; what is trained is float32. `bfloat16` on GPUs; `float32` for
     exact comparisons, and on CPUs without bfloat16 units."""
-    cast_lm_head_to_fp32: bool = later_field(False)
-    """Compute logits in float32 under bfloat16, in training and in its own sampling; slower, and nearer to float32."""
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded. The
     dataset's report shows their lengths: set it to hold nearly all, since memory grows with it."""

@@ -22,7 +22,6 @@ from stillhouse.training.head.capping import SoftCap
 from stillhouse.training.head.comparison import Comparison, ComparisonResult, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer
-from stillhouse.training.head.precision import Float32Linear
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 from stillhouse.training.head.top_comparison import TopComparison
@@ -90,10 +89,9 @@ def fused_loss(
 ) -> LossSums:
     """Return the summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
 
-    Matrix products run in float32 for a `Float32Linear`, else in autocast's type where autocast is on, else in that of
-    `hidden_NH`. Scores, and the sum of the weight's gradient over chunks, are float32, or float64 for float64 input.
-    The gradient of what is frozen is not computed, and none is outside grad mode. The teacher's logits are made beside
-    the student's, in the same type.
+    Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
+    weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
+    computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
 
     Args:
         hidden_NH: last hidden states at the positions that predict a target; N may be 0.
@@ -117,7 +115,6 @@ def fused_loss(
     """
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-    dtype = wide(dtype) if isinstance(head, Float32Linear) else dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from stillhouse.config import TrainerConfig
 from stillhouse.training.head.fused import chunk_tokens
-from stillhouse.training.head.precision import Float32Linear
 from stillhouse.training.head.softmax import block_elements
 from stillhouse.training.model.blocks import decoder_blocks
 from stillhouse.training.model.student import Student
@@ -179,7 +178,7 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
     have a float32 buffer of their own.
     """
     weight = student.head.weight
-    itemsize = 4 if isinstance(student.head, Float32Linear) else student.dtype.itemsize
+    itemsize = student.dtype.itemsize
     logits = weight.shape[0] * chunk_tokens(num_tokens, weight.shape[0], weight.device.type)
     # Processors without half-precision products make float32 ones first.
     rounded = 4 if weight.device.type == "cpu" and itemsize < 4 else 0
