@@ -11,7 +11,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer, num_positions
-from stillhouse.config import SftConfig, SftSource
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scores import SequenceScores
@@ -23,7 +22,7 @@ from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.scoring.teacher import Score, scoring_teacher
 from stillhouse.training.sft.render import Rendering, sample_length
 from stillhouse.training.sft.sources import all_sources
-from stillhouse.training.sft.tokens import Samples, SftData, load_data
+from stillhouse.training.sft.tokens import Samples, load_data
 from stillhouse.types import JsonObject, Sample
 
 SCORES_FILE: Final = f"scores.{SEGMENT}"
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
-    """Scores every row of the job's dataset and sources, writes the scores to `job.output_dir`, and returns facts.
+    """Score every row of the job's dataset and sources, write the scores to `job.output_dir`, and return facts.
 
     What rows came with is taken first; the teacher scores the others.
 
@@ -55,67 +54,48 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
         ranks=ranks,
     )
     total = len(data.train) + len(data.validation)
-    sums = _Sums()
-
-    def say(text: str | None) -> None:
-        progress.update(job.method, sums.rows, total, doing=text or "scoring")
-
-    say("looking for what was recorded")
     job.output_dir.mkdir(parents=True, exist_ok=True)
     with closing(SegmentWriter(job.output_dir / SCORES_FILE)) as writer:
-        output = _Output(writer, sft.top_k, sums)
+        output = _Output(writer, sft.top_k)
+
+        def say(text: str | None) -> None:
+            progress.update(job.method, output.rows, total, doing=text or "scoring")
+
+        say("looking for what was recorded")
         # A teacher that is named is the one to learn from, whoever wrote the rows.
         named = sft.scoring_teacher(None)
         recorded = RecordedScores(tokenizer, sft.top_k, None if named is None else named.model)
-        _write_recorded(recorded, data, all_sources(job.dataset_folder, sft), sft, output)
-        if sums.rows < total:
-            with _scores_of_others(job, recorded, tokenizer, ranks, sums, say) as score:
+        folders = [Path(source.path) for source in all_sources(job.dataset_folder, sft) if Path(source.path).is_dir()]
+        # What was recorded was sampled at temperature 1.
+        for folder in folders if sft.soft_temperature == 1.0 else ():
+            for samples in (data.train, data.validation):
+                for sample, scores in recorded.of_samples(folder, samples):
+                    output.write_recorded(sample, scores)
+        if output.rows < total:
+            with _scores_of_others(job, recorded, tokenizer, ranks, output, say) as score:
                 say(None)
                 for samples in (data.train, data.validation):
                     output.write_missing(samples, score, say)
-    return sums.facts()
-
-
-class _Sums:
-    """What is counted of the scores."""
-
-    def __init__(self) -> None:
-        self.rows = self.tokens = self.recorded = self.hard = 0
-        self._nll = self._tail = 0.0
-
-    def add(self, scores: SequenceScores) -> None:
-        self.rows += 1
-        self._nll -= math.fsum(scores.logprobs)
-        self.tokens += len(scores.logprobs)
-        if scores.top is not None:
-            self.tokens -= num_hard(scores.top)
-            self._tail += float(np.exp(scores.top.log_tail_N.astype(np.float64)).sum())
-
-    def facts(self) -> JsonObject:
-        """How surprised the teacher is in nats a token, and the mean mass of the tokens that are not compared."""
-        tokens = max(1, self.tokens)
-        means = {"teacher_nll": self._nll / tokens, "soft_targets_tail": self._tail / tokens}
-        counts = {"recorded_rows": self.recorded, "hard_rows": self.hard}
-        taken = {name: count for name, count in counts.items() if count}
-        return {"rows": self.rows, "scored_tokens": self.tokens, **taken, **means}
+    return output.facts()
 
 
 class _Output:
-    """Writes scores, a batch for each row, so that a training reads no more than it needs."""
+    """Writes scores, a batch for each row, so that a training reads no more than it needs, and counts them."""
 
-    def __init__(self, writer: SegmentWriter, top_k: int, sums: _Sums) -> None:
+    def __init__(self, writer: SegmentWriter, top_k: int) -> None:
         self._writer = writer
         self._top_k = top_k
-        self._sums = sums
         self._recorded: set[bytes] = set()
+        self.rows = self.hard = self._num_recorded = self._tokens = 0
+        self._nll = self._tail = 0.0
 
     def write_recorded(self, sample: Sample, scores: SequenceScores) -> None:
         self._recorded.add(ScoreLedger.key(sample))
-        self._sums.recorded += 1
+        self._num_recorded += 1
         self._write(sample, scores)
 
     def write_missing(self, samples: Samples, score: Score, say: Callable[[str | None], None]) -> None:
-        """Writes the scores of all samples whose tokens no recorded ones are written of."""
+        """Write the scores of all samples whose tokens no recorded ones are written of."""
         for first in range(0, len(samples), _ROWS_AT_ONCE):
             rows = samples[first : first + _ROWS_AT_ONCE]
             rows = [row for row in rows if ScoreLedger.key(row) not in self._recorded]
@@ -123,20 +103,22 @@ class _Output:
                 self._write(row, scores)
             say(None)
 
+    def facts(self) -> JsonObject:
+        """Return counts, how surprised the teacher is in nats a token, and the mean mass of tokens not compared."""
+        tokens = max(1, self._tokens)
+        means = {"teacher_nll": self._nll / tokens, "soft_targets_tail": self._tail / tokens}
+        counts = {"recorded_rows": self._num_recorded, "hard_rows": self.hard}
+        taken = {name: count for name, count in counts.items() if count}
+        return {"rows": self.rows, "scored_tokens": self._tokens, **taken, **means}
+
     def _write(self, sample: Sample, scores: SequenceScores) -> None:
         self._writer.append({ScoreLedger.key(sample): scores}, self._top_k)
-        self._sums.add(scores)
-
-
-def _write_recorded(
-    recorded: RecordedScores, data: SftData, sources: Sequence[SftSource], sft: SftConfig, output: _Output
-) -> None:
-    """Writes what the rows of datasets came with, unless it is wanted at another temperature than they were sampled."""
-    folders = [Path(source.path) for source in sources if Path(source.path).is_dir()]
-    for folder in folders if sft.soft_temperature == 1.0 else ():
-        for samples in (data.train, data.validation):
-            for sample, scores in recorded.of_samples(folder, samples):
-                output.write_recorded(sample, scores)
+        self.rows += 1
+        self._nll -= math.fsum(scores.logprobs)
+        self._tokens += len(scores.logprobs)
+        if scores.top is not None:
+            self._tokens -= num_hard(scores.top)
+            self._tail += float(np.exp(scores.top.log_tail_N.astype(np.float64)).sum())
 
 
 @contextmanager
@@ -145,7 +127,7 @@ def _scores_of_others(
     recorded: RecordedScores,
     tokenizer: PreTrainedTokenizerBase,
     ranks: Ranks,
-    sums: _Sums,
+    output: _Output,
     say: Callable[[str | None], None],
 ) -> Iterator[Score]:
     """Scores of samples that came with none: a teacher's, or hard targets where the teacher only samples."""
@@ -155,7 +137,7 @@ def _scores_of_others(
         with scoring_teacher(job, tokenizer, ranks.device, say) as score:
             yield score
         return
-    if not sums.rows:
+    if not output.rows:
         raise TrainingError(
             "sft.loss is `kl`, no teacher scores the rows, and none of them came with what its teacher found most "
             "probable at the student's tokens. Set rollouts.record_top_k to sft.top_k or more, with a student of the "
@@ -163,13 +145,13 @@ def _scores_of_others(
         )
 
     def hard(samples: Sequence[Sample]) -> list[SequenceScores]:
-        sums.hard += len(samples)
+        output.hard += len(samples)
         return [recorded.hard(sample) for sample in samples]
 
     yield hard
     logger.warning(
         "sft.loss `kl`: %d of %d samples learn hard targets alone: what was sampled for them was not recorded, or in "
         "other tokens than the student's",
-        sums.hard,
-        sums.rows,
+        output.hard,
+        output.rows,
     )
