@@ -107,9 +107,6 @@ class TrainerConfig(Section):
     gradient_checkpointing: Switch = "auto"
     """Recompute activations in the backward pass, which takes a third more time; `auto` does if an estimate says that
     they would not fit. `on` if memory runs out all the same."""
-    activation_offload: bool = False
-    """Keep activations in host memory between the passes. Slower than gradient_checkpointing: for rows that do not fit
-    with it."""
     compile: Switch = "auto"
     """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
@@ -164,7 +161,7 @@ class SftConfig(TrainerConfig):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
-    removed = {"label_smoothing": 0.0, "z_loss": 0.0}
+    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "activation_offload": False}
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows. 2 to 4 for some thousand rows, 1 for 50,000 and more; a validation loss that rises

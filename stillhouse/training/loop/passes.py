@@ -19,7 +19,6 @@ from stillhouse.errors import TrainingError
 from stillhouse.training.head.fused import LossSums
 from stillhouse.training.head.scores import TokenLoss
 from stillhouse.training.loop.stopping import named_prompts
-from stillhouse.training.model.memory import activation_offload
 from stillhouse.training.model.microbatches import collate, idle_microbatch, microbatch_groups, num_targets
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Ratio
@@ -59,7 +58,6 @@ class Passes:
         self._ranks = ranks
         self._max_tokens = config.microbatch_tokens
         self.packing = config.packing and student.packs_exactly()
-        self._activations = activation_offload if config.activation_offload else nullcontext
         self.compiling: Callable[[], AbstractContextManager[Any]] = nullcontext
         """Settings of the compiler, where a pass is compiled."""
 
@@ -95,7 +93,7 @@ class Passes:
                 microbatch = idle_microbatch(names, self._student.device, packing=self.packing)
             with torch.no_grad(), self._student.precision():
                 reference = method.reference(group)
-            with self.compiling(), self._activations():
+            with self.compiling():
                 with self._student.precision():
                     sums = self._student.step(microbatch, method, 1.0 / count, reference)
                 if is_training:

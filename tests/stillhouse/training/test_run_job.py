@@ -102,13 +102,6 @@ def test_rows_longer_than_the_student_has_positions_are_cut(new_job, tmp_path: P
     assert run_job(job, NoProgress())["truncated_rows"] == 1
 
 
-def test_activations_kept_on_the_host_change_no_bit(new_job):
-    plain, kept = new_job("plain"), new_job("kept", activation_offload=True, gradient_checkpointing="on")
-    for job in (plain, kept):
-        run_job(job, NoProgress())
-    assert weights(plain) == weights(kept)
-
-
 def test_a_student_that_scales_or_caps_its_logits_learns_and_is_saved_as_it_was_validated(new_job, scaled_model: str):
     job = new_job("scaled", learning_rate=3e-3, num_epochs=4, microbatch_tokens=2048)
     job = job.model_copy(update={"student_ref": scaled_model})
