@@ -26,16 +26,8 @@ def attention(
     """Compute causal attention within each segment of a packed row; without segments `sdpa`, as `slot_attention` does.
 
     Segments are an argument of the forward pass, which models pass on to every layer, so that a layer recomputed by
-    gradient checkpointing, in a thread of the backward pass, has them too.
-
-    Args:
-        module: the layer.
-        query: [B, H, S, D].
-        key: [B, G, T, D], with as many heads or a divisor of them.
-        value: as `key`.
-        attention_mask: as `sdpa` takes it; a placeholder where there are segments.
-        segments: of a packed row.
-        options: further arguments of the layer, such as `scaling` and `sliding_window`.
+    gradient checkpointing, in a thread of the backward pass, has them too. Queries are [B, H, S, D], keys and values
+    [B, G, T, D]; `options` are further arguments of the layer, such as `scaling` and `sliding_window`.
 
     Returns:
         [B, S, H, D] and, as of `sdpa`, no weights.

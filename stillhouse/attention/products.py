@@ -1,12 +1,9 @@
 """Causal attention within the segments of a packed row by plain matrix products: the faster way on a CPU.
 
-torch's flash attention works in blocks that short sequences do not fill. Products over all heads at once, of 128
-queries with what they may see, take 0.4 to 0.9 of its CPU time for segments of 100 to 500 tokens (forward and backward,
-4 and 16 heads, float32 by oneDNN), and in bfloat16 0.6 to 0.7 at 1,000 and 2,000; in float32 it is 1.0 to 1.2 at 1,000
-and up to 1.5 at 2,000. Probabilities are recomputed in the backward pass, so that no more is kept than flash
-attention keeps. Small segments take their time in the calls and not in the arithmetic: those of one length are
-multiplied at once, with the same bits, in 0.2 to 0.8 of the time for up to 8,192 numbers of a segment's queries (34
-tokens of 2 heads of width 32 are 2,176); at 45,000 the copies that this takes cost up to twice what it saves.
+torch's flash attention works in blocks that short sequences do not fill: products of 128 queries of all heads with what
+they may see take 0.4 to 0.9 of its time for segments of 100 to 500 tokens, in float32 more than that from 1,000 on.
+Probabilities are recomputed in the backward pass. Small segments of one length are multiplied at once, with the same
+bits, in 0.2 to 0.8 of the time; from some 8,192 numbers of queries on, the copies that this takes cost what it saves.
 
 Dimensions: T time, S segments at once, L tokens of each, H query heads, K key and value heads, G query heads for each,
 D width.

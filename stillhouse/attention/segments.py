@@ -143,10 +143,8 @@ def _by_segment(
 ) -> Tensor:
     """Plain products where they apply, else one call of `sdpa` for each segment.
 
-    On one CPU thread, forward and backward, such calls take 0.5 of the time of one call for a padded rectangle where 32
-    segments have 100 to 500 tokens, 0.5 to 0.9 where 128 have 20 to 100, and 1.1 to 1.4 where all are equally long
-    (hidden size 64 to 1024); one call with a block-diagonal mask takes 50 times as long. Never compiled, since each row
-    has other lengths.
+    Such calls take 0.5 to 1.4 of the time of one call for a padded rectangle, one call with a block-diagonal mask 50
+    times as long. Never compiled, since each row has other lengths.
     """
     if _products_apply(query, value, segments, options):
         scale = options.get("scaling") or query.shape[-1] ** -0.5

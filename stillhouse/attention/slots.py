@@ -39,9 +39,8 @@ def slot_attention(
 def _small_products(query: Tensor) -> Iterator[None]:
     """Keep the float32 products of the block from oneDNN, where those of a process go to it.
 
-    Torch's attention on a CPU makes many small products, and oneDNN takes tens of microseconds to begin one: 32 tokens
-    that attend to 117 others each with 2 heads of width 32 took 1.18 ms, and 0.06 ms by MKL. Sampling as a whole takes
-    0.35 to 0.75 of the CPU time (8 to 128 rows, models of width 64 to 1,024, one core of an AMD EPYC).
+    Torch's attention on a CPU makes many small products, which oneDNN takes tens of microseconds to begin: sampling
+    takes 0.35 to 0.75 of the CPU time without it (8 to 128 rows, models of width 64 to 1,024).
     """
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     chosen = matmul.fp32_precision

@@ -65,16 +65,12 @@ class ServedBy(BaseModel):
 def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtime: RuntimeConfig) -> float:
     """Return the mean of student minus teacher log-probability over all sampled positions, of which there must be some.
 
-    What the ledger of the teacher's scores holds is not scored again.
-
-    Args:
-        spans: what the student sampled.
-        teacher: the ref of a local model, or one behind a server.
-        runtime: store, device, hedging, and how long to wait for a server that fails.
-
     Raises:
         InputError: a token id lies outside the local teacher's vocabulary.
-        StillhouseError: the teacher cannot score.
+        ConfigError: the teacher cannot be loaded.
+        EndpointError: its server does not answer, or gives no scores.
+        BudgetReached: they would cost more than the budget allows.
+        StoreError: the ledger cannot be read or written.
     """
     score = _local_scores if isinstance(teacher, str) else _served_scores
     differences = [

@@ -1,11 +1,8 @@
 """Compiled kernels for the passes over the logits of a chunk, as a GPU runs them.
 
 Operation by operation, softmax and gradient of bfloat16 logits move about 53 bytes a logit through a GPU's memory, by
-way of float32 copies: at 16,384 tokens and 151,936 ids 130 GB, which take longer than the products that make the
-logits. Compiled, the logits are read once for the scores (twice with the entropy), and once more for the gradient that
-is written in their place: 6 to 8 bytes.
-
-Between scores and gradients the buffer keeps the logits. Nothing is rounded to their type before the gradient.
+way of float32 copies; compiled, they move 6 to 8. Between scores and gradients the buffer keeps the logits, and nothing
+is rounded to their type before the gradient.
 
 Dimensions: C tokens of a chunk, V vocabulary, S shared ids.
 """
@@ -59,14 +56,7 @@ def by_rows(
 ) -> list[Any]:
     """Call an elementwise function of the tokens of a chunk: compiled for all at once, else for some rows at a time.
 
-    Args:
-        function: takes the tensors, each of some rows, and the settings.
-        tensors_C: the first is the largest.
-        settings: further arguments.
-        is_compiled: whether chunks of `MIN_TOKENS` and more are compiled.
-
-    Returns:
-        What each call returned.
+    It takes the tensors, of which the first is the largest, and the settings. Returns what each call returned.
     """
     if is_compiled and len(tensors_C[0]) >= MIN_TOKENS:
         return [compiled(function)(*any_length(*tensors_C), *settings)]

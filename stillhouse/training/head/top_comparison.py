@@ -27,11 +27,7 @@ _LEAST_REST: Final = 2.0**-10
 
 
 class TopComparison:
-    """The comparison with a teacher's most probable tokens; the arguments are those of `TeacherComparison`.
-
-    Raises:
-        ValueError: the reference has another number of positions than there are targets.
-    """
+    """The comparison with a teacher's most probable tokens; arguments and errors are those of `TeacherComparison`."""
 
     def __init__(
         self,

@@ -8,15 +8,11 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    Cohere2Config,
     CohereConfig,
-    FalconH1Config,
     Gemma2Config,
     GraniteConfig,
-    NanoChatConfig,
     PreTrainedConfig,
     PreTrainedModel,
-    RecurrentGemmaConfig,
 )
 
 from stillhouse.config import Divergence
@@ -40,18 +36,6 @@ CAPPED, FACTOR, DIVISOR = (
     CohereConfig(**SMALL, logit_scale=3.0, initializer_range=0.3),
     GraniteConfig(**SMALL, logits_scaling=0.3, initializer_range=0.3),
 )
-FAMILIES = {
-    "Gemma 2": CAPPED,
-    "Cohere": FACTOR,
-    "Granite": DIVISOR,
-    "Cohere 2": Cohere2Config(**SMALL, logit_scale=0.25, initializer_range=0.3),
-    "NanoChat": NanoChatConfig(**SMALL, final_logit_softcapping=0.5, initializer_range=0.3),
-    "Falcon-H1": FalconH1Config(
-        **SMALL, lm_head_multiplier=4.0, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_d_state=8,
-        mamba_n_groups=1, mamba_chunk_size=8,
-    ),
-    "RecurrentGemma": RecurrentGemmaConfig(**SMALL, logits_soft_cap=0.5, lru_width=16, attention_window_size=8),
-}  # fmt: skip
 
 
 def built(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
@@ -133,13 +117,6 @@ def assert_same(student: PreTrainedModel, teacher: PreTrainedModel | None = None
         assert (one is None) == (other is None)
         if one is not None:
             assert (one - other).norm() <= 1e-5 * other.norm() + 1e-9
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loss_metrics_and_gradients_are_those_of_the_models_own_logits(family: str):
-    model = built(FAMILIES[family])
-    assert LogitScaling.of(model) != LogitScaling()
-    assert_same(model)
 
 
 @pytest.mark.parametrize("teacher", [CAPPED, FACTOR, DIVISOR], ids=["cap", "factor", "divisor"])
