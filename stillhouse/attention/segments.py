@@ -79,7 +79,7 @@ def segment_attention(
 
 
 def _window_in_mask(module: nn.Module, options: Mapping[str, Any]) -> bool:
-    """Whether the layer sees a window by its config and does not pass it on (PhiMoE; chunks of Llama 4)."""
+    """Return if the layer sees a window by its config and does not pass it on (PhiMoE; chunks of Llama 4)."""
     config = getattr(module, "config", None)
     if config is None or options.get("sliding_window") is not None:
         return False

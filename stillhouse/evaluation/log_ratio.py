@@ -1,4 +1,4 @@
-"""How much likelier sampled tokens were to the student than they are to its teacher, computed in a process of its own.
+"""Computes, in a process of its own, how much likelier sampled tokens were to the student than to its teacher.
 
 `python -m stillhouse.evaluation.log_ratio JOB ANSWER` reads the spans, the teacher and the runtime from one JSON file,
 and writes the mean or what is wrong to another.

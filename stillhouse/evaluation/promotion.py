@@ -83,7 +83,7 @@ def decide(
 def _findings(
     lines: Sequence[MetricComparison], student: str, reference: str, level: float, config: PromotionConfig
 ) -> Iterator[tuple[bool, str]]:
-    """Whether each condition is met, and the value seen and the value required."""
+    """Yield for each condition if it is met, with the value seen and the value required."""
     line = line_of(lines, student, config.metric)
     num_prompts = 0 if line is None else line.difference.num_prompts
     if line is None or num_prompts < config.min_prompts:

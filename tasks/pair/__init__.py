@@ -1,1 +1,1 @@
-"""Whether student and teacher of a config fit together: both answer some prompts, and the teacher scores answers."""
+"""Examines if student and teacher of a config fit: both answer some prompts, and the teacher scores answers."""

@@ -1,9 +1,10 @@
-"""Whether teachers are better than the student: all answer the same prompts, as they do in an evaluation."""
+"""Asks if teachers are better than the student: all answer the same prompts, as they do in an evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyTeacher, TeacherConfig
+from stillhouse.config.promotion import Metric
 from stillhouse.errors import StillhouseError
 from stillhouse.evaluation.comparison import Values, prompt_values
 from stillhouse.evaluation.measure import reward_totals
@@ -109,7 +110,8 @@ class Answering:
 
 def better_finding(name: str, teacher: Values, student: Values, *, confidence: float) -> PairFinding:
     """Compare by accuracy, or by reward where no answer is verified; `confidence` is the level of the interval."""
-    for metric, scale, unit in (("accuracy", 100.0, "%"), ("reward", 1.0, "")):
+    units: dict[Metric, tuple[float, str]] = {"accuracy": (100.0, "%"), "reward": (1.0, "")}
+    for metric, (scale, unit) in units.items():
         found = paired_difference(teacher.get(metric, {}), student.get(metric, {}), confidence=confidence)
         if found is None:
             continue

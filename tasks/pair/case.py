@@ -1,8 +1,8 @@
-"""What is asked about a pair, and with which settings it is measured."""
+"""The question about a pair, and the settings with which it is measured."""
 
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import (
@@ -14,6 +14,7 @@ from stillhouse.config import (
     TeacherConfig,
     ToolsConfig,
 )
+from stillhouse.config.section import Section
 from stillhouse.training.pair.finding import TOP_K
 from tasks.models import student_scorer
 
@@ -23,10 +24,8 @@ _SAMPLING: Final = (
 )
 
 
-class PairCase(BaseModel):
+class PairCase(Section):
     """A pair besides the student's weights; an input of the stage."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     student: StudentConfig
     training: OnPolicyConfig | None
@@ -34,7 +33,7 @@ class PairCase(BaseModel):
     default_teacher: str | None
     """Scores where `training` names no teacher."""
     teacher: TeacherConfig
-    """That of the rollouts."""
+    """Writes the rollouts."""
     num_rollouts: int
     """Rollouts of `teacher` that SFT is still to be given; 0 where there is none."""
     comes_after_sft: bool

@@ -1,4 +1,4 @@
-"""What is scored, and what the forms of request and answer of servers have in common."""
+"""The sequences that are scored, and what the forms of request and answer of servers have in common."""
 
 import math
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ class ScoringApi(Protocol):
     """Of the route, from the server's root."""
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        """The request for all sequences; `spelt` asks for the texts of tokens, where answers may lack them."""
+        """Return the request for all sequences; `spelt` asks for the texts of tokens, where answers may lack them."""
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
-        """Scores of the scored tokens of each sequence.
+        """Return the scores of the scored tokens of each sequence.
 
         Raises:
             WrongAnswer: the answer does not hold them.
         """
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes each token of the one sequence; None where it does not say."""
+        """Return the text that the server has for each token of the one sequence; None where it does not say."""
 
 
 class WrongAnswer(Exception):

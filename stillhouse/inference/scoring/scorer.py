@@ -98,7 +98,7 @@ class Scorer:
         self._closing = False
 
     async def score(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
-        """Scores of the scored tokens of each sequence.
+        """Return the scores of the scored tokens of each sequence.
 
         Sequences in the ledger are not sent, and equal ones are sent once. Batches go on after one has failed, so that
         what they are answered is kept.
@@ -127,7 +127,7 @@ class Scorer:
         return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).scores
 
     async def spellings(self, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes the tokens of a sequence; None where it does not say. Patient as `score_now`."""
+        """Return the texts that the server has for the tokens; None where it does not say. Patient as `score_now`."""
         answer = await self._ask_once([sequence], partial(self._post, [sequence], 1.0, spelt=True))
         return self._api.spellings(answer.body, sequence)
 

@@ -35,7 +35,7 @@ class TopLogprobs:
 
     @classmethod
     def of(cls, positions: Iterable[Sequence[tuple[int, float]]]) -> Self:
-        """Those of the same number of pairs of id and log-probability at each position, best first."""
+        """Round the same number of pairs of id and log-probability at each position, best first."""
         pairs = list(positions)
         ids_NK = np.array([[token for token, _ in best] for best in pairs], dtype=np.int32)
         logprobs_NK = np.array([[logprob for _, logprob in best] for best in pairs], dtype=np.float64)
@@ -43,7 +43,7 @@ class TopLogprobs:
 
     @classmethod
     def rounded(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
-        """Those of exact log-probabilities."""
+        """Round exact log-probabilities."""
         tail_N = 1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1)
         last_N = np.clip(logprobs_NK[:, -1], LEAST_LOGPROB, math.log(_ROUNDING))
         log_tail_N = np.where(tail_N < _ROUNDING, last_N, np.log(np.maximum(tail_N, _ROUNDING)))
@@ -51,7 +51,7 @@ class TopLogprobs:
         return cls(ids_NK.astype(np.int32), rounded_NK, log_tail_N.astype(np.float16))
 
     def best(self, count: int) -> "TopLogprobs":
-        """The first `count` at each position; the mass of the rest goes to the others."""
+        """Return the first `count` at each position; the mass of the rest goes to the others."""
         if count >= self.ids_NK.shape[1]:
             return self
         rest_N = np.exp(self.logprobs_NK[:, count:].astype(np.float64)).sum(axis=1)
@@ -59,7 +59,7 @@ class TopLogprobs:
         return TopLogprobs(self.ids_NK[:, :count], self.logprobs_NK[:, :count], log_tail_N.astype(np.float16))
 
     def part(self, first: int, last: int) -> "TopLogprobs":
-        """Those of the positions from `first` to before `last`."""
+        """Return those of the positions from `first` to before `last`."""
         return TopLogprobs(self.ids_NK[first:last], self.logprobs_NK[first:last], self.log_tail_N[first:last])
 
 
@@ -71,5 +71,5 @@ class SequenceScores(NamedTuple):
     """None where only the tokens themselves were asked for."""
 
     def part(self, first: int, last: int) -> "SequenceScores":
-        """Those of the scored tokens from `first` to before `last`."""
+        """Return those of the scored tokens from `first` to before `last`."""
         return SequenceScores(self.logprobs[first:last], None if self.top is None else self.top.part(first, last))

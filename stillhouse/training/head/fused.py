@@ -126,12 +126,17 @@ def fused_loss(
         softness = temperature if cap is not None else temperature / scaling.factor
         compared_at = temperature if divergence_temperature is None else divergence_temperature
         compared_softness = softness * (compared_at / temperature)
-        settings = {"softness": compared_softness, "compiled": compiled}
         comparison: Comparison | None = None
         if isinstance(reference, TopReference):
-            comparison = TopComparison(reference, targets_N, divergence, buffer_CV, **settings)
+            comparison = TopComparison(
+                reference, targets_N, divergence, buffer_CV, softness=compared_softness, compiled=compiled
+            )
         elif reference is not None:
-            comparison = TeacherComparison(reference, targets_N, divergence, compared_at, buffer_CV, **settings)
+            comparison = TeacherComparison(
+                *(reference, targets_N, divergence, compared_at, buffer_CV),
+                softness=compared_softness,
+                compiled=compiled,
+            )
         # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))

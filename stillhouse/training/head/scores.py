@@ -1,4 +1,4 @@
-"""What the head and a method exchange: scores of the target tokens, and the losses made of them.
+"""The exchange between head and method: scores of the target tokens, and the losses made of them.
 
 Dimensions: N loss positions, R hidden size of the teacher, V vocabulary.
 """

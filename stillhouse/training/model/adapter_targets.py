@@ -1,4 +1,4 @@
-"""Which weights of a model its adapter is on: linear layers of the text model, and weights that peft calls parameters.
+"""The weights that an adapter is on: linear layers of the text model, and weights that peft calls parameters.
 
 `all-linear` means every linear layer that computes text: not towers and projectors of images and sound, routers of
 experts, the embedding and the output layer. Experts that a model holds as one fused tensor are adapted where they are
@@ -35,7 +35,7 @@ class AdapterTargets:
 
 
 def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> AdapterTargets:
-    """Returns what the adapter is on under `student.lora_targets`.
+    """Return what the adapter is on under `student.lora_targets`.
 
     Args:
         causal_lm: the model below the adapter, without one.

@@ -27,7 +27,7 @@ _RECOMPILE_LIMIT: Final = 32
 
 
 def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """The repeated layers of the model in order: the outermost modules that transformers can checkpoint."""
+    """Return the repeated layers of the model in order: the outermost modules that transformers can checkpoint."""
     blocks: list[nn.Module] = []
     inside: set[int] = set()
     for module in causal_lm.modules():
@@ -43,7 +43,7 @@ def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
 
 
 def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: bool) -> None:
-    """Changes the forward pass of the blocks where gradients are taken; validation and sampling stay uncompiled.
+    """Change the forward pass of the blocks where gradients are taken; validation and sampling stay uncompiled.
 
     Checkpointing (arXiv 1604.06174, torch's form that is not reentrant) computes the same bits and needs no input
     with a gradient, which a block over frozen embeddings does not have; dropout is drawn alike both times. A compiled
@@ -73,7 +73,7 @@ def compiler_settings(*, suppress_errors: bool) -> Any:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces.
+    """Return if the student's blocks and the loss are compiled; `auto` leaves out adapters that compile in pieces.
 
     Raises:
         ConfigError: as `pays_to_compile`.
@@ -85,7 +85,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
 
 
 def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
-    """Whether a training of `num_steps` steps compiles what runs on `device`.
+    """Return if a training of `num_steps` steps compiles what runs on `device`.
 
     `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
 
@@ -118,7 +118,7 @@ def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """What `torch.compile` needs for `device` and this machine lacks; None where nothing is missing."""
+    """Return what `torch.compile` needs for `device` and this machine lacks; None where nothing is missing."""
     if device.type == "cuda" and find_spec("triton") is None:
         return "the package triton"
     variable, names = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++", "clang++"))
@@ -129,7 +129,7 @@ def missing_compiler(device: torch.device) -> str | None:
 
 @cache
 def can_compile(device: torch.device) -> bool:
-    """Whether a function of one operation compiles and runs on `device`; a warning gives the reason if not.
+    """Return if a function of one operation compiles and runs on `device`; warn with the reason if not.
 
     An installed compiler may still fail, most often because the header files of Python are missing.
     """

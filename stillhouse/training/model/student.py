@@ -81,14 +81,14 @@ class Student:
         return getattr(self.causal_lm.config.get_text_config(), "max_position_embeddings", None)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The autocast context in which the model computes, in training and sampling."""
+        """Return the autocast context in which the model computes, in training and sampling."""
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Has the model compute in its precision without dropout or gradient inside the block."""
+        """Have the model compute in its precision without dropout or gradient inside the block."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -109,11 +109,11 @@ class Student:
         }
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Trained parameters by name; tied weights come once."""
+        """Yield the trained parameters by name; tied weights come once."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def save(self, folder: Path, ranks: Ranks) -> None:
-        """The first rank writes weights or adapter, tokenizer and chat template: a folder that is a model ref."""
+        """Have the first rank write weights or adapter, tokenizer and chat template: a folder that is a model ref."""
         is_full = self.model is self.causal_lm
         weights = None
         if ranks.size > 1:
@@ -133,7 +133,7 @@ class Student:
         self.tokenizer.save_pretrained(folder)
 
     def packs_exactly(self) -> bool:
-        """Whether samples in a packed row do not affect each other; a warning gives the reason if they do."""
+        """Return if samples in a packed row do not affect each other; warn with the reason if they do."""
         with self.precision():
             return packs_exactly(self.causal_lm)
 

@@ -1,4 +1,4 @@
-"""How a teacher reads a conversation that the student's template rendered, against its own template's rendering.
+"""The teacher's reading of what the student's template rendered, against the rendering of its own template.
 
 A chat teacher that reads another form than it was trained on scores the same answer differently: by 0.287 nats a token
 for a base student's "User: ... Assistant:", whose training then failed (tinker-cookbook#796).

@@ -1,9 +1,9 @@
-"""What the student samples of the prompts that a pair is measured on, and how it scores that itself."""
+"""Samples of the student on the prompts that a pair is measured on, and its own scores of them."""
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress
 
 import numpy as np
@@ -38,6 +38,15 @@ class StudentSamples:
     ends: frozenset[int]
     """Its end-of-turn tokens."""
 
+    def part(self, kept: Sequence[bool]) -> "StudentSamples":
+        """Return the samples that are kept."""
+        return replace(
+            self,
+            trajectories=list(compress(self.trajectories, kept)),
+            requests=list(compress(self.requests, kept)),
+            scores=list(compress(self.scores, kept)),
+        )
+
 
 def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, JsonObject]:
     """Sample the job's prompts by its settings; return how much that was and how long it took too.
@@ -60,8 +69,15 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     if not trajectories:
         raise InputError(f"none of the {len(prompts)} prompts leaves room for an answer; shorten them")
     ended = time.monotonic()
-    settings = {"temperature": config.temperature, "batch_tokens": config.microbatch_tokens, "top_k": TOP_K}
-    itself = SelfTeacher("student", 0.0, student, nullcontext, **settings)
+    itself = SelfTeacher(
+        "student",
+        0.0,
+        student,
+        nullcontext,
+        temperature=config.temperature,
+        batch_tokens=config.microbatch_tokens,
+        top_k=TOP_K,
+    )
     requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
     scores = itself.start(requests).result()
     ends = stop_token_ids(student.tokenizer, student.causal_lm.generation_config)

@@ -1,4 +1,4 @@
-"""How one teacher scores what the student sampled, and what that says of the pair.
+"""Measures how one teacher scores what the student sampled, and says what that means for the pair.
 
 Dimensions: N sampled tokens, K most probable tokens of each model.
 """
@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,15 +61,14 @@ def _scored(
     settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob, router: TeacherRouter
 ) -> tuple[list[PairFinding], float]:
     kept = [router.select(samples.metadata.get(one.prompt_id)) is not None for one in samples.trajectories]
-    parts = (samples.trajectories, samples.requests, samples.scores)
-    trajectories, requests, own = (list(compress(part, kept)) for part in parts)
-    if not trajectories:
+    samples = samples.part(kept)
+    if not samples.trajectories:
         reason = "it loads; none of the prompts measured on is routed to it"
         return [PairFinding(f"{settings.name}: tokens", "unknown", reason)], 0.0
-    samples = replace(samples, trajectories=trajectories, requests=requests, scores=own)
+    own = samples.scores
     requests = [
         replace(request, view=router.view(one, samples.metadata.get(one.prompt_id)))
-        for one, request in zip(trajectories, requests, strict=True)
+        for one, request in zip(samples.trajectories, samples.requests, strict=True)
     ]
     teacher = router.by_name[settings.name]
     started = time.monotonic()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import DistillConfig, OnPolicyConfig, parse_config
+from stillhouse.config import DistillConfig, OnPolicyConfig, load_config, parse_config
 from stillhouse.embedded import embedded_path
+from stillhouse.store import digest
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.training.pair.finding import PairFinding
 from tasks.pair.case import PairCase
@@ -127,3 +128,8 @@ def test_only_a_training_that_may_take_minutes_is_examined(tmp_path: Path) -> No
     assert may_take_minutes(little, "Qwen/Qwen3-0.6B", []), "its size is not known here"
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded:student"}')
     assert not may_take_minutes(little, str(tmp_path), []), "an adapter is as large as its base"
+
+
+def test_a_case_is_known_as_it_was_before_settings_of_its_training_were_removed() -> None:
+    case = PairCase.of(load_config(Path(__file__).resolve().parents[3] / "configs" / "demo.yaml"))
+    assert digest(case.identity()) == "1976ae9c6c1b7f834651cf15aad358561ec76d797310791a7eaac883f4e977c0"
