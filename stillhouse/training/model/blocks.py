@@ -61,11 +61,22 @@ def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: 
 def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
     """Compile the blocks of a frozen model for packed rows of any length, in place."""
     for block in decoder_blocks(causal_lm):
-        block.forward = compiler_settings(suppress_errors=True)(torch.compile(block.forward, dynamic=True))
+        block.forward = _compiled(block.forward, suppress_errors=True)
+
+
+def _compiled(forward: Callable[..., Any], **settings: bool) -> Callable[..., Any]:
+    """Compile a forward pass for rows of any length.
+
+    Settings of the compiler are a thread's own (pytorch#186537), and checkpointing runs it in the backward pass's too.
+    """
+    compiled: Callable[..., Any] = torch._dynamo.config.patch(recompile_limit=_RECOMPILE_LIMIT, **settings)(
+        torch.compile(forward, dynamic=True)
+    )
+    return compiled
 
 
 def compiler_settings(*, suppress_errors: bool) -> Any:
-    """Return the settings of torch's compiler for a block of code or a function: of this thread, and for no longer.
+    """Return the settings of torch's compiler for a block of code: of this thread, and for no longer.
 
     With `suppress_errors`, what the compiler cannot compile runs uncompiled, with a warning.
     """
@@ -101,7 +112,7 @@ def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device)
 
 def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -> Callable[..., Any]:
     plain = block.forward
-    trained = torch.compile(plain, dynamic=True) if compiled else plain
+    trained = _compiled(plain) if compiled else plain
     if checkpointed:
         # Outside of what is compiled: the other way round, blocks with attention by segments are not compiled.
         trained = partial(checkpoint, trained, use_reentrant=False)

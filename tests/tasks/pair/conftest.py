@@ -55,30 +55,11 @@ def _add_noise(weights: Weights) -> None:
             weights[name] = value + 0.6 * value.std() * torch.randn(value.shape, generator=chance)
 
 
-def end_of_document(folder: Path) -> None:
-    """As base models have it: the end of a document in place of that of a turn."""
-    for name, change in {
-        "tokenizer_config.json": {"eos_token": "<|endoftext|>"},
-        "generation_config.json": {"eos_token_id": 0},
-    }.items():
-        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **change}))
-
-
-def permuted_tokens(folder: Path) -> None:
-    file = folder / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    file.write_text(json.dumps(tokenizer))
-
-
 FAULTS: dict[str, Change] = {
     "another template": another_template,
     "shifted": other_weights(_shift),
     "no end": other_weights(_turn_end_round),
     "noise": other_weights(_add_noise),
-    "end of document": end_of_document,
-    "permuted": permuted_tokens,
 }
 
 

@@ -38,7 +38,6 @@ def test_there_is_no_alarm_on_a_config_of_the_repository(examined: Examined, nam
         ("student", "another template", {"teacher: rendering": "change"}, "template: own"),
         ("teacher", "another template", {"teacher: rendering": "change", "teacher: better": "no"}, "chat_template"),
         ("teacher", "shifted", {"teacher: tokens": "no"}, "the ids mean something else"),
-        ("teacher", "permuted", {"teacher: tokens": "no"}, "alignment"),
         ("teacher", "no end", {"teacher: ends": "change"}, "SFT"),
         ("student", "no end", {"student: ends": "change"}, "SFT"),
         ("teacher", "noise", {"teacher: better": "no"}, "it is worse"),

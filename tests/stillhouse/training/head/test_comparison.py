@@ -173,10 +173,6 @@ def test_two_ids_of_the_teacher_change_places(chunk_size: int):
     assert_as_naive(inputs, chunk_size=chunk_size)
 
 
-def test_one_token_is_enough():
-    assert_as_naive(Inputs(1))
-
-
 def test_frozen_head_passes_the_divergence_on():
     inputs = Inputs()
     inputs.head.requires_grad_(False)

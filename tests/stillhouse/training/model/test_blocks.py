@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,17 @@ def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_s
         trained_pass(student, (9, 5))
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs[1] == num_graphs[0]
+
+
+def test_a_block_may_be_compiled_as_often_in_the_thread_of_a_backward_pass(new_student):
+    student = new_student("full")
+    [block, *_] = decoder_blocks(student.causal_lm)
+    limits: list[int] = []
+    block.forward = lambda x: limits.append(torch._dynamo.config.recompile_limit)  # type: ignore[method-assign]
+    prepare_blocks(student.causal_lm, compiled=True, checkpointed=False)
+    with torch.compiler.set_stance("force_eager"), ThreadPoolExecutor(1) as other_thread:
+        other_thread.submit(block.forward, torch.zeros(1, requires_grad=True)).result()
+    assert limits == [32]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -16,7 +15,6 @@ from stillhouse.chat.samples import MessageStart
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import DatasetConfig, RolloutsConfig, RuntimeConfig, ToolsConfig
 from stillhouse.dataset.build import build_dataset
-from stillhouse.dataset.read import read_rows
 from stillhouse.dataset.recorded import read_recorded
 from stillhouse.errors import TrainingError
 from stillhouse.inference.endpoint import Endpoint
@@ -35,7 +33,6 @@ from stillhouse.training.model.token_bytes import token_spellings
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
-from stillhouse.training.scoring.rows import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
 
@@ -174,16 +171,6 @@ def test_only_rows_that_were_not_recorded_are_scored(
     assert was_scored(job)
 
 
-def test_a_stage_that_was_killed_writes_the_same_file(new_job: NewJob) -> None:
-    job = new_job("scores")
-    run_job(job, NoProgress())
-    file = job.output_dir / SCORES_FILE
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    run_job(job, NoProgress())
-    assert file.read_bytes() == whole
-
-
 def test_parts_of_messages_are_learnt_from_what_was_recorded_of_all(new_job: NewJob) -> None:
     whole, calls = new_job("whole"), new_job("calls", train_on_text=False)
     facts, _ = scores_of(calls)
@@ -238,23 +225,6 @@ def test_tokens_by_their_bytes_serve_a_student_that_cuts_the_text_alike_and_othe
         if scores.logprobs[0]:
             assert set(scores.top.ids_NK[0, 1:].tolist()) <= letters
             assert np.exp(scores.top.logprobs_NK.astype(float)).sum(axis=1)[:-1] == pytest.approx(1.0, abs=1e-3)
-
-
-def test_hard_targets_cost_a_student_the_cross_entropy(
-    new_job: NewJob, student: PreTrainedTokenizerBase, prompts: list[Prompt], tmp_path: Path
-) -> None:
-    far = far_dataset(openai_like(student), prompts[:6], tmp_path / "far")
-    scores = new_job("scores", fields={"dataset_folder": far, "teacher_ref": None})
-    assert scores_of(scores)[0]["hard_rows"] == 1
-    recorded = {row.id for row in read_recorded(far)}
-    served = [row for split in ("train", "validation") for row in read_rows(far, split)]
-    rows = [{"messages": row["messages"]} for row in served if row["messages"][-1]["content"] == "The total is 13."]
-    (tmp_path / "hard.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    sources = [{"path": str(tmp_path / "hard.jsonl")}]
-    fields = {"dataset_folder": None, "scores_folder": scores.output_dir}
-    [step] = trained(new_job("sft", "sft", fields, dataset_weight=0.0, sources=sources))
-    assert len(recorded) == 6
-    assert step["sft/forward_kl"] == pytest.approx(step["sft/nll"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
