@@ -49,14 +49,16 @@ class Answering:
             yield PairFinding("student: answers", "unknown", f"they could not be sampled: {error}")
             return
         for scorer in scorers or (None,):
-            name = f"{'teacher' if scorer is None else scorer.name}: better"
+            teacher = "teacher" if scorer is None else scorer.name
+            name = f"{teacher}: better"
             try:
-                yield self._compared(name, scorer, student)
+                yield self._compared(teacher, scorer, student)
             except StillhouseError as error:
                 yield PairFinding(name, "unknown", f"its answers could not be sampled: {error}")
 
-    def _compared(self, name: str, scorer: OnPolicyTeacher | None, student: Values) -> PairFinding:
-        """Compare with a teacher that scores, or for None with that of the rollouts."""
+    def _compared(self, called: str, scorer: OnPolicyTeacher | None, student: Values) -> PairFinding:
+        """Compare with a teacher that scores, or for None with the writer of the rollouts."""
+        name = f"{called}: better"
         # A batch takes hours; its completions and those of single requests have the same keys.
         teacher = self.case.teacher.model_copy(update={"batch": False})
         prompts, context, is_served = self.prompts, self.context, True
@@ -72,7 +74,8 @@ class Answering:
                 if scorer.api_key_env is not None:
                     runtime = self.context.runtime.model_copy(update={"api_key_env": scorer.api_key_env})
                     context = self.context.model_copy(update={"runtime": runtime})
-        values = self._values(teacher_model(teacher), teacher if is_served else None, prompts, context)
+        model = teacher_model(teacher).model_copy(update={"name": called})
+        values = self._values(model, teacher if is_served else None, prompts, context)
         return better_finding(name, values, student, confidence=self.case.evaluation.confidence)
 
     def _prompts_of(self, scorer: OnPolicyTeacher) -> list[Prompt]:
