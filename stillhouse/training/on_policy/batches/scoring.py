@@ -52,7 +52,7 @@ class Scoring:
         self._sent: list[tuple[list[int], Future[list[TeacherScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
-        """Adds the finished trajectories of one prompt."""
+        """Add the finished trajectories of one prompt."""
         metadata = self._metadata.get(group[0].prompt_id)
         teacher = self._teachers.select(metadata)
         for trajectory in group:
@@ -70,11 +70,7 @@ class Scoring:
             self._send(self._pending.pop(teacher.name))
 
     def finish(self) -> list[ScoredSample]:
-        """The samples, prompt by prompt in the order of the batch.
-
-        Raises:
-            StillhouseError: a teacher could not score.
-        """
+        """Return the samples, prompt by prompt in the order of the batch; raises what scoring raises."""
         for pending in self._pending.values():
             self._send(pending)
         self._pending.clear()

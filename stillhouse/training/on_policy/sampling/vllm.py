@@ -55,9 +55,9 @@ class VllmEngines:
     Args:
         student: sampled from.
         config: the server's address, and how it samples.
+        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
         max_outage_s: how long to wait for a server that answered before.
         say: shows what is waited for; None when it is over.
-        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
 
     Raises:
         ConfigError: vLLM does not support the student's adapter.
@@ -117,7 +117,7 @@ class VllmEngines:
             self._server.close()
 
     def _hand_over(self, version: int) -> None:
-        """Gives the server the current weights."""
+        """Give the server the current weights."""
         folder = self._folder / f"version-{version}"
         with replaced_folder(folder) as work:
             self._student.save(work, Ranks.single(self._student.device))
@@ -127,7 +127,7 @@ class VllmEngines:
         self._version = version
 
     def _restore(self) -> None:
-        """Waits for the server and gives it the weights that it had, from their folder: the student's may be newer."""
+        """Wait for the server and give it the weights that it had, from their folder: the student's may be newer."""
         assert self._version is not None
         self._say(f"waiting for the vLLM server at {self._server.root}")
         self._server.models()
@@ -143,7 +143,7 @@ class VllmEngines:
         self._reset_cache()
 
     def _reset_cache(self) -> None:
-        """Has the server forget the keys and values that the old weights computed; it refuses while it uses some."""
+        """Have the server forget the keys and values that the old weights computed; it refuses while it uses some."""
         for _ in range(_MAX_RESETS):
             answer = self._server.post("/reset_prefix_cache", None)
             if not (isinstance(answer, dict) and answer.get("success") is False):
@@ -165,11 +165,7 @@ class VllmEngines:
         self._name = name
 
     def _probe(self, engine: VllmEngine) -> None:
-        """Compares the server's log-probabilities with the student's.
-
-        Raises:
-            EndpointError: they are those of another distribution or model.
-        """
+        """Raise EndpointError if the server's log-probabilities are of another distribution or model."""
         temperature = self._config.temperature
         if temperature != 1.0 or self._config.top_p < 1.0:
             self._probe_nucleus(engine)
@@ -196,7 +192,7 @@ class VllmEngines:
             )
 
     def _probe_nucleus(self, engine: VllmEngine) -> None:
-        """Samples from a nucleus of one token, whose log-probability is 0 in the distribution sampled from."""
+        """Sample from a nucleus of one token, whose log-probability is 0 in the distribution sampled from."""
         nucleus = GenerationRequest(self._prompt(_QUESTIONS[0]), 1, self._config.temperature, top_p=1e-6)
         [logprob] = engine.complete(nucleus).logprobs
         if abs(logprob) > _ZERO:
@@ -212,13 +208,8 @@ class VllmEngines:
         )
 
     def _student_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
-        model = self._student.model
-        was_training = model.training
-        model.eval()
-        with self._student.precision():
-            scores = score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)
-        model.train(was_training)
-        return scores[0]
+        with self._student.evaluating():
+            return score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)[0]
 
 
 def _require_loadable(settings: Any) -> None:

@@ -25,7 +25,7 @@ class EndExchange:
 
     @classmethod
     def between(cls, student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> Self:
-        """That of two chat templates over one vocabulary; raises as `turn_ends`."""
+        """Return the exchange for two chat templates over one vocabulary; raises as `turn_ends`."""
         return cls(turn_ends(student), turn_ends(teacher))
 
     @property
@@ -35,16 +35,16 @@ class EndExchange:
 
     @property
     def changes(self) -> bool:
-        """Whether they are two."""
+        """Return whether they are two."""
         return self.student.text != self.teacher.text
 
     @property
     def fits_calls(self) -> bool:
-        """Whether the exchange also makes the student's end of a turn with calls the teacher's."""
+        """Return whether the exchange also makes the student's end of a turn with calls the teacher's."""
         return self.ids([self.student.calls]) == [self.teacher.calls]
 
     def ids(self, ids: Iterable[int]) -> list[int]:
-        """The teacher's tokens for the student's."""
+        """Return the teacher's tokens for the student's."""
         ours, theirs = self.pair
         places = {ours: theirs, theirs: ours}
         return [places.get(token, token) for token in ids]

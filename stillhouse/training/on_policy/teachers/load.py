@@ -16,7 +16,8 @@ from stillhouse.inference.budget import Budget
 from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
@@ -44,12 +45,12 @@ def load_teachers(
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
     say: Callable[[str | None], None] = lambda text: None,
 ) -> TeacherRouter:
-    """The teachers of `config`; none if nothing is scored.
+    """Return the teachers of `config`; none if nothing is scored.
 
     Args:
         config: lists the teachers.
         student: samples the tokens that they score.
-        default_ref: model used if the config names none; None if there is none.
+        default_ref: model used if the config names none.
         work_dir: holds the copies of a `snapshot`, and without `runtime` the ledger of scores.
         averaged: context in which the student has its EMA weights.
         runtime: hedging, and the store, which keeps scores and learnt rate limits; None hedges and learns none.
@@ -156,24 +157,14 @@ class _Loading:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, reading)
         if settings.refresh_every_steps is not None:
-            return SnapshotTeacher(
-                settings.name,
-                kl_coef,
-                student,
-                self.work_dir / COPIES_FOLDER,
-                every_steps=settings.refresh_every_steps,
-                temperature=self.config.temperature,
-                batch_tokens=settings.batch_tokens,
-                top_k=settings.top_k or 0,
-            )
-        return SelfTeacher(
-            settings.name,
-            kl_coef,
-            student,
-            self.averaged if settings.kind == "ema" else student.model.disable_adapter,
-            temperature=self.config.temperature,
-            batch_tokens=settings.batch_tokens,
-            top_k=settings.top_k or 0,
+            folder, every_steps = self.work_dir / COPIES_FOLDER, settings.refresh_every_steps
+            return SnapshotTeacher(self._scoring(settings, kl_coef), student, folder, every_steps)
+        weights = self.averaged if settings.kind == "ema" else student.model.disable_adapter
+        return SelfTeacher(self._scoring(settings, kl_coef), student, weights)
+
+    def _scoring(self, settings: OnPolicyTeacher, kl_coef: float) -> ScoringSettings:
+        return ScoringSettings(
+            settings.name, kl_coef, self.config.temperature, settings.batch_tokens, settings.top_k or 0
         )
 
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
@@ -187,18 +178,12 @@ class _Loading:
         num_tokens = max(student.tokenizer.get_vocab().values()) + 1
         vocabulary = rows if is_same_size else min(rows, num_tokens)
         return LocalTeacher(
-            LocalSettings(
-                settings.name,
-                kl_coef,
-                self.config.temperature,
-                settings.batch_tokens,
-                vocabulary=min(vocabulary, reading.num_shared or vocabulary),
-                exchanged=None if reading.exchange is None else reading.exchange.pair,
-                top_k=settings.top_k or 0,
-                num_passes=self.config.num_passes,
-            ),
+            self._scoring(settings, kl_coef),
             model,
             device,
+            vocabulary=min(vocabulary, reading.num_shared or vocabulary),
+            exchanged=None if reading.exchange is None else reading.exchange.pair,
+            num_passes=self.config.num_passes,
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.

@@ -21,27 +21,18 @@ class SharedIds:
 
     A token of the student's at or above it has no probability under the teacher: training stops where one is read or
     sampled. The teacher's own lie among its other tokens.
-
-    Args:
-        teacher: its name.
-        count: ids below it are shared.
-        student: the student's tokenizer.
-        exchange: of end-of-turn tokens; None exchanges none.
-        reads_prompt: whether the teacher reads the student's tokens of the prompt, and not its own rendering.
     """
 
     teacher: str
+    """Its name."""
     count: int
     student: PreTrainedTokenizerBase
     exchange: EndExchange | None = None
     reads_prompt: bool = True
+    """Whether the teacher reads the student's tokens of the prompt, and not its own rendering."""
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
-        """See `Alignment`.
-
-        Raises:
-            TrainingError: the teacher lacks a token of the request.
-        """
+        """See `Alignment`; raises as `check`."""
         if self.exchange is not None:
             scores = self.exchange.scores(request, scores)
         self.check(request)

@@ -11,6 +11,7 @@ from stillhouse.errors import StoreError
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.training.loop.weights import WeightCopy
 from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 
 COPIES_FOLDER: Final = "teacher_weights"
@@ -20,53 +21,24 @@ class SnapshotTeacher(SelfTeacher):
     """Scores with a copy of the student's trained weights. `refresh` renews it; before that it is the student at first.
 
     Args:
-        name: of the teacher.
-        kl_coef: factor of its KL.
+        settings: how it scores.
         student: the model, with the weights that the training starts from.
         folder: holds the copies that a resumed training needs.
         every_steps: optimiser steps between two copies.
-        temperature: divides the logits of sampled tokens' scores.
-        batch_tokens: most tokens of one forward pass.
-        top_k: most probable tokens to give beside the scored ones.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kl_coef: float,
-        student: Student,
-        folder: Path,
-        *,
-        every_steps: int,
-        temperature: float,
-        batch_tokens: int,
-        top_k: int = 0,
-    ) -> None:
+    def __init__(self, settings: ScoringSettings, student: Student, folder: Path, every_steps: int) -> None:
         self._copy = WeightCopy(dict(student.trained_parameters()))
-        super().__init__(
-            name,
-            kl_coef,
-            student,
-            self._copy.swapped,
-            temperature=temperature,
-            batch_tokens=batch_tokens,
-            top_k=top_k,
-        )
+        super().__init__(settings, student, self._copy.swapped)
         self._folder = folder
         self._every_steps = every_steps
         self._step = 0
 
     def refresh(self, step: int, checkpoints: Iterable[int]) -> None:
-        """Takes the student's weights if a copy is due after `step` steps, or, in a resumed training, the last copy.
+        """Take the student's weights if a copy is due after `step` steps, or, in a resumed training, the last copy.
 
-        A copy is on disk before a checkpoint can need it.
-
-        Args:
-            step: steps done.
-            checkpoints: steps of the checkpoints; copies that none of them needs are deleted.
-
-        Raises:
-            StoreError: a copy cannot be written or read.
+        A copy is on disk before a checkpoint can need it; copies that none of the steps in `checkpoints` needs are
+        deleted. Raises StoreError if one cannot be written or read.
         """
         last = self._last_copy(step)
         if last == self._step:

@@ -34,7 +34,7 @@ def connect(
     budget: Budget | None = None,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
-    """The served teacher of `settings`, checked by `probe_server`.
+    """Return the served teacher of `settings`, checked by `probe_server`.
 
     Args:
         settings: of kind `vllm`, `sglang` or `echo`.
@@ -115,7 +115,7 @@ def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTo
 
 
 def _context_length(server: ModelServer, model: str) -> int | None:
-    """Context length according to `/v1/models`; None if the server does not report it.
+    """Return the context length according to `/v1/models`; None if the server does not report it.
 
     Raises:
         AuthenticationError: the key is refused.

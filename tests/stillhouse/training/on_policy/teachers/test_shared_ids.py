@@ -42,7 +42,7 @@ def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
     for plain, more in zip(*scores, strict=True):
         # The new row takes some of the probability.
         assert more == pytest.approx(plain, abs=0.2)
-    assert teacher._settings.vocabulary == len(student.tokenizer)
+    assert teacher._vocabulary == len(student.tokenizer)
 
 
 @pytest.mark.parametrize(("mask", "reads_prompt"), [([False, True, False], False), ([False, False, True], True)])
