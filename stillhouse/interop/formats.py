@@ -91,11 +91,7 @@ ROW_FORMATS: Final = (
 
 
 def config_body(path: Path) -> JsonObject:
-    """The content of a foreign YAML file.
-
-    Raises:
-        InputError: it cannot be read, or is no mapping.
-    """
+    """Return the content of a foreign YAML file; raise InputError if it cannot be read, or is no mapping."""
     try:
         body = yaml.safe_load(path.read_bytes())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -110,7 +106,7 @@ def config_body(path: Path) -> JsonObject:
 
 
 def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-config"]:
-    """Which format the YAML file `path` is of.
+    """Return the format of the YAML file `path`.
 
     Raises:
         ConfigError: it is not what `wanted` names.
@@ -131,7 +127,7 @@ def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-confi
 
 
 def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
-    """The format of the rows of a file or folder, and its files that are of it.
+    """Return the format of the rows of a file or folder, and its files that are of it.
 
     Raises:
         ConfigError: `wanted` does not fit, or a folder holds files of several formats.
@@ -161,7 +157,7 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
 
 
 def _format_of(paths: Sequence[Path], suffix: str, source: Path, formats: Sequence[Format]) -> Format | None:
-    """The format of the first row that is of one; rows before it are left to whoever reads them."""
+    """Return the format of the first row that is of one; rows before it are left to whoever reads them."""
     problem = first = None
     for row in chain.from_iterable(map(read_rows, paths)):
         if row.problem is not None:

@@ -55,7 +55,7 @@ def without_first_tokens(samples: list[ScoredSample], num_tokens: int) -> tuple[
 
 
 def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:
-    """Return the samples of one optimiser step, of every rank, with the `weight` by which their losses become the loss of the step.
+    """Return the samples of one optimiser step, of every rank, with the `weight` that makes their losses its loss.
 
     The trainer minimises the sum of weight * loss over all loss positions of the step, divided by their number N. Every
     aggregation is a choice of weights, one a trajectory, so that no split into microbatches can matter.

@@ -63,14 +63,14 @@ class _Alarm:
     remedy: str
 
     def sounds(self, history: _History) -> bool:
-        """Whether the figure is beyond its limit; never before its first window is full, since NaN compares false."""
+        """Return whether the figure is beyond its limit; never before its first window is full."""
         if math.isnan(history.start):
             return False
         limit = self.limit(history)
         return history.mean > limit if self.bound == "at most" else history.mean < limit
 
     def message(self, history: _History) -> str:
-        """The figure, its start, the limit and the remedy."""
+        """Return the figure, its start, the limit and the remedy."""
         return (
             f"{self.kind.replace('_', ' ')}: {self.figure} is {history.mean:.4g} over the last {WINDOW} measurements, "
             f"was {history.start:.4g} over the first and {history.lowest:.4g} at its lowest; expected {self.bound} "
@@ -78,16 +78,15 @@ class _Alarm:
         )
 
 
-_LENGTHS: Final = _Alarm(
-    "length_explosion",
-    "mean_completion_tokens",
-    "at most",
-    lambda history: 3.0 * history.start,
-    "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
-    "steps of SFT first, or choose a teacher that writes less",
-)
 _ALARMS: Final = (
-    _LENGTHS,
+    _Alarm(
+        "length_explosion",
+        "mean_completion_tokens",
+        "at most",
+        lambda history: 3.0 * history.start,
+        "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
+        "steps of SFT first, or choose a teacher that writes less",
+    ),
     _Alarm(
         "entropy_collapse",
         "entropy",
@@ -133,7 +132,7 @@ class RolloutAlarms(Alarms):
         """What sounded at the last step; None where nothing did or training goes on anyway."""
 
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Takes in the metrics of a step; a figure that was not measured stays as it was."""
+        """Take in the metrics of a step; a figure that was not measured stays as it was."""
         for figure, history in self._histories.items():
             if figure in metrics:
                 history.add(metrics[figure])
@@ -145,14 +144,12 @@ class RolloutAlarms(Alarms):
                 if alarm.kind not in self._said:
                     logger.warning("%s", sounding[alarm.kind])
         self._said |= sounding.keys()
-        if self._stops and sounding:
-            self.reason_to_stop = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
-        else:
-            self.reason_to_stop = None
+        why = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
+        self.reason_to_stop = why if self._stops and sounding else None
         return {f"alarm/{kind}": float(kind in sounding) for kind in sorted(self._said)}
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
         histories = {
             figure: {
                 "recent": list(history.recent),
@@ -164,7 +161,7 @@ class RolloutAlarms(Alarms):
         return {"courses": histories, "said": sorted(self._said)}
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called; that of `Alarms` begins anew."""
+        """Return to how things stood when `state()` was called; the state of `Alarms` begins anew."""
         if not state:
             return
         self._said = set(state["said"])
@@ -179,7 +176,5 @@ class RolloutAlarms(Alarms):
 
 
 def alarms_of(config: OnPolicyConfig) -> Alarms:
-    """The alarms that `on_policy.watch` asks for."""
-    if config.watch == "off":
-        return Alarms()
-    return RolloutAlarms(stops=config.watch == "stop")
+    """Return the alarms that `on_policy.watch` asks for."""
+    return Alarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")

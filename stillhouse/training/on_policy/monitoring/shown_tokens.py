@@ -15,13 +15,7 @@ _MAX_UTF8_BYTES: Final = 4
 def shown_tokens(
     sample: ScoredSample, advantages: Sequence[float], tokenizer: PreTrainedTokenizerBase
 ) -> list[JsonObject]:
-    """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats.
-
-    Args:
-        sample: has at least one sampled token.
-        advantages: one for each token of `sample`.
-        tokenizer: the student's.
-    """
+    """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats."""
     start = sample.loss_mask.index(True)
     kls = sample.sampled_kl
     tokens: list[JsonObject] = []

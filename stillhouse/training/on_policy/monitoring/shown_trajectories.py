@@ -41,14 +41,7 @@ class ScoredTrajectory(NamedTuple):
 
 
 class ShownTrajectories:
-    """Writes some trajectories every `show_every_steps` steps and logs their file as an artifact.
-
-    Args:
-        tokenizer: the student's.
-        folder: where the files are written.
-        listener: logs each file as an artifact.
-        algorithm: computes the advantages; its config says how often a file is due.
-    """
+    """Writes some trajectories to `folder` every `show_every_steps` steps and logs their file as an artifact."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, algorithm: Algorithm
@@ -67,14 +60,7 @@ class ShownTrajectories:
     ) -> None:
         """Write some of batch `index` if a file is due at any of its steps; the first batch always has one.
 
-        Args:
-            index: number of the batch, from 0.
-            trajectories: the whole batch.
-            samples: one for each trajectory with at least one turn, in their order.
-            rewards: aligned with `trajectories`.
-
-        Raises:
-            StoreError: the file cannot be written.
+        `samples` has one for each trajectory with at least one turn, in their order.
         """
         config = self._algorithm.config
         num_steps = config.updates_per_batch
