@@ -31,7 +31,7 @@ _CONSTANTS: Final = {"True": True, "False": False, "None": None}
 
 
 def name_and_arguments(body: str, tools: Sequence[ToolSchema] | None) -> tuple[str, str] | None:
-    """Name and arguments of a call, the arguments as JSON text, as written where they are; None when `body` is none.
+    """Return name and arguments of a call, these as JSON text, as written where they are; None when `body` is none.
 
     Values between tags are strings where the schema in `tools` says so, and else JSON if they can be read as such.
     """
@@ -54,7 +54,7 @@ def _from_json(body: str) -> tuple[str, str] | None:
 
 
 def _spelling(body: str, arguments: dict[str, Any]) -> str:
-    """The text of `arguments` in `body`; dumped anew where it cannot be located."""
+    """Return the text of `arguments` in `body`; dumped anew where it cannot be located."""
     for match in _ARGUMENTS.finditer(body):
         try:
             value, end = json.JSONDecoder().raw_decode(body, match.end())

@@ -25,15 +25,12 @@ CALL, END_CALL = "<tool_call>", "</tool_call>"
 def parse_completion(
     text: str, first_call_index: int = 0, tools: Sequence[ToolSchema] | None = None, *, with_calls: bool = True
 ) -> Message:
-    """The assistant message that a completion without its end-of-turn token spells.
+    """Return the assistant message that a completion without its end-of-turn token spells.
 
     Ids of calls are `call_<n>` from `first_call_index` on, the number of calls earlier in the conversation. Without
     `with_calls` blocks are left in the content, for a conversation in which no tools were offered. Schemas of `tools`
-    tell which arguments are strings where a call does not.
-
-    Returns:
-        A message whose `content` is None if the model wrote calls or reasoning alone, with `reasoning_content` and
-        `tool_calls` only where there are some.
+    tell which arguments are strings where a call does not. `content` is None if the model wrote calls or reasoning
+    alone; `reasoning_content` and `tool_calls` are there only where there are some.
     """
     reasoning, content = _split_reasoning(text)
     calls: list[ToolCall] = []
@@ -58,7 +55,7 @@ def split_calls(
 
 
 def parse_call(block: str, call_id: str, tools: Sequence[ToolSchema] | None = None) -> ToolCall:
-    """The call that a `<tool_call>` block spells, of which the end may be missing."""
+    """Return the call that a `<tool_call>` block spells, of which the end may be missing."""
     body = block.removeprefix(CALL)
     parsed = name_and_arguments(body.removesuffix(END_CALL), tools) if body.endswith(END_CALL) else None
     name, arguments = parsed or (MALFORMED_CALL, block)
@@ -66,7 +63,7 @@ def parse_call(block: str, call_id: str, tools: Sequence[ToolSchema] | None = No
 
 
 def _split_reasoning(text: str) -> tuple[str, str]:
-    """Reasoning and the rest. If the generation prompt opens `<think>`, the text holds only its end tag."""
+    """Return reasoning and the rest. If the generation prompt opens `<think>`, the text holds only its end tag."""
     if END_THINK in text:
         thought, rest = text.split(END_THINK, 1)
         return thought.removeprefix(THINK).strip("\n"), rest.lstrip("\n")

@@ -50,12 +50,10 @@ class RenderedPrefixes(NamedTuple):
 def render_prefixes(
     tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes], max_s: float = MAX_RENDER_S
 ) -> Iterator[RenderedPrefixes]:
-    """Renders prefixes of many conversations, one result per conversation in order.
+    """Yield the rendered prefixes of many conversations, one result per conversation in order.
 
-    The limit of a batch is `max_s` seconds plus `_MAX_PREFIX_S` for each prefix.
-
-    Raises:
-        ConfigError: the template exceeds a limit of time, length or memory.
+    The limit of a batch is `max_s` seconds plus `_MAX_PREFIX_S` for each prefix. Raises ConfigError if the template
+    exceeds it, or a limit of length or memory.
     """
     for first in range(0, len(conversations), _BATCH_SIZE):
         batch = conversations[first : first + _BATCH_SIZE]
@@ -71,7 +69,7 @@ def render_prefixes(
 
 
 def start_rendering() -> None:
-    """Starts the process that renders, where something else is to be loaded before the first conversation."""
+    """Start the process that renders, where something else is to be loaded before the first conversation."""
     _workers().start_one()
 
 

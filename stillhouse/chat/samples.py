@@ -55,7 +55,7 @@ def render_samples(
     tools: Sequence[ToolSchema] | None,
     parts: Set[Part] = ALL_PARTS,
 ) -> list[RenderedSample]:
-    """Token ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
+    """Return ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
 
     The supervised span of an assistant message starts after the generation prompt and ends with its end-of-turn token;
     what the template writes after that (ChatML's newline) is not supervised. Only `parts` of it are; see
@@ -79,7 +79,7 @@ def render_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[Span]]:
-    """The samples of a conversation as texts, context and assistant messages by turns; raises as `render_samples`."""
+    """Return a conversation's samples as texts, context and assistant messages by turns; raises as `render_samples`."""
     (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
     if isinstance(spans, TemplateError):
         raise spans
@@ -92,7 +92,7 @@ def render_all_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[list[Span]] | TemplateError]:
-    """As `render_spans` for many conversations (messages and tools), or the error of each, faster than one by one."""
+    """Return `render_spans` of many conversations (messages and tools), or the error of each, at once."""
     requests = [Prefixes(messages, tools, _prefixes(messages)) for messages, tools in conversations]
     spans: list[list[list[Span]] | TemplateError] = []
     for (messages, tools), texts in zip(conversations, prefix_texts(tokenizer, requests), strict=True):
@@ -104,7 +104,7 @@ def render_all_spans(
 
 
 def _prefixes(messages: Sequence[Message]) -> list[tuple[int, bool]]:
-    """The prefixes that end before and after each assistant message, and the whole conversation."""
+    """Return the prefixes that end before and after each assistant message, and the whole conversation."""
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     prefixes = dict.fromkeys(prefix for index in turns for prefix in ((index, True), (index + 1, False)))
     return list(prefixes | {(len(messages), False): None})
@@ -143,7 +143,7 @@ def _spans(
 def tokenise_spans(
     tokenizer: "PreTrainedTokenizerBase", samples: Sequence[Sequence[Span]], parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample | TemplateError]:
-    """Tokens and masks of many samples, or the error of each that has none; `samples` need pieces for single `parts`.
+    """Return tokens and masks of many samples, or the error of each; `samples` need pieces for single `parts`.
 
     Spans are tokenised separately, as a completion is when it is sampled, so that no token crosses a border.
     """
@@ -201,7 +201,7 @@ def _span_mask(tokens: PlacedTokens, span: Span, special: Set[int], parts: Set[P
 def _tokenised_whole(
     tokenizer: "PreTrainedTokenizerBase", spans: Sequence[Span], special: Set[int], parts: Set[Part]
 ) -> RenderedSample | TemplateError:
-    """The sample tokenised in one piece, for tokenizers that treat the start of a text specially.
+    """Return the sample tokenised in one piece, for tokenizers that treat the start of a text specially.
 
     Each span must start at a token border, and the tokens before it must equal those of the prompt alone.
     """

@@ -31,7 +31,7 @@ def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """As `list_`, ignoring order and repeats."""
+    """Return right as `list_`, ignoring order and repeats."""
     return _compare(answer, metadata, lambda actual, expected: _within(actual, expected) and _within(expected, actual))
 
 
@@ -97,7 +97,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a text between its semicolons, else its lines, else its commas."""
+    """Return the parts of a text between its semicolons, else its lines, else its commas."""
     text = plain(text).strip().removesuffix(".").replace("\\{", "{").replace("\\}", "}").strip("$ ")
     if text and _BRACKETS.get(text[0]) == text[-1]:
         text = text[1:-1]

@@ -8,15 +8,13 @@ _ABSOLUTE: Final = 1e-9
 
 
 def same_output(actual: str, expected: str) -> bool:
-    """Whether two outputs are equal line by line, but for spaces between words, blank lines at the ends, and the last
-    digits of decimal numbers.
-    """
+    """Return whether outputs are equal line by line, but for white space and the last digits of decimal numbers."""
     ours, theirs = (text.strip().splitlines() for text in (actual, expected))
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
 
 
 def same_value(actual: Any, expected: Any) -> bool:
-    """Whether two values of JSON are equal, but for the last digits of decimal numbers.
+    """Return whether two values of JSON are equal, but for the last digits of decimal numbers.
 
     The value may also be expected within a list of one, as APPS (https://arxiv.org/abs/2105.09938) writes it.
     """
