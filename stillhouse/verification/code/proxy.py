@@ -136,7 +136,7 @@ class SolutionErrors:
         self._classes: dict[int, type[BaseException]] = {}
 
     def kind(self, number: int, family: list[list[str]]) -> type[BaseException]:
-        """Return the class with this number; its family: module and name of the class and of its bases, nearest first."""
+        """Return the class with this number; its family: module and name of it and its bases, nearest first."""
         known = [_known(*entry) for entry in family]
         if known[0] is not None:
             return known[0]
