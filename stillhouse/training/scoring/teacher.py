@@ -51,8 +51,8 @@ def scoring_teacher(
     assert sft is not None
     settings = sft.scoring_teacher(job.teacher_ref)
     assert settings is not None
-    store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     if settings.kind == "local":
+        store = ArtifactStore(job.runtime.store, job.runtime.scratch)
         with _local(settings, sft, job.student.dtype, tokenizer, device, store) as score:
             yield score
         return
@@ -62,7 +62,6 @@ def scoring_teacher(
         temperature=sft.soft_temperature,
         tokenizer=tokenizer,
         alignment=None,
-        store=store,
         runtime=job.runtime,
         budget=Budget(job.budget, None),
         say=say,

@@ -27,13 +27,9 @@ class _Pending:
 
 
 class Scoring:
-    """The scores of one batch.
+    """The scores of one batch, whose prompts are `prompt_ids` in order; `metadata` may lack any.
 
-    Args:
-        teachers: assigns each prompt its teacher.
-        metadata: by prompt id; may lack any.
-        prompt_ids: prompts of the batch, in order.
-        objective: says whether teachers in this process score here, or are compared with as a whole in training.
+    `objective` says whether teachers in this process score here, or are compared with as a whole in training.
     """
 
     def __init__(

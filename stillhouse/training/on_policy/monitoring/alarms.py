@@ -118,10 +118,7 @@ class RolloutAlarms(Alarms):
     """Watches lengths, entropy, truncation and KL.
 
     Each kind that sounds is logged as a warning once, and reported from then on as `alarm/KIND`: 1.0 for a step at
-    which it sounds, 0.0 for others.
-
-    Args:
-        stops: whether training is to end, rather than go on, while one of them sounds.
+    which it sounds, 0.0 for others. With `stops` training is to end, rather than go on, while one of them sounds.
     """
 
     def __init__(self, *, stops: bool) -> None:

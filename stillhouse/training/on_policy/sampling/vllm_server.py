@@ -34,14 +34,8 @@ class ServerLost(Exception):
 class VllmServer:
     """One server. Safe to use from several threads.
 
-    Args:
-        base_url: its address with `/v1`.
-        api_key_env: the environment variable that holds its key; None sends none.
-        max_outage_s: how long to wait for a server that answered before.
-        effects: clock, sleep and jitter.
-
-    Raises:
-        AuthenticationError: the variable is not set.
+    `base_url` ends with `/v1`, `api_key_env` names the variable that holds its key (raises AuthenticationError if that
+    is not set), and `max_outage_s` is how long to wait for a server that answered before.
     """
 
     def __init__(

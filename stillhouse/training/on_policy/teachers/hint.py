@@ -18,14 +18,9 @@ _SEPARATOR: Final = "\n\n"
 
 
 class Hint:
-    """A teacher's hint.
+    """A teacher's hint: Jinja that may use `expected_answer`, `tag` and the keys of the prompt's metadata.
 
-    Args:
-        template: Jinja; may use `expected_answer`, `tag` and the keys of the prompt's metadata.
-        teacher: name of the teacher, for errors.
-
-    Raises:
-        ConfigError: the template cannot be parsed.
+    Raises ConfigError if it cannot be parsed.
     """
 
     def __init__(self, template: str, teacher: str) -> None:
@@ -38,9 +33,7 @@ class Hint:
     def text(self, prompt_id: str, metadata: PromptMetadata | None) -> str:
         """Return the hint for a prompt, with the separator from the question.
 
-        Raises:
-            ConfigError: Jinja's sandbox refuses the template.
-            InputError: the prompt lacks a variable of the template.
+        Raises ConfigError if Jinja's sandbox refuses the template, InputError if the prompt lacks a variable of it.
         """
         variables = {}
         if metadata is not None:

@@ -13,7 +13,6 @@ from transformers import GenerationConfig
 from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import Budget
-from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
@@ -41,7 +40,7 @@ def load_teachers(
     default_ref: str | None,
     work_dir: Path,
     averaged: Averaged,
-    runtime: RuntimeConfig | None = None,
+    runtime: RuntimeConfig,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
     say: Callable[[str | None], None] = lambda text: None,
 ) -> TeacherRouter:
@@ -51,9 +50,9 @@ def load_teachers(
         config: lists the teachers.
         student: samples the tokens that they score.
         default_ref: model used if the config names none.
-        work_dir: holds the copies of a `snapshot`, and without `runtime` the ledger of scores.
+        work_dir: holds the copies of a `snapshot`.
         averaged: context in which the student has its EMA weights.
-        runtime: hedging, and the store, which keeps scores and learnt rate limits; None hedges and learns none.
+        runtime: as `connect` takes it.
         budget: limits the spending of served teachers.
         say: shows what is waited for; None when it is over.
 
@@ -64,8 +63,7 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    store = ArtifactStore(work_dir) if runtime is None else ArtifactStore(runtime.store, runtime.scratch)
-    loading = _Loading(config, student, work_dir, store, averaged, runtime, Budget(budget, None), say)
+    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None), say)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -96,9 +94,8 @@ class _Loading:
     config: OnPolicyConfig
     student: Student
     work_dir: Path
-    store: ArtifactStore
     averaged: Averaged
-    runtime: RuntimeConfig | None
+    runtime: RuntimeConfig
     budget: Budget
     say: Callable[[str | None], None]
 
@@ -120,8 +117,7 @@ class _Loading:
                     self.config.temperature,
                     reading.tokenizer if is_other else self.student.tokenizer,
                     reading.alignment,
-                    self.store,
-                    runtime=self.runtime,
+                    self.runtime,
                     budget=self.budget,
                     say=self.say,
                 )

@@ -94,11 +94,8 @@ class LocalTeacher(PackedTeacher):
 class HostWeights:
     """Layers of a model whose weights are in host memory except while they are used.
 
-    Embedding and output layer stay on the device: a loss over the full distribution reads them later.
-
-    Args:
-        model: frozen and on the host; everything but its layers is moved to `device`.
-        device: where the model computes.
+    The model comes frozen and on the host. Everything but its layers is moved to the device for good: a loss over the
+    full distribution reads embedding and output layer later.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:

@@ -44,13 +44,9 @@ class ScoringSettings:
 
 
 class PackedModel:
-    """Scores tokens in packed rows if the model supports them. Call it in its precision and without gradients.
+    """Scores tokens in packed rows if attention keeps the sequences of a row apart (`packing`).
 
-    Args:
-        causal_lm: the model.
-        device: where it computes.
-        packing: whether attention keeps the sequences of a row apart.
-        name: of the teacher, for errors.
+    Call it in its precision and without gradients.
     """
 
     def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str) -> None:

@@ -18,13 +18,9 @@ COPIES_FOLDER: Final = "teacher_weights"
 
 
 class SnapshotTeacher(SelfTeacher):
-    """Scores with a copy of the student's trained weights. `refresh` renews it; before that it is the student at first.
+    """Scores with a copy of the student's trained weights, which `refresh` renews every so many optimiser steps.
 
-    Args:
-        settings: how it scores.
-        student: the model, with the weights that the training starts from.
-        folder: holds the copies that a resumed training needs.
-        every_steps: optimiser steps between two copies.
+    Before the first of them it is the student at first. `folder` holds the copies that a resumed training needs.
     """
 
     def __init__(self, settings: ScoringSettings, student: Student, folder: Path, every_steps: int) -> None:

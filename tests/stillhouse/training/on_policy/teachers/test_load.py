@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
@@ -35,7 +35,14 @@ NEAR = {"name": "near", "model": "embedded:teacher"}
 @contextmanager
 def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[TeacherRouter]:
     on_policy = OnPolicyConfig.model_validate(config)
-    teachers = load_teachers(on_policy, student, default_ref=ref, work_dir=work_dir, averaged=nullcontext)
+    teachers = load_teachers(
+        on_policy,
+        student,
+        default_ref=ref,
+        work_dir=work_dir,
+        averaged=nullcontext,
+        runtime=RuntimeConfig(store=str(work_dir)),
+    )
     yield teachers
     teachers.close()
 
@@ -120,7 +127,14 @@ def test_the_mean_is_swapped_in_only_when_it_scores(
         swaps.append(1)
         return nullcontext()
 
-    teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=averaged)
+    teachers = load_teachers(
+        config,
+        student,
+        default_ref=None,
+        work_dir=tmp_path,
+        averaged=averaged,
+        runtime=RuntimeConfig(store=str(tmp_path)),
+    )
     assert not swaps
     assert_scores(teachers.by_name["mean"], "embedded:student", requests)
     assert swaps

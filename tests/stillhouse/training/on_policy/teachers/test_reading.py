@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import encode, load_tokenizer
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.tools.toolbox import Toolbox
@@ -46,7 +46,14 @@ def load(tmp_path: Path) -> Iterator[NewTeachers]:
 
         def make(student: Student, **teacher: Any) -> TeacherRouter:
             config = OnPolicyConfig.model_validate({"teachers": [teacher]})
-            teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
+            teachers = load_teachers(
+                config,
+                student,
+                default_ref=None,
+                work_dir=tmp_path,
+                averaged=nullcontext,
+                runtime=RuntimeConfig(store=str(tmp_path)),
+            )
             resources.callback(teachers.close)
             return teachers
 

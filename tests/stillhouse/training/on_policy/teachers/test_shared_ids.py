@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.model.student import Student
@@ -35,7 +35,14 @@ def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
     scores = []
     for ref in ("embedded:teacher", with_one_more_token(tmp_path / "teacher")):
         config = OnPolicyConfig.model_validate({"teachers": [{"name": "near", "model": ref}]})
-        teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
+        teachers = load_teachers(
+            config,
+            student,
+            default_ref=None,
+            work_dir=tmp_path,
+            averaged=nullcontext,
+            runtime=RuntimeConfig(store=str(tmp_path)),
+        )
         teacher = teachers.by_name["near"]
         assert isinstance(teacher, LocalTeacher)
         scores.append([one.logprobs for one in teacher.start(requests).result()])
