@@ -16,13 +16,7 @@ from stillhouse.chat.message_form import ANSWER
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
-from stillhouse.chat.thinking import (
-    BLOCK,
-    closed_block_error,
-    closing_after,
-    is_closed,
-    with_left_out_reasoning,
-)
+from stillhouse.chat.thinking import BLOCK, closed_block_error, closing_after, is_closed, with_left_out_reasoning
 from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.types import Message, ToolSchema
 

@@ -87,7 +87,12 @@ def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterato
 
     Long examples are wrapped to `width` columns, then cut.
     """
-    yield f"read     {report.source} as {report.form}{_rows(report)}"
+    rows = ""
+    if report.rows:
+        files = f" in {counted(report.files, 'file')}" if report.files > 1 else ""
+        left_out = f", {report.rows_left_out} left out" if report.rows_left_out else ""
+        rows = f": {counted(report.rows, 'row')}{files}{left_out}"
+    yield f"read     {report.source} as {report.form}{rows}"
     yield from (f"wrote    {output / name}: {content}" for name, content in _written(report))
     if report.num_unmapped:
         yield from _unmapped(report, output, width)
@@ -107,18 +112,13 @@ def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterato
         yield f"    --set rollouts.trajectories_file={output / TRAJECTORIES}"
 
 
-def _rows(report: ConversionReport) -> str:
-    if not report.rows:
-        return ""
-    files = f" in {counted(report.files, 'file')}" if report.files > 1 else ""
-    left_out = f", {report.rows_left_out} left out" if report.rows_left_out else ""
-    return f": {counted(report.rows, 'row')}{files}{left_out}"
-
-
 def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
     if report.prompts:
         repeated = f", {report.repeated_prompts} more conversations of them" if report.repeated_prompts else ""
-        yield PROMPTS, counted(report.prompts, "prompt") + repeated + _conflicting(report)
+        outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[report.same_prompt]
+        number = report.conflicting_prompts
+        conflicting = f", {number:,} with an earlier prompt and other metadata ({outcome})" if number else ""
+        yield PROMPTS, counted(report.prompts, "prompt") + repeated + conflicting
     if report.trajectories:
         yield TRAJECTORIES, counted(report.trajectories, "trajectory", "trajectories")
     if report.has_config:
@@ -126,12 +126,6 @@ def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
         yield KEYS, report.key_counts
     if report.num_unmapped:
         yield UNMAPPED, "what has no place in them"
-
-
-def _conflicting(report: ConversionReport) -> str:
-    outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[report.same_prompt]
-    number = report.conflicting_prompts
-    return f", {number:,} with an earlier prompt and other metadata ({outcome})" if number else ""
 
 
 def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[str]:

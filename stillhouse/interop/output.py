@@ -8,14 +8,7 @@ import orjson
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.interop.conversion_report import (
-    CONFIG,
-    KEYS,
-    PROMPTS,
-    TRAJECTORIES,
-    UNMAPPED,
-    ConversionReport,
-)
+from stillhouse.interop.conversion_report import CONFIG, KEYS, PROMPTS, TRAJECTORIES, UNMAPPED, ConversionReport
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
 from stillhouse.store import exact_json

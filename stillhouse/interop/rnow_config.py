@@ -1,7 +1,7 @@
 """Converts `config.yml` of rnow (rnow/models.py, and keys of its earlier versions)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,16 +134,15 @@ def _model(value: Any) -> str:
     return str(value)
 
 
-def _whole_share(value: Any) -> Any:
-    if value == 1:
-        raise ValueError("rows for training must be left over")
-    return value
+def _but(refused: Any, reason: str) -> Callable[[Any], Any]:
+    """Return what takes every value but one."""
 
+    def convert(value: Any) -> Any:
+        if value == refused:
+            raise ValueError(reason)
+        return value
 
-def _estimator(value: Any) -> Any:
-    if value == "gae":
-        raise ValueError(_NO_CRITIC)
-    return value
+    return convert
 
 
 def _save_step(value: Any) -> Any:
@@ -162,7 +161,7 @@ _SHARED: Final[Table] = {
     # Mapped by map_rnow.
     "dataset_type": Target((), lambda _: None),
     "data.train_file": Target((), lambda _: None),
-    "data.val_split": Target(("dataset.validation_fraction",), _whole_share),
+    "data.val_split": Target(("dataset.validation_fraction",), _but(1, "rows for training must be left over")),
     "model.path": Target(("student.model",), _model),
     "model.qlora_rank": to("student.lora_rank"),
     "model.qlora_alpha": to("student.lora_alpha"),
@@ -215,5 +214,5 @@ _ON_POLICY: Final[Table] = {
     "teacher.agentic": Target(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
     "algorithm.loss_fn": to("on_policy.loss_fn"),
-    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _estimator),
+    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _but("gae", _NO_CRITIC)),
 }

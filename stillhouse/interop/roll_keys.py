@@ -26,10 +26,6 @@ def _dtype(value: Any) -> str:
     return names[value]
 
 
-def _batches_ahead(value: Any) -> Any:
-    return math.ceil(value) if isinstance(value, int | float) else value
-
-
 def _off(reason: str) -> Target:
     """A switch or a factor that is unmapped only if it is on."""
 
@@ -162,7 +158,9 @@ KEYS: Final[Table] = {
     "reference": "read as the teacher where a pipeline distils and names none; otherwise: " + _BASE,
     "critic": "the advantage needs no critic",
     "ppo_epochs": to("on_policy.num_passes"),
-    "async_generation_ratio": Target(("on_policy.max_staleness",), _batches_ahead),
+    "async_generation_ratio": Target(
+        ("on_policy.max_staleness",), lambda value: math.ceil(value) if isinstance(value, int | float) else value
+    ),
     "pg_clip": _FORM,
     "pg_clip_low": _FORM,
     "pg_clip_high": _FORM,

@@ -62,7 +62,11 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
             mapper.skip(_NOT_READ, "teacher", teacher)
     if not is_pure:
         mapper.set("on_policy.reward_coef", 1.0, "use_opd", is_mixed)
-    _map_steps(body, mapper)
+    # ROLL counts batches of rollouts, each of which takes `ppo_epochs` passes.
+    steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
+    if steps is not None:
+        is_counted = isinstance(steps, int) and isinstance(passes, int)
+        mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
     _map_estimator(body.pop("adv_estimator", None), norms, mapper, is_pure=is_pure, is_agentic=has_turns)
     _map_form(body, mapper, is_agentic=has_turns)
     aggregation = str(body.pop("loss_agg_mode", "seq-mean-token-mean"))
@@ -84,14 +88,6 @@ def _map_pipeline(body: JsonObject, mapper: ConfigMapper) -> bool:
     if pipeline not in (None, "rlvr"):
         mapper.skip("only text is sampled here", "pure_opd_pipeline_type", pipeline)
     return False
-
-
-def _map_steps(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Map the steps: ROLL counts batches of rollouts, each of which takes `ppo_epochs` passes."""
-    steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
-    if steps is not None:
-        is_counted = isinstance(steps, int) and isinstance(passes, int)
-        mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
 
 
 def _map_estimator(
@@ -184,7 +180,9 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
     is_one = isinstance(teacher, dict) and "model_args" in teacher
     workers = _by_name({"teacher": teacher} if is_one else teacher)
     models = {name: worker["model_args"]["model_name_or_path"] for name, worker in workers.items()}
-    hint = _hint(body)
+    hint = None
+    if body.pop("opsd_mode", False):
+        hint = f"Reference solution:\n{{{{ {body.pop('opsd_solution_key', 'reference_solution')} }}}}"
     if not models:
         _map_no_teacher(teacher, body, mapper)
         return
@@ -204,7 +202,13 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
         student = _student(body).get("model_name_or_path", body.get("pretrain"))
         entries = [_entry(name, worker, hint, student) for name, worker in workers.items()]
         mapper.set("on_policy.teachers", entries, "teacher", models)
-        _map_routes([entry["routes"] for entry in entries], mapper)
+        routes = [entry["routes"] for entry in entries]
+        listed = [tag for tags in routes for tag in tags]
+        # A prompt without a teacher has no KL; one with several teachers has one of them here.
+        if all(routes):
+            mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
+        if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
+            mapper.skip(_SHARED, "teacher", routes)
 
 
 def _by_name(workers: Any) -> dict[str, JsonObject]:
@@ -219,14 +223,6 @@ def _by_name(workers: Any) -> dict[str, JsonObject]:
 
 def _student(body: Mapping[str, Any]) -> JsonObject:
     return section(body, "student_train" if "student_train" in body else "actor_train", "model_args")
-
-
-def _hint(body: JsonObject) -> str | None:
-    """Pop and return the hint that the teacher of self-distillation reads besides the prompt."""
-    if not body.pop("opsd_mode", False):
-        return None
-    key = str(body.pop("opsd_solution_key", "reference_solution"))
-    return f"Reference solution:\n{{{{ {key} }}}}"
 
 
 def _map_no_teacher(teacher: Any, body: Mapping[str, Any], mapper: ConfigMapper) -> None:
@@ -246,12 +242,3 @@ def _entry(name: str, worker: Mapping[str, Any], hint: str | None, student: Any)
     entry |= {"kind": "base"} if is_itself else {"model": model}
     given = {"kl_coef": worker.get("opd_kl_coef"), "hint": hint}
     return entry | {key: value for key, value in given.items() if value is not None}
-
-
-def _map_routes(routes: list[list[str]], mapper: ConfigMapper) -> None:
-    """Map which prompts have a teacher; one with several has one of them here."""
-    listed = [tag for tags in routes for tag in tags]
-    if all(routes):
-        mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
-    if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
-        mapper.skip(_SHARED, "teacher", routes)

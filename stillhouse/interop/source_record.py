@@ -117,9 +117,14 @@ def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
     sampled = conversation.messages[conversation.num_prompt :]
     turns = [index for index, message in enumerate(sampled) if message["role"] == "assistant"]
     ends = [*turns, len(sampled)][1:]
+    is_cut = {turns[-1]} if turns and conversation.is_truncated else set()
     return [
         Turn(
-            finish_reason=_finish_reason(conversation, sampled[turn], is_last=turn == turns[-1]),
+            finish_reason="tool_calls"
+            if sampled[turn].get("tool_calls")
+            else "length"
+            if turn in is_cut
+            else "unknown",
             usage=conversation.usage if len(turns) == 1 else {},
             latency_s=None,
             model=model,
@@ -127,9 +132,3 @@ def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
         )
         for turn, end in zip(turns, ends, strict=True)
     ]
-
-
-def _finish_reason(conversation: SourceConversation, message: Message, *, is_last: bool) -> str:
-    if message.get("tool_calls"):
-        return "tool_calls"
-    return "length" if is_last and conversation.is_truncated else "unknown"

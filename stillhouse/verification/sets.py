@@ -27,7 +27,9 @@ def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     numbers if both are, else as by `normalised`. The final answer may give them in any of these forms, as bullets or
     after a colon; it is right if one of these readings is.
     """
-    return _compare(answer, metadata, _same_list)
+    return _compare(
+        answer, metadata, lambda actual, given: len(actual) == len(given) and all(map(_same, actual, given))
+    )
 
 
 def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -43,10 +45,6 @@ def _compare(
         return VerificationResult(None, "the expected answer holds no elements")
     text = read_answer(answer).text
     return VerificationResult(any(is_same(reading, expected) for reading in _readings(text, expected)), compared=text)
-
-
-def _same_list(actual: list[_Element], expected: list[_Element]) -> bool:
-    return len(actual) == len(expected) and all(map(_same, actual, expected))
 
 
 def _within(elements: list[_Element], others: list[_Element]) -> bool:

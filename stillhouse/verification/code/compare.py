@@ -9,8 +9,10 @@ _ABSOLUTE: Final = 1e-9
 
 def same_output(actual: str, expected: str) -> bool:
     """Return whether outputs are equal line by line, but for white space and the last digits of decimal numbers."""
-    ours, theirs = (text.strip().splitlines() for text in (actual, expected))
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+    ours, theirs = ([line.split() for line in text.strip().splitlines()] for text in (actual, expected))
+    return list(map(len, ours)) == list(map(len, theirs)) and all(
+        _same_word(*words) for lines in zip(ours, theirs, strict=True) for words in zip(*lines, strict=True)
+    )
 
 
 def same_value(actual: Any, expected: Any) -> bool:
@@ -30,11 +32,6 @@ def _same(actual: Any, expected: Any) -> bool:
         both = isinstance(actual, int | float) and isinstance(expected, int | float)
         return both and math.isclose(actual, expected, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     return bool(actual == expected)
-
-
-def _same_line(actual: str, expected: str) -> bool:
-    ours, theirs = actual.split(), expected.split()
-    return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
 
 
 def _same_word(actual: str, expected: str) -> bool:

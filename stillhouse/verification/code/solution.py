@@ -198,10 +198,7 @@ class SolutionClient:
 
 def _derived(value: Any, proxy: SolutionProxy) -> Any:
     """Return a plain value of a class of the answer, with the methods of that class; compared as the plain value."""
-    members: JsonObject = {
-        "__getattr__": lambda _, name: getattr(proxy, name),
-        "_number_of_answer": proxy._number,
-    }
+    members: JsonObject = {"__getattr__": lambda _, name: getattr(proxy, name), "_number_of_answer": proxy._number}
     base: Callable[..., Any] = type(type(value).__name__, (type(value),), members)
     return base(value)
 

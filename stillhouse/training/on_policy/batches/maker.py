@@ -85,12 +85,16 @@ class BatchMaker:
         labels = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
         parts = self._parts(work.prompts, samples)
+        shares: dict[str, float] = {}
+        if len(self.teachers.by_name) > 1:
+            found = teacher_shares([sample for part in parts for sample in part])
+            shares = {f"teacher_share/{name}": found.get(name, 0.0) for name in self.teachers.by_name}
         metrics = {
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
-            **self._measure_shares(parts),
+            **shares,
             **skipped,
             **split.metrics(),
         }
@@ -104,13 +108,6 @@ class BatchMaker:
         for sample in samples:
             parts[part_of[sample.prompt_id]].append(sample)
         return [with_weights(part, self.config) for part in parts]
-
-    def _measure_shares(self, parts: Sequence[Sequence[ScoredSample]]) -> dict[str, float]:
-        """Return teacher_share/NAME: part of the weights of the batch, of several teachers."""
-        if len(self.teachers.by_name) < 2:
-            return {}
-        shares = teacher_shares([sample for part in parts for sample in part])
-        return {f"teacher_share/{name}": shares.get(name, 0.0) for name in self.teachers.by_name}
 
 
 @dataclass(slots=True)

@@ -22,11 +22,6 @@ MakeBatch = Callable[[], RolloutBatch]
 """Samples one batch; in the background it must not read the student's weights."""
 
 
-def batch_path(folder: Path, index: int) -> Path:
-    """Return the file of batch `index`."""
-    return folder / f"{_PREFIX}{index:08d}.parquet"
-
-
 class BatchQueue:
     """Hands out the batches of a training.
 
@@ -110,4 +105,4 @@ class BatchQueue:
         return batch
 
     def _path(self, index: int) -> Path:
-        return batch_path(self._folder, index)
+        return self._folder / f"{_PREFIX}{index:08d}.parquet"

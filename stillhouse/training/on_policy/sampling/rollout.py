@@ -73,10 +73,6 @@ class StudentRollout:
         self.loss_mask += [False] * len(token_ids)
         self.sampling_logprobs += [0.0] * len(token_ids)
 
-    def count_refused(self, num_calls: int) -> None:
-        """Note on the last turn that its calls were refused."""
-        self.turns[-1] = replace(self.turns[-1], num_refused_calls=num_calls)
-
     async def call_tools(self, calls: Sequence[Call]) -> list[ToolResult]:
         """Return the results of the calls of one turn, which run at the same time."""
         if self._open_tools is None:

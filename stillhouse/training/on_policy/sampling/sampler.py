@@ -11,7 +11,7 @@ submission, so that the same weights and seeds give the same trajectories bit fo
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
 
@@ -214,14 +214,16 @@ class Sampler:
         calling: list[tuple[StudentRollout, list[Call]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
             rollout.num_drifted_turns += is_drifted
-            message = self._parse(generation, rollout)
+            ids = generation.completion_ids
+            text = self.tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids)
+            message = parse_completion(text, rollout.num_requested_calls, rollout.schemas)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
             match action:
                 case CallTools(calls):
                     calling.append((rollout, calls))
                 case Ask(messages, num_refused_calls):
-                    rollout.count_refused(num_refused_calls)
+                    rollout.turns[-1] = replace(rollout.turns[-1], num_refused_calls=num_refused_calls)
                     self._open_turn(rollout, messages)
                 case End():
                     rollout.end = action
@@ -234,11 +236,6 @@ class Sampler:
         sampled = [list(generation.completion_ids) for _, generation in finished]
         encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
         return [ids != sampled_ids for ids, sampled_ids in zip(encoded, sampled, strict=True)]
-
-    def _parse(self, generation: Generation, rollout: StudentRollout) -> Message:
-        is_ended = generation.finish_reason == "stop"
-        text = self.tokenizer.decode(generation.completion_ids[:-1] if is_ended else generation.completion_ids)
-        return parse_completion(text, rollout.num_requested_calls, rollout.schemas)
 
     def _open_turn(self, rollout: StudentRollout, replies: Sequence[Message]) -> None:
         """Add the messages that answer a completion and the next turn's opening.

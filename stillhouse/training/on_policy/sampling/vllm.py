@@ -179,8 +179,10 @@ class VllmEngines:
                     f"the vLLM server at {self._server.root} sampled token {max(sampled.completion_ids)}, but the "
                     f"student has {vocab_size}. Start it with the student's base model, {self._student.base_ref!r}"
                 )
-            expected = self._student_logprobs([*prompt, *sampled.completion_ids], temperature)[len(prompt) :]
-            differences += [abs(a - b) for a, b in zip(expected, sampled.logprobs, strict=True)]
+            sequence = [*prompt, *sampled.completion_ids]
+            with self._student.evaluating():
+                [expected] = score_tokens(self._student.causal_lm, [sequence], temperature=temperature)
+            differences += [abs(a - b) for a, b in zip(expected[len(prompt) :], sampled.logprobs, strict=True)]
         difference = math.fsum(differences) / len(differences)
         logger.info("the vLLM server's log-probabilities differ from the student's by %.3g a token", difference)
         if not difference < _MAX_MEAN_DIFFERENCE:
@@ -206,10 +208,6 @@ class VllmEngines:
         return render(
             self._student.tokenizer, [{"role": "user", "content": question}], None, add_generation_prompt=True
         )
-
-    def _student_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
-        with self._student.evaluating():
-            return score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)[0]
 
 
 def _require_loadable(settings: Any) -> None:

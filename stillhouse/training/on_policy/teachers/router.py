@@ -120,7 +120,12 @@ class TeacherRouter:
             route = self._find(prompt_metadata)
             if route is None:
                 if self._routes and self._unrouted == "error":
-                    raise InputError(self._no_teacher(prompt, prompt_metadata))
+                    raise InputError(
+                        f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(prompt_metadata)!r}, "
+                        f"and teachers are for these: {self._routes_text()}. Give one of them that value in `routes`, leave "
+                        "out the routes of one for all others, or set on_policy.unrouted to `no_kl`, which trains "
+                        "such prompts on rewards alone"
+                    )
             elif route.views is not None:
                 opening = Opening(prompt.id, begin(prompt), prompt_metadata)
                 openings.setdefault(route.name, []).append(opening)
@@ -152,10 +157,3 @@ class TeacherRouter:
     def _find(self, metadata: PromptMetadata | None) -> Route | None:
         value = self.route(metadata)
         return self._by_value.get(value) or self._by_value.get(None)
-
-    def _no_teacher(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
-        return (
-            f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(metadata)!r}, and teachers are "
-            f"for these: {self._routes_text()}. Give one of them that value in `routes`, leave out the routes of one "
-            "for all others, or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
-        )
