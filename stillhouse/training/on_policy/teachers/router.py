@@ -122,9 +122,9 @@ class TeacherRouter:
                 if self._routes and self._unrouted == "error":
                     raise InputError(
                         f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(prompt_metadata)!r}, "
-                        f"and teachers are for these: {self._routes_text()}. Give one of them that value in `routes`, leave "
-                        "out the routes of one for all others, or set on_policy.unrouted to `no_kl`, which trains "
-                        "such prompts on rewards alone"
+                        f"and teachers are for these: {self._routes_text()}. Give one of them that value in `routes`, "
+                        "leave out the routes of one for all others, or set on_policy.unrouted to `no_kl`, which "
+                        "trains such prompts on rewards alone"
                     )
             elif route.views is not None:
                 opening = Opening(prompt.id, begin(prompt), prompt_metadata)
