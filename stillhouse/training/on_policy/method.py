@@ -26,8 +26,7 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
 

@@ -34,9 +34,9 @@ class _History:
     """Recent means of one metric."""
 
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    start: float = math.nan
-    """Mean of the first window; NaN until it is full."""
-    lowest: float = math.inf
+    start: float | None = None
+    """Mean of the first window, once it is full."""
+    lowest: float | None = None
     """Lowest mean of a window, of which the first are short: what goes wrong at once has nothing else to be told by."""
 
     @property
@@ -46,8 +46,8 @@ class _History:
     def add(self, value: float) -> None:
         self.recent.append(value)
         if len(self.recent) >= _FEW:
-            self.lowest = min(self.lowest, self.mean)
-        if len(self.recent) == WINDOW and math.isnan(self.start):
+            self.lowest = self.mean if self.lowest is None else min(self.lowest, self.mean)
+        if len(self.recent) == WINDOW and self.start is None:
             self.start = self.mean
 
 
@@ -59,22 +59,22 @@ class _Alarm:
     figure: str
     """The metric that shows it, by bare name."""
     bound: Literal["at most", "at least"]
-    limit: Callable[[_History], float]
+    limit: Callable[[float, float], float]
+    """Of the mean over the first window, and of the lowest."""
     remedy: str
 
-    def sounds(self, history: _History) -> bool:
-        """Return whether the figure is beyond its limit; never before its first window is full."""
-        if math.isnan(history.start):
-            return False
-        limit = self.limit(history)
-        return history.mean > limit if self.bound == "at most" else history.mean < limit
-
-    def message(self, history: _History) -> str:
-        """Return the figure, its start, the limit and the remedy."""
+    def message(self, history: _History) -> str | None:
+        """Return figure, start, limit and remedy if the figure is beyond its limit; None before a window is full."""
+        if history.start is None or history.lowest is None:
+            return None
+        limit = self.limit(history.start, history.lowest)
+        # Of a mean that is NaN nothing is said.
+        if not (history.mean > limit if self.bound == "at most" else history.mean < limit):
+            return None
         return (
             f"{self.kind.replace('_', ' ')}: {self.figure} is {history.mean:.4g} over the last {WINDOW} measurements, "
             f"was {history.start:.4g} over the first and {history.lowest:.4g} at its lowest; expected {self.bound} "
-            f"{self.limit(history):.4g}. {self.remedy}"
+            f"{limit:.4g}. {self.remedy}"
         )
 
 
@@ -83,7 +83,7 @@ _ALARMS: Final = (
         "length_explosion",
         "mean_completion_tokens",
         "at most",
-        lambda history: 3.0 * history.start,
+        lambda start, _: 3.0 * start,
         "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
         "steps of SFT first, or choose a teacher that writes less",
     ),
@@ -91,7 +91,7 @@ _ALARMS: Final = (
         "entropy_collapse",
         "entropy",
         "at least",
-        lambda history: 0.05 * history.start,
+        lambda start, _: 0.05 * start,
         "With a low teacher_kl the teacher is as certain, and all is well. Otherwise lower on_policy.learning_rate or "
         "reward_coef, or raise kl_coef, so that the student keeps exploring",
     ),
@@ -99,7 +99,7 @@ _ALARMS: Final = (
         "truncation",
         "truncated_share",
         "at most",
-        lambda history: 0.5,
+        lambda *_: 0.5,
         "What is cut off has no end to learn from. Raise on_policy.max_tokens, or lower learning_rate if it was not so "
         "at step 0; where trajectories never end, see that student and teacher end their turns with the same token",
     ),
@@ -107,7 +107,7 @@ _ALARMS: Final = (
         "kl_rising",
         "teacher_kl",
         "at most",
-        lambda history: max(2.0 * history.lowest, history.lowest + 0.2),
+        lambda _, lowest: max(2.0 * lowest, lowest + 0.2),
         "Lower on_policy.learning_rate. Where rewards pull the student away from its teacher, raise kl_coef or lower "
         "reward_coef, unless that is what is wanted",
     ),
@@ -135,11 +135,10 @@ class RolloutAlarms(Alarms):
                 history.add(metrics[figure])
         sounding: dict[str, str] = {}
         for alarm in _ALARMS:
-            history = self._histories[alarm.figure]
-            if alarm.sounds(history):
-                sounding[alarm.kind] = alarm.message(history)
+            if message := alarm.message(self._histories[alarm.figure]):
+                sounding[alarm.kind] = message
                 if alarm.kind not in self._said:
-                    logger.warning("%s", sounding[alarm.kind])
+                    logger.warning("%s", message)
         self._said |= sounding.keys()
         why = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
         self.reason_to_stop = why if self._stops and sounding else None
@@ -148,11 +147,7 @@ class RolloutAlarms(Alarms):
     def state(self) -> JsonObject:
         """Return what `restore` needs."""
         histories = {
-            figure: {
-                "recent": list(history.recent),
-                "start": None if math.isnan(history.start) else history.start,
-                "lowest": None if math.isinf(history.lowest) else history.lowest,
-            }
+            figure: {"recent": list(history.recent), "start": history.start, "lowest": history.lowest}
             for figure, history in self._histories.items()
         }
         return {"courses": histories, "said": sorted(self._said)}
@@ -163,11 +158,7 @@ class RolloutAlarms(Alarms):
             return
         self._said = set(state["said"])
         self._histories = {
-            figure: _History(
-                deque(history["recent"], maxlen=WINDOW),
-                math.nan if history["start"] is None else history["start"],
-                math.inf if history["lowest"] is None else history["lowest"],
-            )
+            figure: _History(deque(history["recent"], maxlen=WINDOW), history["start"], history["lowest"])
             for figure, history in state["courses"].items()
         }
 

@@ -20,9 +20,8 @@ from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import COPIES_FOLDER, SelfTeacher, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
 

@@ -3,7 +3,7 @@
 A chat teacher is off where the student's prompt is a form that it has never seen, such as `User: ... Assistant:`: by
 0.287 nats a token, and the training failed (tinker-cookbook#796). Here its template renders the prompt and what stands
 between turns: tool results, and the user's further messages. Turns are the tokens that the student sampled, reasoning
-and calls in its own form included, with the end-of-turn tokens exchanged (`ends`).
+and calls in its own form included, with the end-of-turn tokens exchanged (`shared_ids`).
 
 Reasoning stands behind the same opening for both. Where the student's generation prompt opens a thinking block, so does
 the teacher's, in the student's spelling. Where it opens none, nor does the teacher's, and whether the student writes
@@ -24,8 +24,8 @@ from stillhouse.chat.thinking import is_closed, opening_of
 from stillhouse.chat.tokenizer import decode_all, encode
 from stillhouse.errors import ConfigError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 from stillhouse.training.on_policy.teachers.views import Opening, prompt_messages, rendering, sampled_turns
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, ToolSchema

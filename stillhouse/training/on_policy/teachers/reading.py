@@ -9,10 +9,9 @@ from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
-from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange, SharedIds
 from stillhouse.training.on_policy.teachers.teacher import Alignment
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
 from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids

@@ -7,7 +7,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import end_ids, stop_token_ids
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.teachers.ends import EndExchange
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 
 _SHOWN_TOKENS: Final = 5
 _REMEDY: Final = (
