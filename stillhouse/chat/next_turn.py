@@ -10,7 +10,7 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, prefix_texts, render_text
 from stillhouse.chat.tokenizer import encode
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -19,9 +19,7 @@ _EXCHANGE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "a
 
 
 def end_token_id(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message] = _EXCHANGE,
-    tools: Sequence[ToolSchema] | None = None,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message] = _EXCHANGE, tools: Tools = None
 ) -> int:
     """Return the token with which the template ends the last of `messages`, an assistant's; raises as `turn_text`."""
     before = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
@@ -69,7 +67,7 @@ def next_turn_ids(
     sampled_ids: Sequence[int],
     messages: Sequence[Message],
     new_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tools: Tools,
 ) -> list[int]:
     """Return the ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
 
@@ -84,10 +82,7 @@ def next_turn_ids(
 
 
 def next_turn(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    new_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], new_messages: Sequence[Message], tools: Tools
 ) -> tuple[int, str]:
     """Return the token that ends the last of `messages`, the assistant's, and what follows until its next turn begins.
 

@@ -14,10 +14,10 @@ Nothing the model wrote is lost: arguments in JSON keep their spelling, and a ma
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
-from stillhouse.types import JsonObject, Message, ToolCall, ToolSchema
+from stillhouse.types import JsonObject, Message, ToolCall, Tools
 
 _ARGUMENTS: Final = re.compile(r'"arguments"\s*:\s*')
 _TAGGED: Final = (
@@ -35,7 +35,7 @@ _CONSTANTS: Final = {"True": True, "False": False, "None": None}
 """Values that templates write as Python does."""
 
 
-def name_and_arguments(body: str, tools: Sequence[ToolSchema] | None) -> tuple[str, str] | None:
+def name_and_arguments(body: str, tools: Tools) -> tuple[str, str] | None:
     """Return name and arguments of a call, these as JSON text, as written where they are; None when `body` is none.
 
     Values between tags are strings where the schema in `tools` says so, and else JSON if they can be read as such.
@@ -70,7 +70,7 @@ def _spelling(body: str, arguments: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _from_tags(body: str, tools: Sequence[ToolSchema] | None) -> tuple[str, str] | None:
+def _from_tags(body: str, tools: Tools) -> tuple[str, str] | None:
     for call, argument in _TAGGED:
         match = call.fullmatch(body)
         if match is not None and not argument.sub("", match["arguments"]).strip():
@@ -79,9 +79,7 @@ def _from_tags(body: str, tools: Sequence[ToolSchema] | None) -> tuple[str, str]
     return None
 
 
-def _typed(
-    name: str, matches: Iterator[re.Match[str]], tools: Sequence[ToolSchema] | None
-) -> Iterator[tuple[str, Any]]:
+def _typed(name: str, matches: Iterator[re.Match[str]], tools: Tools) -> Iterator[tuple[str, Any]]:
     functions: dict[str, JsonObject] = {tool["function"]["name"]: {**tool["function"]} for tool in tools or ()}
     properties = (functions.get(name, {}).get("parameters") or {}).get("properties") or {}
     for match in matches:
@@ -110,9 +108,7 @@ THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 
-def parse_completion(
-    text: str, first_call_index: int = 0, tools: Sequence[ToolSchema] | None = None, *, with_calls: bool = True
-) -> Message:
+def parse_completion(text: str, first_call_index: int = 0, tools: Tools = None, *, with_calls: bool = True) -> Message:
     """Return the assistant message that a completion without its end-of-turn token spells.
 
     Ids of calls are `call_<n>` from `first_call_index` on, the number of calls earlier in the conversation. Without
@@ -133,16 +129,14 @@ def parse_completion(
     return message
 
 
-def split_calls(
-    text: str, first_call_index: int = 0, tools: Sequence[ToolSchema] | None = None
-) -> tuple[str, list[ToolCall]]:
+def split_calls(text: str, first_call_index: int = 0, tools: Tools = None) -> tuple[str, list[ToolCall]]:
     """Return a text without its blocks of calls, and the calls; see `parse_completion`."""
     blocks = enumerate(_BLOCK.finditer(text), start=first_call_index)
     calls = [parse_call(block[0].removeprefix("\n"), f"call_{number}", tools) for number, block in blocks]
     return _BLOCK.sub("", text), calls
 
 
-def parse_call(block: str, call_id: str, tools: Sequence[ToolSchema] | None = None) -> ToolCall:
+def parse_call(block: str, call_id: str, tools: Tools = None) -> ToolCall:
     """Return the call that a `<tool_call>` block spells, of which the end may be missing."""
     body = block.removeprefix(CALL)
     parsed = name_and_arguments(body.removesuffix(END_CALL), tools) if body.endswith(END_CALL) else None

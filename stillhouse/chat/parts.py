@@ -13,7 +13,7 @@ from stillhouse.chat.template import first_difference, render_text
 from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.chat.tokenizer import encode_placed
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,11 +31,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    completion: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, completion: str
 ) -> tuple[Piece, ...]:
     """Return reasoning and tool calls of the last message, as far as the template writes them.
 

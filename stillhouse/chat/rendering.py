@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stillhouse.errors import ConfigError
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
-from stillhouse.types import JsonObject, ToolSchema
+from stillhouse.types import JsonObject, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,7 +33,7 @@ class Prefixes(NamedTuple):
 
     messages: Sequence[Mapping[str, Any]]
     """The whole conversation."""
-    tools: Sequence[ToolSchema] | None
+    tools: Tools
     prefixes: Sequence[tuple[int, bool]]
     """Number of messages of each prefix, and whether a generation prompt follows them."""
 

@@ -19,7 +19,7 @@ from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
 from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
-from stillhouse.types import Message, ToolCall, ToolSchema
+from stillhouse.types import Message, ToolCall, Tools, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,9 +57,7 @@ class RoundTrip:
             for index, text in _completions(samples)
         )
 
-    def problem(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, samples: Sequence[Sequence[Span]]
-    ) -> str | None:
+    def problem(self, messages: Sequence[Message], tools: Tools, samples: Sequence[Sequence[Span]]) -> str | None:
         """Return the first difference between messages and their text (of `render_spans`), naming the message.
 
         White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may

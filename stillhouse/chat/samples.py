@@ -14,7 +14,7 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import prefix_texts
 from stillhouse.chat.tokenizer import PlacedTokens, decode_all, encode_all, encode_placed, end_of_turn, special_ids
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,10 +50,7 @@ class Span(NamedTuple):
 
 
 def render_samples(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    parts: Set[Part] = ALL_PARTS,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample]:
     """Return ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
 
@@ -73,11 +70,7 @@ def render_samples(
 
 
 def render_spans(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    *,
-    with_pieces: bool = False,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, *, with_pieces: bool = False
 ) -> list[list[Span]]:
     """Return a conversation's samples as texts, context and assistant messages by turns; raises as `render_samples`."""
     (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
@@ -88,7 +81,7 @@ def render_spans(
 
 def render_all_spans(
     tokenizer: "PreTrainedTokenizerBase",
-    conversations: Sequence[tuple[Sequence[Message], Sequence[ToolSchema] | None]],
+    conversations: Sequence[tuple[Sequence[Message], Tools]],
     *,
     with_pieces: bool = False,
 ) -> list[list[list[Span]] | TemplateError]:
@@ -113,7 +106,7 @@ def _prefixes(messages: Sequence[Message]) -> list[tuple[int, bool]]:
 def _spans(
     tokenizer: "PreTrainedTokenizerBase",
     messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tools: Tools,
     texts: Iterator[str],
     *,
     with_pieces: bool,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from stillhouse.chat.message_form import reads_literal_calls, template_message
 from stillhouse.chat.rendering import Prefixes, RenderedPrefixes, TemplateError, render_prefixes
 from stillhouse.chat.tokenizer import encode
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,10 +26,7 @@ def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[P
 
 
 def render_text(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    add_generation_prompt: bool,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, add_generation_prompt: bool
 ) -> str:
     """Return the text of a conversation; raises as `prefix_texts`."""
     (texts,) = prefix_texts(tokenizer, [Prefixes(messages, tools, [(len(messages), add_generation_prompt)])])
@@ -37,11 +34,7 @@ def render_text(
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    *,
-    add_generation_prompt: bool,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool
 ) -> list[int]:
     """Return the token ids with which a model of this tokenizer is prompted; raises as `prefix_texts`."""
     return encode(tokenizer, render_text(tokenizer, messages, tools, add_generation_prompt))

@@ -18,7 +18,7 @@ from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
 from stillhouse.chat.thinking import BLOCK, closed_block_error, closing_after, is_closed, with_left_out_reasoning
 from stillhouse.chat.tokenizer import special_tokens
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class _Turn(NamedTuple):
 
     context: Sequence[Message]
     message: Message
-    tools: Sequence[ToolSchema] | None
+    tools: Tools
     shared: str
     """The beginning that prompt and history have in common."""
     prompt: str
@@ -46,11 +46,7 @@ class _Turn(NamedTuple):
 
 
 def turn_text(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    after: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, after: str
 ) -> str:
     """Return what a model writes for the last of `messages`, an assistant's, with the token that ends its turn.
 
@@ -79,11 +75,7 @@ def turn_text(
 
 
 def _call_not_written(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    names: Sequence[str],
-    text: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, names: Sequence[str], text: str
 ) -> str | None:
     """Return the first of the called `names` that the turn's `text` lacks; None where it has them all."""
     *context, message = messages
@@ -115,11 +107,7 @@ def said_in(message: Message) -> str:
 
 
 def _rewritten(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    after: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, after: str
 ) -> str:
     *context, message = messages
     if reasoning_of(message) and is_closed(before):
