@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import yaml
 from stillhouse.config import SamePrompt, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.interop.conversion_report import ConversionReport
-from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
+from stillhouse.interop.formats import ROW_FORMATS, Format, read_config, row_format
 from stillhouse.interop.key_report import key_report
 from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
@@ -70,20 +71,21 @@ def convert(
     check_output(output)
     toolbox = None if options.tools_file is None else Toolbox.from_config(ToolsConfig(file=str(options.tools_file)))
     is_config = form.endswith("-config") or (form == "auto" and source.suffix.lower() in _YAML)
+    name: str
     if is_config:
         if not source.is_file():
             raise InputError(f"{source}: there is no such file; expected the YAML of a config")
-        report = ConversionReport(config_format(source, form), str(source), options.same_prompt)
-        row_form = None
+        name, body = read_config(source, form)
     else:
         row_form, files = row_format(source, form)
-        report = ConversionReport(row_form.name, str(source), options.same_prompt)
+        name = row_form.name
+    report = ConversionReport(name, str(source), options.same_prompt)
     with replaced_folder(output) as folder, OutputFolder(folder, report) as out:
         rows = RowsConverter(out, options, toolbox)
-        if row_form is None:
-            _convert_config(source, output, out, rows)
+        if is_config:
+            _convert_config(body, source, output, out, rows)
         else:
-            rows.read_files(row_form.name, files, others=ROW_FORMATS if form == "auto" else ())
+            rows.read_files(name, files, others=ROW_FORMATS if form == "auto" else ())
             for other in sorted({*files_of(source)} - {*files}):
                 out.write_unmapped(str(other), Unmapped(_NOT_READ))
         _check(report)
@@ -102,13 +104,9 @@ class RowsConverter:
     def read_files(self, form: str, files: Iterable[Path], others: Sequence[Format] = ()) -> None:
         """Convert rows in the format named `form`, and rows of another in the first of `others` that detects them."""
         (row_form,) = (one for one in ROW_FORMATS if one.name == form)
-        for path in files:
-            self._out.report.files += 1
-            self._read_file(row_form, path, others)
-
-    def _read_file(self, row_form: Format, path: Path, others: Sequence[Format]) -> None:
-        report = self._out.report
-        for row in read_rows(path):
+        files, report = list(files), self._out.report
+        report.files += len(files)
+        for row in chain.from_iterable(map(read_rows, files)):
             report.rows += 1
             if row.problem is not None:
                 self._leave_out(row.place, row.problem)
@@ -194,11 +192,10 @@ def _check(report: ConversionReport) -> None:
     )
 
 
-def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsConverter) -> None:
-    """Convert the YAML file `source` and the data files it names; `output` is the final folder."""
+def _convert_config(body: JsonObject, source: Path, output: Path, out: OutputFolder, rows: RowsConverter) -> None:
+    """Convert the config in `source` and the data files it names; `output` is the final folder."""
     form = out.report.form
     mapper = ConfigMapper()
-    body = config_body(source)
     data_files = (
         map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper, source.parent)
     )
