@@ -91,7 +91,7 @@ def equal_logprobs_in_batches(answer: Any) -> Any:
     ("kind", "spoil", "message"),
     [
         ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"of token \d+ is missing; there are .*'5'"),
-        ("vllm", with_logprob(math.nan), "is nan; expected a finite"),
+        ("vllm", with_logprob(math.nan), "is nan; expected a number"),
         ("vllm", with_logprob(-math.inf), "is -inf; expected a finite"),
         ("vllm", with_logprob(-9999.0), "is -9999.0; expected a finite"),
         ("vllm", with_logprob(0.5), "is 0.5; expected a finite number of at most 0"),
