@@ -129,7 +129,6 @@ def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: Runt
         temperature=1.0,
         tokenizer=load_tokenizer(served.student_ref),
         alignment=None,
-        store=ArtifactStore(runtime.store, runtime.scratch),
         runtime=runtime,
         budget=Budget(served.budget, None),
     )

@@ -16,6 +16,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.load import load_sampler, load_toolbox
 from stillhouse.training.on_policy.prompts import read_student_prompts
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.training.pair.finding import TOP_K
@@ -69,15 +70,8 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     if not trajectories:
         raise InputError(f"none of the {len(prompts)} prompts leaves room for an answer; shorten them")
     ended = time.monotonic()
-    itself = SelfTeacher(
-        "student",
-        0.0,
-        student,
-        nullcontext,
-        temperature=config.temperature,
-        batch_tokens=config.microbatch_tokens,
-        top_k=TOP_K,
-    )
+    scoring = ScoringSettings("student", 0.0, config.temperature, config.microbatch_tokens, TOP_K)
+    itself = SelfTeacher(scoring, student, nullcontext)
     requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
     scores = itself.start(requests).result()
     ends = stop_token_ids(student.tokenizer, student.causal_lm.generation_config)
