@@ -64,7 +64,7 @@ def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
         block.forward = _compiled(block.forward, suppress_errors=True)
 
 
-def _compiled(forward: Callable[..., Any], **settings: bool) -> Callable[..., Any]:
+def _compiled(forward: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
     """Compile a forward pass for rows of any length.
 
     Settings of the compiler are a thread's own (pytorch#186537), and checkpointing runs it in the backward pass's too.
