@@ -26,6 +26,11 @@ def test_final_answer_is_the_text_of_a_last_message_without_calls() -> None:
     assert final_answer([{"role": "assistant", "content": "<think>never ends"}]) is None
 
 
+LABELS = (
+    "Antwort: | R\u00e9ponse : | Respuesta correcta: | Resposta: | Risposta: | \u041e\u0442\u0432\u0435\u0442:"
+    " | \u7b54\u6848\uff1a | \u7b54\u3048\uff1a | \uc815\ub2f5: | \u0627\u0644\u0625\u062c\u0627\u0628\u0629:"
+    " | \u0909\u0924\u094d\u0924\u0930: | Answer\uff1a | Antwoord:"
+)
 MARKS = {
     "the last mark": [
         ("so \\boxed{72}.", "72"),
@@ -57,30 +62,7 @@ MARKS = {
         ("Answer: 24, since one row has \\boxed{12}.", "24, since one row has 12."),
     ],
     "a heading behind a mark": [("Answer: D\n\n#### Why the others fail", "D"), ("Answer: 5\n#### 6", "6")],
-    "languages": [
-        *(
-            (f"{label} C", "C")
-            for label in ("Antwort:", "R\u00e9ponse :", "Respuesta correcta:", "Resposta:", "Risposta:")
-        ),
-        *(
-            (f"{label} C", "C")
-            for label in (
-                "\u041e\u0442\u0432\u0435\u0442:",
-                "\u7b54\u6848\uff1a",
-                "\u7b54\u3048\uff1a",
-                "\uc815\ub2f5:",
-            )
-        ),
-        *(
-            (f"{label} C", "C")
-            for label in (
-                "\u0627\u0644\u0625\u062c\u0627\u0628\u0629:",
-                "\u0909\u0924\u094d\u0924\u0930:",
-                "Answer\uff1a",
-                "Antwoord:",
-            )
-        ),
-    ],
+    "languages": [(f"{label} C", "C") for label in LABELS.split(" | ")],
     "blocks": [
         ("**Answer:**\n1. red\n2. green\n\nDone.", "1. red\n2. green"),
         ("Answer:\n```json\n[1]\n```", "[1]"),
@@ -133,34 +115,15 @@ def test_what_is_put_into_a_box_comes_out_of_it(answer: str) -> None:
     assert read_answer(f"thus \\boxed{{{answer}}}, as was asked").text == answer
 
 
+# The bodies of texts of about 100,000 characters.
+LONG = [
+    "\\boxed{", "answer to ", "#### x\n", "<answer>", "*", "9", "answer: $$", " ", "\\boxed{x} and ", "1 ", "1/",
+    "(A) ", "- x\n", "-", "\\frac{1}{2}", "a. ",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "\\boxed{" * 14_000,
-            "answer to " * 10_000,
-            "#### x\n" * 14_000,
-            "<answer>" * 12_000,
-            "*" * 100_000,
-            "9" * 100_000,
-        ),
-        *(
-            "answer:" + "\n" * 100_000,
-            '"answer":' + "[" * 100_000,
-            "answer: $$" * 10_000,
-            " " * 100_000,
-            "\\boxed{x} and " * 8_000,
-        ),
-        *(
-            "1 " * 50_000,
-            "1/" * 50_000,
-            "(A) " * 25_000,
-            "- x\n" * 25_000,
-            "-" * 100_000,
-            "\\frac{1}{2}" * 9_000,
-            "a. " * 30_000,
-        ),
-    ],
+    "text", [*(part * (100_000 // len(part)) for part in LONG), "answer:" + "\n" * 100_000, '"answer":' + "[" * 100_000]
 )
 @pytest.mark.parametrize("verifier", ["normalised", "contains", "numeric", "choice", "list", "json"])
 def test_long_texts_are_read_in_linear_time(find, verifier: str, text: str) -> None:

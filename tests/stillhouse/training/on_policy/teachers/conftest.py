@@ -5,7 +5,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from stillhouse.config import OnPolicyConfig, RuntimeConfig
+from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.teachers.load import load_teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 MODEL = "big"
@@ -189,6 +195,24 @@ def scoring_server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ScoringServer
         yield server
         http.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[..., TeacherRouter]]:
+    """Loads the teachers of a student by the settings of `on_policy`; they are closed after the test."""
+    with ExitStack() as resources:
+
+        def make(
+            student: Student, *, ref: str | None = None, averaged: Any = nullcontext, **on_policy: Any
+        ) -> TeacherRouter:
+            config, runtime = OnPolicyConfig.model_validate(on_policy), RuntimeConfig(store=str(tmp_path))
+            teachers = load_teachers(
+                config, student, default_ref=ref, work_dir=tmp_path, averaged=averaged, runtime=runtime
+            )
+            resources.callback(teachers.close)
+            return teachers
+
+        yield make
 
 
 @pytest.fixture(scope="session")

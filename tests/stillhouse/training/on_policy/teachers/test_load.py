@@ -1,6 +1,6 @@
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,13 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig
+from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
@@ -26,24 +25,10 @@ from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRe
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
 
+Load = Callable[..., TeacherRouter]
 FULL = StudentConfig(parameters="full", dtype="float32")
 LORA = StudentConfig(parameters="lora", lora_rank=4, dtype="float32")
 NEAR = {"name": "near", "model": "embedded:teacher"}
-
-
-@contextmanager
-def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[TeacherRouter]:
-    on_policy = OnPolicyConfig.model_validate(config)
-    teachers = load_teachers(
-        on_policy,
-        student,
-        default_ref=ref,
-        work_dir=work_dir,
-        averaged=nullcontext,
-        runtime=RuntimeConfig(store=str(work_dir)),
-    )
-    yield teachers
-    teachers.close()
 
 
 def scores_of(ref: str, requests: list[ScoreRequest]) -> list[list[float]]:
@@ -61,79 +46,67 @@ def assert_scores(teacher: Teacher | None, ref: str, requests: list[ScoreRequest
 
 
 def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
+    student: Student, requests: list[ScoreRequest], load: Load
 ) -> None:
-    with loaded(student, tmp_path, "embedded:student", teacher="embedded:teacher", kl_coef=0.5) as teachers:
-        [teacher] = teachers.by_name.values()
-        assert isinstance(teacher, LocalTeacher)
-        assert teachers.select(None) is teacher
-        assert (teacher.name, teacher.kl_coef) == ("teacher", 0.5)
-        assert_scores(teacher, "embedded:teacher", requests)
-    with loaded(student, tmp_path, "embedded:student") as teachers:
-        assert_scores(teachers.by_name["teacher"], "embedded:student", requests)
-    with pytest.raises(ConfigError, match="no teacher that scores tokens"), loaded(student, tmp_path):
-        pass
+    teachers = load(student, ref="embedded:student", teacher="embedded:teacher", kl_coef=0.5)
+    [teacher] = teachers.by_name.values()
+    assert isinstance(teacher, LocalTeacher)
+    assert teachers.select(None) is teacher
+    assert (teacher.name, teacher.kl_coef) == ("teacher", 0.5)
+    assert_scores(teacher, "embedded:teacher", requests)
+    teachers = load(student, ref="embedded:student")
+    assert_scores(teachers.by_name["teacher"], "embedded:student", requests)
+    with pytest.raises(ConfigError, match="no teacher that scores tokens"):
+        load(student)
 
 
-def test_rewards_alone_need_no_teacher(student: Student, tmp_path: Path) -> None:
-    with loaded(student, tmp_path, kl_coef=0.0, reward_coef=1.0, group_size=2) as teachers:
-        assert not teachers.by_name
-        assert teachers.select(None) is None
-        assert teachers.max_context is None
+def test_rewards_alone_need_no_teacher(student: Student, load: Load) -> None:
+    teachers = load(student, kl_coef=0.0, reward_coef=1.0, group_size=2)
+    assert not teachers.by_name
+    assert teachers.select(None) is None
+    assert teachers.max_context is None
 
 
-def test_several_teachers_score_as_each_does_alone(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
+def test_several_teachers_score_as_each_does_alone(student: Student, requests: list[ScoreRequest], load: Load) -> None:
     listed = [
         {**NEAR, "routes": ["sums"], "kl_coef": 0.25},
         {"name": "same", "model": "embedded:student", "routes": ["poems"]},
         {"name": "idle", "model": "embedded:teacher", "routes": ["code"], "kl_coef": 0.0},
     ]
-    with loaded(student, tmp_path, teachers=listed) as teachers:
-        assert {name: teacher.kl_coef for name, teacher in teachers.by_name.items()} == {"near": 0.25, "same": 1.0}
-        refs = {"sums": "embedded:teacher", "poems": "embedded:student"}
-        for number, request in enumerate(requests):
-            tag = ("sums", "poems", "code")[number % 3]
-            teacher = teachers.select(PromptMetadata(request.prompt_id, None, tag, "exact", {}))
-            if tag == "code":
-                assert teacher is None
-            else:
-                assert_scores(teacher, refs[tag], [request])
+    teachers = load(student, teachers=listed)
+    assert {name: teacher.kl_coef for name, teacher in teachers.by_name.items()} == {"near": 0.25, "same": 1.0}
+    refs = {"sums": "embedded:teacher", "poems": "embedded:student"}
+    for number, request in enumerate(requests):
+        tag = ("sums", "poems", "code")[number % 3]
+        teacher = teachers.select(PromptMetadata(request.prompt_id, None, tag, "exact", {}))
+        if tag == "code":
+            assert teacher is None
+        else:
+            assert_scores(teacher, refs[tag], [request])
 
 
 @pytest.mark.parametrize("config", [FULL, LORA], ids=["full", "lora"])
 def test_the_base_is_what_the_student_was_before_training(
-    requests: list[ScoreRequest], tmp_path: Path, config: StudentConfig
+    requests: list[ScoreRequest], load: Load, config: StudentConfig
 ) -> None:
     student = load_student("embedded:student", config, torch.device("cpu"), seed=0)
-    with loaded(student, tmp_path, teachers=[{"name": "self", "kind": "base"}]) as teachers:
-        with torch.no_grad():
-            for _, parameter in student.trained_parameters():
-                parameter.add_(0.05)
-        teacher = teachers.by_name["self"]
-        assert isinstance(teacher, SelfTeacher if config is LORA else LocalTeacher)
-        assert_scores(teacher, "embedded:student", requests)
+    teachers = load(student, teachers=[{"name": "self", "kind": "base"}])
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter.add_(0.05)
+    teacher = teachers.by_name["self"]
+    assert isinstance(teacher, SelfTeacher if config is LORA else LocalTeacher)
+    assert_scores(teacher, "embedded:student", requests)
 
 
-def test_the_mean_is_swapped_in_only_when_it_scores(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    config = OnPolicyConfig.model_validate({"teachers": [{"name": "mean", "kind": "ema"}], "ema_decay": 0.9})
+def test_the_mean_is_swapped_in_only_when_it_scores(student: Student, requests: list[ScoreRequest], load: Load) -> None:
     swaps = []
 
     def averaged() -> nullcontext[None]:
         swaps.append(1)
         return nullcontext()
 
-    teachers = load_teachers(
-        config,
-        student,
-        default_ref=None,
-        work_dir=tmp_path,
-        averaged=averaged,
-        runtime=RuntimeConfig(store=str(tmp_path)),
-    )
+    teachers = load(student, averaged=averaged, teachers=[{"name": "mean", "kind": "ema"}], ema_decay=0.9)
     assert not swaps
     assert_scores(teachers.by_name["mean"], "embedded:student", requests)
     assert swaps
@@ -141,32 +114,32 @@ def test_the_mean_is_swapped_in_only_when_it_scores(
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "echo"])
 def test_a_served_teacher_is_tried_and_used(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path, scoring_server: Any, kind: str
+    student: Student, requests: list[ScoreRequest], load: Load, scoring_server: Any, kind: str
 ) -> None:
     far = {"name": "far", "kind": kind, "model": "big", "base_url": scoring_server.url}
-    with loaded(student, tmp_path, teachers=[far]) as teachers:
-        teacher = teachers.by_name["far"]
-        assert isinstance(teacher, ServedTeacher)
-        assert not isinstance(teacher, ExactTeacher)
-        assert teachers.max_context == scoring_server.max_model_len - 1
-        assert teacher.start(requests).result()[0].logprobs[1] == scoring_server.truth(requests[0].token_ids, 1)
+    teachers = load(student, teachers=[far])
+    teacher = teachers.by_name["far"]
+    assert isinstance(teacher, ServedTeacher)
+    assert not isinstance(teacher, ExactTeacher)
+    assert teachers.max_context == scoring_server.max_model_len - 1
+    assert teacher.start(requests).result()[0].logprobs[1] == scoring_server.truth(requests[0].token_ids, 1)
 
 
 def test_padded_rows_of_an_embedding_are_no_part_of_what_is_shared(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
+    student: Student, requests: list[ScoreRequest], load: Load, tmp_path: Path
 ) -> None:
     rows = len(student.head.weight)
     padded = load_model("embedded:student", device="cpu")
     padded.resize_token_embeddings(rows + 11)
     padded.save_pretrained(tmp_path / "padded")
     student.tokenizer.save_pretrained(tmp_path / "padded")
-    with loaded(student, tmp_path, teacher=str(tmp_path / "padded")) as teachers:
-        teacher = teachers.by_name["teacher"]
-        assert isinstance(teacher, ExactTeacher)
-        sample = ScoredSample(requests[1].token_ids, requests[1].loss_mask, "p")
-        reference = teacher.reference([sample])
-        assert len(reference.head.weight) == rows + 11
-        assert reference.vocabulary == max(student.tokenizer.get_vocab().values()) + 1 <= rows
+    teachers = load(student, teacher=str(tmp_path / "padded"))
+    teacher = teachers.by_name["teacher"]
+    assert isinstance(teacher, ExactTeacher)
+    sample = ScoredSample(requests[1].token_ids, requests[1].loss_mask, "p")
+    reference = teacher.reference([sample])
+    assert len(reference.head.weight) == rows + 11
+    assert reference.vocabulary == max(student.tokenizer.get_vocab().values()) + 1 <= rows
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +157,10 @@ def stranger(tmp_path_factory: pytest.TempPathFactory, other: PreTrainedTokenize
 
 
 def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
-    student: Student, tmp_path: Path, stranger: str, other: PreTrainedTokenizerBase
+    student: Student, load: Load, stranger: str, other: PreTrainedTokenizerBase
 ) -> None:
-    refused = pytest.raises(TrainingError, match="does not share the student's vocabulary")
-    with refused, loaded(student, tmp_path, teacher=stranger):
-        pass
+    with pytest.raises(TrainingError, match="does not share the student's vocabulary"):
+        load(student, teacher=stranger)
     settings = {"name": "far", "model": stranger, "alignment": "bytes"}
     messages: list[Any] = [{"role": "user", "content": "How many?"}]
     prompt = render(student.tokenizer, messages, None, add_generation_prompt=True)
@@ -198,10 +170,10 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
         [Turn("stop", {}, None, "student")], StopReason.ANSWERED, "student", token_ids=prompt + answer,
         loss_mask=[False] * len(prompt) + [True] * len(answer), sampling_logprobs=[],
     )  # fmt: skip
-    with loaded(student, tmp_path, teachers=[settings]) as teachers:
-        view = teachers.view(trajectory, None)
-        request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", view)
-        [(scores, _)] = teachers.by_name["far"].start([request]).result()
+    teachers = load(student, teachers=[settings])
+    view = teachers.view(trajectory, None)
+    request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", view)
+    [(scores, _)] = teachers.by_name["far"].start([request]).result()
     assert view is not None
     text = "<|begin|>user: How many?<|stop|><|begin|>assistant: "
     parts = (text, "Ben has 17 eggs.<|stop|>")
@@ -220,14 +192,14 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     ],
 )
 def test_a_device_that_is_not_there_and_other_tokens_of_the_student_itself_are_refused(
-    student: Student, tmp_path: Path, settings: dict[str, str], message: str
+    student: Student, load: Load, settings: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message), loaded(student, tmp_path, teachers=[settings]):
-        pass
+    with pytest.raises(ConfigError, match=message):
+        load(student, teachers=[settings])
 
 
 def test_a_teacher_that_ends_another_way_is_warned_of_before_training(
-    student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    student: Student, load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "base"
     base = load_model("embedded:student", device="cpu")
@@ -237,6 +209,6 @@ def test_a_teacher_that_ends_another_way_is_warned_of_before_training(
     tokenizer = type(student.tokenizer).from_pretrained(resolve_model("embedded:student"))
     tokenizer.eos_token = "<|endoftext|>"
     tokenizer.save_pretrained(folder)
-    with caplog.at_level(logging.WARNING), loaded(student, tmp_path, teacher=str(folder)):
-        pass
+    with caplog.at_level(logging.WARNING):
+        load(student, teacher=str(folder))
     assert "student and teacher 'teacher' have different stop tokens" in caplog.text

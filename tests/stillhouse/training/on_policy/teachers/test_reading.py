@@ -1,8 +1,7 @@
 """Teachers with `template: own` of a student that is asked by `User: ... Assistant:`, and what they score."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import encode, load_tokenizer
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
-from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from stillhouse.training.trajectories import SampledTrajectory
@@ -37,26 +35,6 @@ OWN = {**NEAR, "template": "own"}
 def colon(colon_student: str) -> Student:
     config = StudentConfig(parameters="full", dtype="float32", max_length=512)
     return load_student(colon_student, config, torch.device("cpu"), seed=0)
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Iterator[NewTeachers]:
-    with ExitStack() as resources:
-
-        def make(student: Student, **teacher: Any) -> TeacherRouter:
-            config = OnPolicyConfig.model_validate({"teachers": [teacher]})
-            teachers = load_teachers(
-                config,
-                student,
-                default_ref=None,
-                work_dir=tmp_path,
-                averaged=nullcontext,
-                runtime=RuntimeConfig(store=str(tmp_path)),
-            )
-            resources.callback(teachers.close)
-            return teachers
-
-        yield make
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +97,7 @@ def test_answers_score_as_in_the_whole_conversation_by_the_teachers_template(
         sampled(colon.tokenizer, messages, tools, num_turns=count)
         for messages, count in zip(conversations, turns, strict=True)
     ]
-    found = scores(load(colon, **settings), trajectories)
+    found = scores(load(colon, teachers=[settings]), trajectories)
     for logprobs, messages, count in zip(found, conversations, turns, strict=True):
         assert logprobs == pytest.approx(from_scratch(messages, tools, count), abs=1e-3)
 
@@ -129,9 +107,9 @@ def test_exchanged_ends_are_no_reason_to_warn_and_others_are(
 ) -> None:
     colon.causal_lm.generation_config.eos_token_id = colon.tokenizer.eos_token_id
     with caplog.at_level(logging.WARNING):
-        load(colon, **OWN)
+        load(colon, teachers=[OWN])
         assert "different stop tokens" not in caplog.text
-        load(colon, **NEAR)
+        load(colon, teachers=[NEAR])
     assert "student and teacher 'near' have different stop tokens" in caplog.text
 
 
@@ -147,7 +125,7 @@ def test_a_teachers_template_is_told_what_its_settings_say(
     messages: list[Message] = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "17"}]
     trajectory = sampled(colon.tokenizer, messages, num_turns=1)
     for thinks, block in ((True, ""), (False, "<think>\n\n</think>\n\n")):
-        teachers = load(colon, **{**OWN, "model": folder}, chat_template_kwargs={"thinks": thinks})
+        teachers = load(colon, teachers=[{**OWN, "model": folder, "chat_template_kwargs": {"thinks": thinks}}])
         view = teachers.view(trajectory, None)
         assert view is not None
         text = f"<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n{block}17<|im_end|>"

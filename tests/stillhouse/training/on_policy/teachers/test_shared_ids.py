@@ -1,4 +1,4 @@
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +8,11 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from stillhouse.chat.next_turn import TurnEnds
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig, RuntimeConfig
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, EndExchange, SharedIds
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
@@ -31,20 +30,11 @@ def with_one_more_token(folder: Path) -> str:
 
 
 def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
+    student: Student, requests: list[ScoreRequest], load: Callable[..., TeacherRouter], tmp_path: Path
 ) -> None:
     scores = []
     for ref in ("embedded:teacher", with_one_more_token(tmp_path / "teacher")):
-        config = OnPolicyConfig.model_validate({"teachers": [{"name": "near", "model": ref}]})
-        teachers = load_teachers(
-            config,
-            student,
-            default_ref=None,
-            work_dir=tmp_path,
-            averaged=nullcontext,
-            runtime=RuntimeConfig(store=str(tmp_path)),
-        )
-        teacher = teachers.by_name["near"]
+        teacher = load(student, teachers=[{"name": "near", "model": ref}]).by_name["near"]
         assert isinstance(teacher, LocalTeacher)
         scores.append([one.logprobs for one in teacher.start(requests).result()])
     for plain, more in zip(*scores, strict=True):
