@@ -3,18 +3,15 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import DatasetConfig
+from stillhouse.config.section import Section
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
 from stillhouse.types import PromptMetadata, Trajectory
 
 
-class Acceptance(BaseModel):
+class Acceptance(Section):
     """Filters that can run while sampling; duplicates, judges and choices among rows need all trajectories."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     labelling: Labelling
     dataset: DatasetConfig

@@ -19,6 +19,7 @@ from stillhouse.dataset.schema import (
     CandidateShard,
 )
 from stillhouse.errors import InputError
+from stillhouse.labels import LABELS
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
@@ -27,6 +28,8 @@ _BATCH_ROWS: Final = 1024
 """Rows of a batch with all columns."""
 _COLUMN_ROWS: Final = 1 << 14
 """Rows of a batch with some columns."""
+_ON_REQUEST: Final = {column.name for label in LABELS if label.on_request for column in label.columns}
+"""Columns that a shard may lack: it is from before the label was there, and nothing asked for it."""
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
@@ -113,7 +116,9 @@ def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int)
             if path is None or not wanted:
                 continue
             file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
-            if missing := sorted(set(wanted) - set(file.schema_arrow.names)):
+            present = file.schema_arrow.names
+            wanted = [name for name in wanted if name in present or name not in _ON_REQUEST]
+            if missing := sorted(set(wanted) - set(present)):
                 raise InputError(
                     f"{path}: has no column {', '.join(missing)}: another version wrote it. Label the shard again"
                 )

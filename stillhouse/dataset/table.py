@@ -44,10 +44,10 @@ class TableWriter:
             compression_level=3,
             use_dictionary=[
                 f"{name}.list.element" if kind.is_list else name
-                for name, kind, _ in columns
+                for name, kind, *_ in columns
                 if name not in _UNIQUE and kind is not Kind.REAL
             ],
-            write_statistics=[name for name, kind, _ in columns if kind in _PLAIN_KINDS],
+            write_statistics=[name for name, kind, *_ in columns if kind in _PLAIN_KINDS],
             write_page_index=True,
         )
         self._rows: list[Mapping[str, Any]] = []

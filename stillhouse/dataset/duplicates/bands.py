@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stillhouse.dataset.duplicates.signatures import SIGNATURE_TYPE
+from stillhouse.dataset.duplicates.signatures import NUM_HASHES, SIGNATURE_TYPE
 from stillhouse.dataset.words import MULTIPLIER, Hashes
 from stillhouse.errors import ConfigError
 
@@ -38,20 +38,20 @@ class Bands(NamedTuple):
     """Values of one band."""
 
     @classmethod
-    def for_threshold(cls, threshold: float, num_permutations: int) -> "Bands":
-        """The widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
+    def for_threshold(cls, threshold: float) -> "Bands":
+        """Return the widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
 
         Raises:
             ConfigError: even bands of one value propose fewer.
         """
-        for width in range(num_permutations, 0, -1):
-            number = num_permutations // width
+        for width in range(NUM_HASHES, 0, -1):
+            number = NUM_HASHES // width
             if 1 - (1 - threshold**width) ** number >= RECALL:
                 return cls(number, width)
-        needed = math.ceil(math.log(1 - RECALL) / math.log(1 - threshold))
+        lowest = 1 - (1 - RECALL) ** (1 / NUM_HASHES)
         raise ConfigError(
-            f"dataset.duplicates.threshold = {threshold} needs signatures of {needed} hashes to find {RECALL:.0%} of "
-            f"the near-duplicates, saw num_permutations = {num_permutations}; raise it or the threshold"
+            f"dataset.duplicates.threshold = {threshold}: expected {math.ceil(lowest * 100) / 100} or more; below, "
+            f"signatures of {NUM_HASHES} hashes find less than {RECALL:.0%} of the near-duplicates"
         )
 
 
@@ -77,7 +77,7 @@ class SignatureFile:
         self._file.close()
 
     def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
-        """Stores signatures, shape `[num, num_permutations]`, of the texts from number `first` on."""
+        """Stores signatures, shape `[num, NUM_HASHES]`, of the texts from number `first` on."""
         width = self.bands.width
         for band in range(self.bands.number):
             self._file.seek(self._start(band, first))

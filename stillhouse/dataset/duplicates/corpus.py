@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.bands import Places, SignatureFile
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, read_texts, signatures_of
 from stillhouse.errors import InputError
@@ -117,7 +117,7 @@ def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArr
     return ordered.filter(pa.array(opens)), places
 
 
-def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
+def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
     """The files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
     A dataset's folder counts with its kept rows. A row without an id is named by its file and number.
@@ -133,7 +133,7 @@ def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
             ids, texts = _ids(path), read_texts(path)
             with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
                 while batch := list(islice(texts, _TEXT_BATCH_ROWS)):
-                    writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
+                    writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, near=config.near))
     return files
 
 

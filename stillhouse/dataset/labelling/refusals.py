@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.text import without_code
+from stillhouse.dataset.labelling.prose import without_code
 
 MAX_SHOWN: Final = 200
 """Maximum characters of a refusal in the column."""

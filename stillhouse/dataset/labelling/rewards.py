@@ -29,7 +29,8 @@ class RewardLabels:
     def __init__(self, tools: ToolsConfig) -> None:
         if tools.rewards_file is None:
             raise ConfigError(
-                "dataset.labels.rewards is on, but tools.rewards_file names no file: name one, or switch it off"
+                "dataset.labels.measure names rewards, or filters or selection go by the score `reward`, but "
+                "tools.rewards_file names no file: name one, or leave them out"
             )
         self._rewards = RewardSet.from_config(tools)
         self._loop = LoopThread("reward labels")

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,48 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.util import hash_array
 
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.errors import InputError
+from stillhouse.labels.declare import FLAW, Kinds, Measure
 from stillhouse.verification.intervals import ConfidenceInterval, Group, effective_sample_size, wilson_interval
 
-CATEGORIES: Final = ("tag", "language", "teacher", "sampling", "stop_reason")
-LISTS: Final = ("tool_names", "providers", "private_data")
-FLAWS: Final = ("refusal", "format_problem", "template_problem")
-"""Text columns that are null for rows without the flaw."""
+MEASURES: Final = {column.name: column.figure for column in COLUMNS if isinstance(column.figure, Measure)}
+KINDS: Final = {column.name: column.figure for column in COLUMNS if isinstance(column.figure, Kinds)}
+FLAWS: Final = tuple(column.name for column in COLUMNS if column.figure == FLAW)
+"""Columns by name, and how the report shows them."""
 USAGE_COLUMNS: Final = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost_usd")
 CONFIDENCE: Final = 0.95
 """Confidence level of the intervals."""
 _DIGITS: Final = 3
 _HASH_KEY: Final = "stillhouse/rows."
 """16 bytes, as SipHash takes them."""
-
-
-class Measure(NamedTuple):
-    column: str
-    label: str
-    unit: Literal["count", "usd", "seconds", "number"]
-    is_drawn: bool = True
-    """Whether it is plotted; measures similar to others are in the table only."""
-
-
-MEASURES: Final = (
-    Measure("num_tokens", "Student tokens", "count"),
-    Measure("num_supervised_tokens", "Supervised tokens", "count", is_drawn=False),
-    Measure("completion_tokens", "Sampled tokens", "count"),
-    Measure("reasoning_tokens", "Reasoning tokens", "count", is_drawn=False),
-    Measure("prompt_chars", "Prompt characters", "count", is_drawn=False),
-    Measure("answer_chars", "Answer characters", "count"),
-    Measure("sampled_chars", "Sampled characters", "count", is_drawn=False),
-    Measure("turns", "Turns", "count"),
-    Measure("num_tool_calls", "Tool calls", "count"),
-    Measure("num_tool_errors", "Failed tool calls", "count", is_drawn=False),
-    Measure("cost_usd", "Cost", "usd"),
-    Measure("latency_s", "Latency", "seconds"),
-    Measure("pass_rate", "Pass rate of the prompt", "number"),
-    Measure("repetition", "Repeated n-grams", "number"),
-    Measure("compression_ratio", "Compression ratio", "number", is_drawn=False),
-    Measure("student_nll", "Student's surprise in nats", "number"),
-    Measure("student_pass_rate", "Student's pass rate", "number"),
-)
 
 
 def hashes(column: pa.Array) -> npt.NDArray[np.uint64]:
@@ -161,25 +134,24 @@ class Figures:
 
     def __init__(self) -> None:
         self.measures: defaultdict[str, Distribution] = defaultdict(Distribution)
-        """By column of `MEASURES`."""
+        """By column."""
         self.scores: defaultdict[str, Distribution] = defaultdict(Distribution)
         self.counts: defaultdict[str, Counter[Any]] = defaultdict(Counter)
-        """Rows by value in each column of `CATEGORIES` and `LISTS`, in which a row may count several times, and by True
-        in those of `FLAWS`. Also `verdicts`, by verifier and verdict; `duplicates`, by kind and source; `overlaps`, by
+        """Rows by value in each column of `KINDS`, for each item of a list, and by True in those of `FLAWS`.
+        Also `sampling`; `verdicts`, by verifier and verdict; `duplicates`, by kind and source; `overlaps`, by
         evaluation set and length of the longest overlap in words; `contaminated`, by whether a row overlaps with any
         set, without rows that were not compared."""
         self.usage = Usage()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for measure in MEASURES:
-            self.measures[measure.column].add(_numbers(batch.column(measure.column)))
+        for name in MEASURES:
+            self.measures[name].add(_numbers(batch.column(name)))
         self._add_scores(batch.column("scores"), is_judged=False)
         self._add_scores(batch.column("judge"), is_judged=True)
         self.usage.add(batch)
-        for name in CATEGORIES:
-            self.counts[name].update(_count_values(batch.column(name)))
-        for name in LISTS:
-            self.counts[name].update(_count_values(batch.column(name).flatten()))
+        for name in (*KINDS, "sampling"):
+            values = batch.column(name)
+            self.counts[name].update(_count_values(values.flatten() if pa.types.is_list(values.type) else values))
         for name in FLAWS:
             if num_flawed := len(batch) - batch.column(name).null_count:
                 self.counts[name][True] += num_flawed

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stillhouse.dataset.report.figures import Measure
 from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped
+from stillhouse.labels.declare import Measure
 from stillhouse.report.plots import funnel_plot
 from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
 
@@ -48,7 +48,7 @@ def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
         axis.bar(lefts, kept, widths, align="edge", color=stage_ink("teacher"))
         axis.bar(lefts, dropped, widths, align="edge", bottom=kept, color=MUTED, alpha=0.4)
         _axes(axis, measure, distinct, is_log=is_log)
-        return to_svg(figure, name, f"{measure.label}: rows by value, kept and dropped")
+        return to_svg(figure, name, f"{measure.title}: rows by value, kept and dropped")
 
 
 def _edges(distinct: "NDArray[np.float64]", *, is_log: bool) -> "NDArray[np.float64]":

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from stillhouse.dataset.report.figures import FLAWS, USAGE_COLUMNS, Accuracy, Measure, Step
+from stillhouse.dataset.report.figures import FLAWS, KINDS, USAGE_COLUMNS, Accuracy, Step
 from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped, Split
-from stillhouse.dataset.select.reasons import DropReason
+from stillhouse.dataset.select.reasons import MEANINGS
+from stillhouse.labels.declare import Kinds, Measure
 from stillhouse.report import format as formats
 from stillhouse.report.conversation import cut
 
@@ -92,10 +93,7 @@ def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
     """Dropped rows by reason, most frequent first, with the meaning of each."""
     rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
     most = max((count for _, count in rows), default=1)
-    return [
-        (Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), DropReason(name).meaning)
-        for name, count in rows
-    ]
+    return [(Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), MEANINGS[name]) for name, count in rows]
 
 
 def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
@@ -124,32 +122,26 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 def categories(summary: DatasetSummary) -> list[Category]:
     """Tables of rows by category, without empty ones."""
     flaws = [(flaw.replace("_", " "), split) for flaw in FLAWS for _, split in summary.rows_by(flaw)]
-    shown = [_category(title, summary.rows_by(name), missing) for title, name, missing in _CATEGORIES]
-    shown.append(_category("Flaws", sorted(flaws, key=lambda flaw: -flaw[1].total), ""))
+    shown = [_category(kinds, summary.rows_by(name)) for name, kinds in KINDS.items()]
+    shown.append(_category(Kinds("Flaws"), sorted(flaws, key=lambda flaw: -flaw[1].total)))
     return [category for category in shown if category is not None]
 
 
-_CATEGORIES: Final = (
-    ("Tags", "tag", "(no tag)"),
-    ("Stop reasons", "stop_reason", ""),
-    ("Tool calls", "tool_names", "(no name)"),
-    ("Languages", "language", "(not identified)"),
-    ("Teachers", "teacher", ""),
-    ("Providers", "providers", ""),
-    ("Private data", "private_data", ""),
-)
-
-
-def _category(title: str, rows: Sequence[tuple[Any, Split]], missing: str) -> Category | None:
+def _category(kinds: Kinds, rows: Sequence[tuple[Any, Split]]) -> Category | None:
     rows = [(kind, split) for kind, split in rows if split.total]
     if all(kind is None for kind, _ in rows):
         return None
     most = max(split.total for _, split in rows)
     bars = [
-        Bar(missing if kind is None else cut(str(kind), _NAME_CHARS), split, split.kept / most, split.dropped / most)
+        Bar(
+            kinds.missing if kind is None else cut(str(kind), _NAME_CHARS),
+            split,
+            split.kept / most,
+            split.dropped / most,
+        )
         for kind, split in rows
     ]
-    return Category(title, bars[:_MAX_CATEGORIES], max(0, len(bars) - _MAX_CATEGORIES))
+    return Category(kinds.title, bars[:_MAX_CATEGORIES], max(0, len(bars) - _MAX_CATEGORIES))
 
 
 def measure_row(measure: Measure, parts: KeptAndDropped) -> list[str]:

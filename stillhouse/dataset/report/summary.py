@@ -15,22 +15,21 @@ import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import iter_columns
 from stillhouse.dataset.report.figures import (
-    CATEGORIES,
     FLAWS,
-    LISTS,
+    KINDS,
     MEASURES,
     USAGE_COLUMNS,
     Distribution,
     Figures,
     FunnelCounts,
-    Measure,
     Step,
     Usage,
     VerifiedRows,
     hashes,
 )
 from stillhouse.dataset.schema import RECORDED_FILE
-from stillhouse.dataset.select.filters import STEPS
+from stillhouse.dataset.select.reasons import STEPS
+from stillhouse.labels.declare import Measure
 from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject
@@ -38,12 +37,19 @@ from stillhouse.types import JsonObject
 KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 REJECTED_FILE: Final = "rejected.parquet"
 _OTHER_COLUMNS: Final = (
-    *("prompt_id", "prompt_cluster", "drop_reasons", "verifier", "verified", "duplicate_of", "duplicate_kind"),
+    *(
+        "sampling",
+        "prompt_id",
+        "prompt_cluster",
+        "drop_reasons",
+        "verifier",
+        "verified",
+        "duplicate_of",
+        "duplicate_kind",
+    ),
     *("duplicate_source", "contamination", "scores", "judge"),
 )
-_COLUMNS: Final = tuple(
-    dict.fromkeys((*(m.column for m in MEASURES), *USAGE_COLUMNS, *CATEGORIES, *LISTS, *FLAWS, *_OTHER_COLUMNS))
-)
+_COLUMNS: Final = tuple(dict.fromkeys((*MEASURES, *USAGE_COLUMNS, *KINDS, *FLAWS, *_OTHER_COLUMNS)))
 
 
 class FileFacts(NamedTuple):
@@ -117,11 +123,13 @@ class DatasetSummary:
         return sorted(rows, key=lambda row: (-row[1].total, row[0] is None, str(row[0])))
 
     def measures(self) -> list[tuple[Measure, KeptAndDropped]]:
-        """Measures with values in the order of `MEASURES`, then scores by name."""
+        """Measures with values in the order of their columns, then scores by name."""
         kept, dropped = self.kept, self.dropped
-        columns = [(m, KeptAndDropped(kept.measures[m.column], dropped.measures[m.column])) for m in MEASURES]
+        columns = [
+            (measure, KeptAndDropped(kept.measures[name], dropped.measures[name])) for name, measure in MEASURES.items()
+        ]
         scores = [
-            (Measure(name, cut(name, 60), "number"), KeptAndDropped(kept.scores[name], dropped.scores[name]))
+            (Measure(cut(name, 60)), KeptAndDropped(kept.scores[name], dropped.scores[name]))
             for name in sorted({*kept.scores, *dropped.scores})
         ]
         return [(measure, parts) for measure, parts in columns + scores if parts.num_values]

@@ -21,18 +21,10 @@ from xxhash import xxh3_64_intdigest
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.read import shard_tables
 from stillhouse.dataset.schema import CandidateShard
-from stillhouse.dataset.select.filters import (
-    PLAIN,
-    configured_scores,
-    drop_bits,
-    label_frame,
-    limits_of,
-    score_column,
-    score_names_in,
-    score_source,
-)
+from stillhouse.dataset.select.filters import PLAIN, drop_bits, label_frame, score_names_in, score_source
 from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
+from stillhouse.labels.scores import score_column
 from stillhouse.store.fingerprint import unit_interval
 from stillhouse.types import StopReason
 
@@ -50,7 +42,7 @@ class Candidates:
     unverified. `draw`: the cluster's in [0, 1), NaN for rows that no split needs. `tag`: categorical with sorted
     categories. `is_repeated`: whether an earlier row has the same id."""
     reasons: npt.NDArray[np.uint64]
-    """Reasons of `FILTERS` as bits; 0 for repeated rows."""
+    """Reasons of the filters as `reasons.BITS`; 0 for repeated rows."""
     scores: frozenset[str]
     """The scores named in the config that some row has."""
 
@@ -61,14 +53,14 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
     Raises:
         InputError: a file lacks columns or rows, or a stop reason is unknown.
     """
-    limits, scores = limits_of(config, max_tokens), configured_scores(config)
+    limits, scores = config.limits, config.score_names
     parts, bits, present = [], [], set[str]()
     score_sources = {score_source(name) for name in scores}
     tables = chain.from_iterable(_tables(shard, score_sources) for shard in shards)
     for batch in chain.from_iterable(table.to_batches() for table in gathered(tables, _BATCH_ROWS)):
         labels = label_frame(batch, scores)
         present.update(name for name in scores if labels[score_column(name)].notna().any())
-        bits.append(drop_bits(labels, limits))
+        bits.append(drop_bits(labels, limits, max_tokens))
         parts.append(_compact(labels, bits[-1] == 0, config))
     if not parts:
         raise InputError(f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts")

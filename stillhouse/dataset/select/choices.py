@@ -38,7 +38,7 @@ def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np
         "shortest": rows["size"],
         "fewest_tool_calls": rows["num_tool_calls"],
         "score": -rows["score"],
-    }[selection.prefer]
+    }[selection.prefer.partition(":")[0]]
     correctness = np.select([rows["verified"] == 1, rows["verified"] == -1], [0, 1], 2)
     ranks = np.empty(len(rows), np.int32)
     ranks[np.lexsort((rows["id"], rows["sample_index"], by, correctness, rows["prompt"]))] = np.arange(len(rows))
@@ -68,10 +68,9 @@ def pass_rates(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
 
 
 def outside_band(rates: npt.NDArray[np.float64], selection: SelectionConfig) -> Mask:
-    """Rows whose pass rate is below `min_pass_rate` or above `max_pass_rate`; the limits themselves are allowed."""
-    low = 0.0 if selection.min_pass_rate is None else selection.min_pass_rate
-    high = 1.0 if selection.max_pass_rate is None else selection.max_pass_rate
-    return (rates < low) | (rates > high)
+    """Return the rows whose pass rate is outside `selection.pass_rate`; the limits themselves are allowed."""
+    low, high = selection.pass_rate or (None, None)
+    return (rates < (0.0 if low is None else low)) | (rates > (1.0 if high is None else high))
 
 
 def over_quota(rows: pd.DataFrame, remaining: Mask, quotas: Mapping[str, int]) -> Mask:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.dataset.labelling.text import LanguageLabels
+from stillhouse.dataset.labelling.language import LanguageLabels
 
 Label = Callable[..., Any]
 

@@ -34,14 +34,14 @@ def of_prompts(make_row: MakeRow, num_prompts: int, num_samples: int, **changes:
     ("band", "expected"),
     [
         ({}, ["all", "half", "none", "unknown"]),
-        ({"min_pass_rate": 0.5}, ["all", "half", "unknown"]),
-        ({"min_pass_rate": 0.51}, ["all", "unknown"]),
-        ({"max_pass_rate": 0.5}, ["half", "none", "unknown"]),
-        ({"min_pass_rate": 0.1, "max_pass_rate": 0.9}, ["half", "unknown"]),
+        ({"pass_rate": [0.5, None]}, ["all", "half", "unknown"]),
+        ({"pass_rate": [0.51, None]}, ["all", "unknown"]),
+        ({"pass_rate": [None, 0.5]}, ["half", "none", "unknown"]),
+        ({"pass_rate": [0.1, 0.9]}, ["half", "unknown"]),
     ],
 )
 def test_prompts_outside_the_band_are_dropped(
-    band: dict[str, float], expected: list[str], make_row: MakeRow, select: Select
+    band: dict[str, Any], expected: list[str], make_row: MakeRow, select: Select
 ) -> None:
     verified = {"all": [True, None], "half": [True, False], "none": [False, None], "unknown": [None, None]}
     rows = [make_row(prompt, n, verified=v) for prompt, values in verified.items() for n, v in enumerate(values)]
@@ -62,7 +62,7 @@ def test_pass_rates_count_rows_that_filters_drop_but_no_row_twice(make_row: Make
         ({"prefer": "first"}, ["p/1", "p/2"]),
         ({"prefer": "shortest"}, ["p/2", "p/3"]),
         ({"prefer": "fewest_tool_calls"}, ["p/1", "p/3"]),
-        ({"prefer": "score", "score": "reward"}, ["p/2", "p/3"]),
+        ({"prefer": "score:reward"}, ["p/2", "p/3"]),
     ],
 )
 def test_preferred_and_right_rows_of_a_prompt_stay(
