@@ -15,7 +15,8 @@ REMOVED: Final[dict[str, str]] = {
         for name in ("language", "privacy", "rewards", "student_nll")
     },
     "dataset.labels.answer_pattern": _OWN_OBJECTION,
-    "dataset.labels.answer_schema": f"rollouts.response_schema asks the teacher for it; else {_OWN_OBJECTION}",
+    "dataset.labels.answer_schema": "use rollouts.response_schema, or `answer_schema` in the metadata and the verifier "
+    "`json`",
     "dataset.labels.teacher_nll": "use `stillhouse score`, which prints the teacher's mean over all rows",
     **{
         f"dataset.filters.{end}_{name}": f"use dataset.filters.{name}: [lowest, highest], either of which may be null"
