@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -175,14 +176,14 @@ def _in_order(band: Sequence[Any] | None) -> Sequence[Any] | None:
     return band
 
 
-def number(kind: type, **bounds: float) -> Any:
+def number(kind: type, **bounds: Any) -> Any:
     """Return the type of a limit of one number, or null."""
-    return Annotated[kind, Field(**bounds)] | None  # type: ignore[arg-type]
+    return Annotated[kind, Field(**bounds)] | None
 
 
-def between(kind: type, *, is_optional: bool = True, **bounds: float) -> Any:
+def between(kind: type, *, is_optional: bool = True, **bounds: Any) -> Any:
     """Return the type of a limit `[lowest, highest]`, either of which may be null."""
-    ends: Any = tuple[number(kind, **bounds), ...]
+    ends: Any = GenericAlias(tuple, (number(kind, **bounds), ...))
     band = Annotated[ends, Field(min_length=2, max_length=2), AfterValidator(_in_order)]
     return band | None if is_optional else band
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
+from types import GenericAlias
 from typing import TYPE_CHECKING, Final
 
 from stillhouse.labels.declare import Column, Filter, Kind, Label, Limit, Reason, between
@@ -27,7 +28,7 @@ def _beyond(end: int, reason: Reason) -> Filter:
     return Filter(reason, "with scores within limits", (), drops, _LIMIT, 150)
 
 
-_LIMIT: Final = Limit("scores", dict[str, between(float, is_optional=False)],
+_LIMIT: Final = Limit("scores", GenericAlias(dict, (str, between(float, is_optional=False))),
     "Lowest and highest scores by name, such as `judge/clarity: [0.6, null]`; null sets no limit. Names are "
     "`judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`. Begin without, and see the scores of rows "
     "you would drop in the dataset's report.", off={})  # fmt: skip
