@@ -20,6 +20,8 @@ class LabelInput(Texts):
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":
         prompt, sampled = prompt_part(trajectory), sampled_part(trajectory)
+        last = sampled[-1] if sampled and sampled[-1]["role"] == "assistant" else {}
+        refusal = last.get("refusal")
         return cls(
             trajectory=trajectory,
             metadata=metadata,
@@ -27,6 +29,7 @@ class LabelInput(Texts):
             prompt_text=_joined(text_of(message) for message in prompt if message["role"] in ("system", "user")),
             sampled_text=_joined(_assistant_text(message) for message in sampled if message["role"] == "assistant"),
             tool_text=_joined(text_of(message) for message in sampled if message["role"] == "tool"),
+            refusal=refusal if isinstance(refusal, str) and refusal.strip() else None,
         )
 
 

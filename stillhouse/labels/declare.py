@@ -87,6 +87,8 @@ class Texts:
     """What the model wrote in all turns: reasoning, content, and arguments of tool calls."""
     tool_text: str
     """What tools returned."""
+    refusal: str | None = None
+    """The last message's `refusal`, a field of OpenAI's models in place of content."""
 
 
 class Column(NamedTuple):
@@ -98,7 +100,7 @@ class Column(NamedTuple):
     figure: Measure | Kinds | Literal["flaw"] | None = None
     """How the report shows it."""
     compute: Callable[[Texts], Any] | None = None
-    """Return the value of one trajectory; None for a column that is computed elsewhere."""
+    """Return the value of one trajectory; None for a column that is computed in `stillhouse.dataset`."""
 
 
 class Reason(NamedTuple):

@@ -8,8 +8,8 @@ import orjson
 
 from stillhouse.chat.content import text_of
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.prose import without_code
 from stillhouse.dataset.totals import sampled_part
+from stillhouse.labels.prose import without_code
 from stillhouse.types import Message, Trajectory
 
 _THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")

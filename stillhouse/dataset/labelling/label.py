@@ -30,8 +30,6 @@ from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature
 from stillhouse.dataset.label_input import LabelInput, Labeller
 from stillhouse.dataset.labelling.format import format_labels
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.language import LanguageLabels
-from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.dataset.recorded import RecordedWriter
@@ -219,11 +217,8 @@ def _labellers(labelling_json: str) -> list[Labeller]:
     labellers: list[Labeller] = [
         partial(text_labels, measured=measured),
         verification_labels,
-        refusal_labels,
         format_labels,
     ]
-    if "language" in measured:
-        labellers.append(LanguageLabels())
     if "privacy" in measured:
         # Loads the tables of several libraries, which takes half a second.
         from stillhouse.dataset.labelling.privacy import privacy_labels
@@ -242,13 +237,11 @@ def _labellers(labelling_json: str) -> list[Labeller]:
 
 def text_labels(inputs: Sequence[LabelInput], *, measured: Sequence[str] = ()) -> Mapping[str, Sequence[Any]]:
     """Return the columns that are computed from the texts alone, of labels that are not on request or in `measured`."""
-    return {
-        column.name: [column.compute(item) for item in inputs]
-        for label in LABELS
-        if label.on_request is None or label.on_request in measured
-        for column in label.columns
-        if column.compute is not None
-    }
+    labels = [label for label in LABELS if label.on_request is None or label.on_request in measured]
+    columns = [(column.name, column.compute) for label in labels for column in label.columns if column.compute]
+    # By row, since columns of one label may share what was computed last.
+    rows = [[compute(item) for _, compute in columns] for item in inputs]
+    return {name: [row[place] for row in rows] for place, (name, _) in enumerate(columns)}
 
 
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:

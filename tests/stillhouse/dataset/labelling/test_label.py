@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -22,9 +23,7 @@ from stillhouse.dataset.labelling.label import (
     text_labels,
     verification_labels,
 )
-from stillhouse.dataset.labelling.language import LanguageLabels
 from stillhouse.dataset.labelling.privacy import privacy_labels
-from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
@@ -66,6 +65,17 @@ def test_lengths_count_what_each_side_wrote(make_input: Callable[..., LabelInput
     question, call = "Anna has 2 apples. Anna buys 3 more. Case 0.", '{"expression": "2 + 3"}'
     assert labels["prompt_chars"] == [len(question)] * 2
     assert labels["sampled_chars"] == [len(call) + len("\nFive."), len(call)]
+
+
+def test_a_refusal_beside_the_content_is_one(label_of: Callable[..., object]) -> None:
+    question = {"role": "user", "content": "2 + 3?"}
+    declined = {"role": "assistant", "content": None, "refusal": " I'd rather\nnot. "}
+    messages = [question, {"role": "assistant", "content": "Which sum?"}, question, declined]
+    assert label_of(text_labels, "refusal", None, messages=messages) == "I'd rather not."
+    assert label_of(text_labels, "refusal", None, messages=[*messages, question]) is None
+    # A prompt may end with an assistant's message; without a turn nobody was asked.
+    assert label_of(text_labels, "refusal", None, messages=messages, turns=[]) is None
+    assert label_of(text_labels, "refusal", None) is None
 
 
 def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(file: Path, make_trajectory: Make) -> None:
@@ -206,7 +216,7 @@ def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "labeller",
-    [text_labels, verification_labels, refusal_labels, privacy_labels, format_labels, LanguageLabels()],
+    [partial(text_labels, measured=["language"]), verification_labels, privacy_labels, format_labels],
 )
 def test_the_order_of_a_batch_changes_no_label(labeller: Labeller, make_input: Callable[..., LabelInput]) -> None:
     inputs = [make_input(text) for text in TEXTS]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.labelling.prose import without_code
+from stillhouse.labels.prose import without_code
 
 
 @given(st.text(alphabet="a`~ \n>-1."))
