@@ -49,14 +49,15 @@ class Distribution:
 
     def __init__(self) -> None:
         self._counts: Counter[float] = Counter()
-        self._sums: list[float] = []
+        self.sums: list[float] = []
+        """Of the unrounded values, batch by batch."""
 
     def add(self, values: npt.NDArray[np.float64], times: npt.NDArray[np.int64] | None = None) -> None:
         """Counts `values`, each once or `times` times."""
         finite = np.isfinite(values)
         known = values[finite]
         counts = np.ones(len(known), dtype=np.int64) if times is None else times[finite]
-        self._sums.append(math.fsum(known * counts))
+        self.sums.append(math.fsum(known * counts))
         distinct, places = np.unique(_rounded(known), return_inverse=True)
         totals = np.bincount(places, weights=counts, minlength=len(distinct)).astype(np.int64)
         self._counts.update(dict(zip(distinct.tolist(), totals.tolist(), strict=True)))
@@ -68,7 +69,7 @@ class Distribution:
     @property
     def sum(self) -> float:
         """Sum of the unrounded values."""
-        return math.fsum(self._sums)
+        return math.fsum(self.sums)
 
     @property
     def mean(self) -> float | None:
@@ -99,36 +100,6 @@ def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.round(values * up / down) * down / up
 
 
-class Usage:
-    """Sums of `USAGE_COLUMNS` over rows. A sum with an unknown part is unknown, not zero."""
-
-    def __init__(self) -> None:
-        self._sums: defaultdict[str, list[float]] = defaultdict(list)
-        self.num_unknown: Counter[str] = Counter()
-        """Rows that report no value, by column."""
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Adds rows. Those without turns used nothing, since their first request failed."""
-        has_turns = pc.greater(batch.column("turns"), 0)
-        for name in USAGE_COLUMNS:
-            values = batch.column(name)
-            self._sums[name].append(math.fsum(_numbers(values)))
-            self.num_unknown[name] += pc.sum(pc.and_(values.is_null(), has_turns)).as_py() or 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        both = Usage()
-        both._sums.update({name: self._sums[name] + other._sums[name] for name in USAGE_COLUMNS})
-        both.num_unknown = self.num_unknown + other.num_unknown
-        return both
-
-    def __getitem__(self, name: str) -> float | None:
-        """Sum of a column; None if a row reports no value. Tokens are integers."""
-        if self.num_unknown[name]:
-            return None
-        total = math.fsum(self._sums[name])
-        return total if name == "cost_usd" else round(total)
-
-
 class Figures:
     """Figures of the kept rows, or of the dropped ones."""
 
@@ -141,14 +112,18 @@ class Figures:
         Also `sampling`; `verdicts`, by verifier and verdict; `duplicates`, by kind and source; `overlaps`, by
         evaluation set and length of the longest overlap in words; `contaminated`, by whether a row overlaps with any
         set, without rows that were not compared."""
-        self.usage = Usage()
+        self.num_unknown: Counter[str] = Counter()
+        """Rows that report no value, by column of `USAGE_COLUMNS`."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for name in MEASURES:
+        for name in {*MEASURES, *USAGE_COLUMNS}:
             self.measures[name].add(_numbers(batch.column(name)))
+        # Rows without turns used nothing, since their first request failed.
+        has_turns = pc.greater(batch.column("turns"), 0)
+        for name in USAGE_COLUMNS:
+            self.num_unknown[name] += pc.sum(pc.and_(batch.column(name).is_null(), has_turns)).as_py() or 0
         self._add_scores(batch.column("scores"), is_judged=False)
         self._add_scores(batch.column("judge"), is_judged=True)
-        self.usage.add(batch)
         for name in (*KINDS, "sampling"):
             values = batch.column(name)
             self.counts[name].update(_count_values(values.flatten() if pa.types.is_list(values.type) else values))

@@ -52,7 +52,7 @@ def tiles(summary: DatasetSummary) -> list[Tile]:
     if summary.tokens is not None:
         note = f"{compact(summary.supervised_tokens)} of them supervised"
         shown.append(Tile("Student tokens kept", compact(summary.tokens), note))
-    sampled, spent = summary.usage["completion_tokens"], summary.usage["cost_usd"]
+    sampled, spent = summary.used("completion_tokens"), summary.used("cost_usd")
     note = _UNKNOWN if sampled is None else f"{compact(sampled)} sampled in all"
     shown.append(Tile("Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note))
     note = _UNKNOWN if spent is None else f"{formats.dollars(spent)} in all"
@@ -163,11 +163,11 @@ def usage_rows(summary: DatasetSummary) -> list[list[str]]:
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count
-        num_unknown = summary.usage.num_unknown[column]
+        num_unknown = sum(part.num_unknown[column] for part in (summary.kept, summary.dropped))
         rows.append(
             [
                 column.replace("_", " ").replace("usd", "").strip().capitalize(),
-                *(form(usage[column]) for usage in (summary.usage, summary.kept.usage, summary.dropped.usage)),
+                *(form(summary.used(column, *parts)) for parts in ((), (summary.kept,), (summary.dropped,))),
                 in_unit(summary.per_kept_row(column), "usd" if column == "cost_usd" else "count"),
                 formats.count(num_unknown) if num_unknown else "",
             ]
