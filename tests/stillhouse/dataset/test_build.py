@@ -112,11 +112,3 @@ def test_folder_loads_as_a_hugging_face_dataset(build: Build, make_trajectory: M
     assert original_messages(first) == make_trajectory(int(first["id"], 16)).messages
     rejected = datasets.load_dataset(str(tmp_path / "d"), "rejected", cache_dir=str(tmp_path / "cache"))
     assert len(rejected["rejected"]) == facts["dropped"]
-
-
-def test_an_empty_file_is_readable_but_not_listed(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
-    trajectories = [make_trajectory(0)]
-    build("d", trajectories)
-    assert list(read_rows(tmp_path / "d", "validation")) == []
-    loaded = datasets.load_dataset(str(tmp_path / "d"), cache_dir=str(tmp_path / "cache"))
-    assert {name: len(split) for name, split in loaded.items()} == {"train": 1}

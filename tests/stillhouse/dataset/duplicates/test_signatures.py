@@ -40,10 +40,6 @@ def test_a_row_without_anything_written_has_a_prompt_alone(make: Make) -> None:
     assert rows[0]["prompt_signature"] == rows[1]["prompt_signature"] is not None
 
 
-def test_an_empty_batch_has_no_rows() -> None:
-    assert signed() == []
-
-
 def test_signatures_are_the_same_in_every_process(make: Make) -> None:
     row = signed(make("Why is the sky blue?", "Since air scatters blue light more."))[0]
     assert hashlib.sha256(row["row_signature"]).hexdigest()[:16] == "2abcda05546b12e6"

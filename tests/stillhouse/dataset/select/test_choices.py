@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.config import DatasetConfig
 from stillhouse.dataset.select.choices import in_validation, over_quota, over_target, spread
 from stillhouse.dataset.select.select import Selection
 from stillhouse.errors import ConfigError
@@ -214,10 +213,3 @@ def test_added_rows_move_at_most_the_lowest_cluster_of_their_tags(
         assert len(moved_here) <= (tag in of_new_tags)
         assert all(of_tag[cluster] == min(of_tag.values()) >= fraction for cluster in moved_here)
     assert all((draw < fraction) <= (cluster in new) for cluster, (draw, _) in before.items())
-
-
-@pytest.mark.parametrize("fraction", [0.05, 0.5])
-def test_default_config_splits_as_the_fraction_says(fraction: float, make_row: MakeRow, select: Select) -> None:
-    rows = [make_row(f"p{n}") for n in range(2000)]
-    share = (select(rows, **{**DatasetConfig().model_dump(), "validation_fraction": fraction}).splits == 1).mean()
-    assert abs(share - fraction) < 5 * (fraction * (1 - fraction) / 2000) ** 0.5
