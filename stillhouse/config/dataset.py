@@ -95,14 +95,10 @@ class Comparison(DuplicatesConfig):
     """Whether near-duplicates are found by MinHash as well, not only rows that are equal after normalisation."""
 
 
-def _limit_fields() -> dict[str, Any]:
-    return {
-        limit.key: (limit.type, Field(limit.off if limit.default is ... else limit.default, description=limit.help))
-        for limit in LIMITS
-    }
+_Limits: Final[Any] = create_model("_Limits", __base__=Section, **{limit.key: limit.field for limit in LIMITS})
 
 
-class FiltersConfig(create_model("Limits", __base__=Section, **_limit_fields())):  # type: ignore[misc]
+class FiltersConfig(_Limits):  # type: ignore[misc]
     """Which labels a row may have. Null and empty set no limit; a row for which a label has no value passes."""
 
 
@@ -188,13 +184,13 @@ class DatasetConfig(Section):
     @property
     def limits(self) -> dict[str, Any]:
         """The filters that are set, by key."""
-        values = {limit.key: getattr(self.filters, limit.key) for limit in LIMITS}
-        return {limit.key: values[limit.key] for limit in LIMITS if values[limit.key] != limit.off}
+        return {limit.key: value for limit in LIMITS if (value := getattr(self.filters, limit.key)) != limit.off}
 
     @property
     def score_names(self) -> list[str]:
         """Names of the scores that filters and selection go by, sorted."""
-        return sorted({*self.filters.scores, *filter(None, [self.selection.score])})
+        preferred = self.selection.score
+        return sorted({*self.filters.scores, *([] if preferred is None else [preferred])})
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -211,7 +207,7 @@ class DatasetConfig(Section):
     def overlap_lengths(self) -> tuple[int, ...]:
         """Lengths in words of the overlaps with evaluation sets that are looked for, ascending."""
         wanted = self.filters.contamination_ngrams
-        return tuple(sorted({*_OVERLAPS, *([] if wanted is None else [wanted])}))
+        return tuple(sorted({*_OVERLAPS, wanted})) if self.contamination and wanted is not None else _OVERLAPS
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
         return {**super().identity(exclude), **former_sections(self)}

@@ -126,6 +126,11 @@ class Limit:
     default: Any = ...
     """Value of a config that says nothing; `off` if left out."""
 
+    @property
+    def field(self) -> tuple[Any, Any]:
+        """Type and pydantic's description of the field."""
+        return self.type, Field(self.off if self.default is ... else self.default, description=self.help)
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:

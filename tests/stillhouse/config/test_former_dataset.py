@@ -1,5 +1,6 @@
 """Keys of stored labels, datasets and rollouts up to a target are those of configs in the form of version 0.1."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from stillhouse.config import DatasetConfig, StudentConfig, ToolsConfig
 from stillhouse.dataset.acceptance import Acceptance
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.store import digest
+from stillhouse.types import JsonObject
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -90,7 +92,12 @@ def test_rollouts_up_to_a_target_are_found_again(name: str) -> None:
     assert digest(acceptance.identity()) == TARGETS[name]
 
 
-def test_a_length_of_overlaps_beside_the_usual_ones_and_a_label_of_later_enter_the_keys() -> None:
-    plain, other = DatasetConfig(), DatasetConfig.model_validate({"filters": {"contamination_ngrams": 10}})
-    assert other.overlap_lengths == (8, 10, 13)
-    assert labelling(other).identity() != labelling(plain).identity()
+def test_a_label_of_later_and_a_length_of_overlaps_that_is_looked_for_enter_the_keys(tmp_path: Path) -> None:
+    def key(filters: dict[str, Any], **sets: str) -> JsonObject:
+        return labelling(DatasetConfig(filters=filters, contamination=sets)).identity()
+
+    exam = {"exam": str(tmp_path / "exam.txt")}
+    Path(exam["exam"]).touch()
+    assert key({"max_mixed_scripts": 0.1})["labels"] == {**key({})["labels"], "measure": ["mixed_scripts"]}
+    assert key({"contamination_ngrams": 10}) == key({})
+    assert key({"contamination_ngrams": 10}, **exam)["contamination"] == {"sets": exam, "ngrams": [8, 10, 13]}

@@ -102,6 +102,18 @@ def test_side_files_lie_beside_their_rows(shards: list[CandidateShard], folder: 
     assert [row["duplicate_similarity"] for row in rows] == [None] * 4 + [0.9] * 3
 
 
+def test_a_shard_from_before_a_label_on_request_was_there_has_no_value(
+    shards: list[CandidateShard], folder: Path
+) -> None:
+    for shard in shards:
+        pq.write_table(pq.read_table(shard.candidates).drop_columns(["mixed_scripts"]), shard.candidates)
+    write_rows(shards, Decided(), folder)
+    assert {row["mixed_scripts"] for row in read_rows(folder, "train")} == {None}
+    pq.write_table(pq.read_table(shards[0].candidates).drop_columns(["verifier"]), shards[0].candidates)
+    with pytest.raises(InputError, match="has no column verifier: another version wrote it"):
+        write_rows(shards, Decided(), folder)
+
+
 def test_a_side_file_of_another_length_is_named(shards: list[CandidateShard], folder: Path, tmp_path: Path) -> None:
     with TableWriter(tmp_path / "judge.parquet", JUDGE_COLUMNS) as writer:
         writer.write({"judge": None})
