@@ -95,10 +95,10 @@ class Comparison(DuplicatesConfig):
     """Whether near-duplicates are found by MinHash as well, not only rows that are equal after normalisation."""
 
 
-_Limits: Final[Any] = create_model("_Limits", __base__=Section, **{limit.key: limit.field for limit in LIMITS})
+_LIMITS: Final[dict[str, Any]] = {limit.key: limit.field for limit in LIMITS}
 
 
-class FiltersConfig(_Limits):  # type: ignore[misc]
+class FiltersConfig(create_model("Limits", __base__=Section, **_LIMITS)):  # type: ignore[misc]
     """Which labels a row may have. Null and empty set no limit; a row for which a label has no value passes."""
 
 

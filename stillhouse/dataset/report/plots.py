@@ -35,14 +35,14 @@ def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
     `name` is unique on the page: the prefix of the ids in the SVG.
     """
     values = [part.values() for part in parts]
-    distinct = np.unique(np.concatenate([distinct for distinct, _ in values]))
+    distinct = np.unique(np.concatenate(values))
     if len(distinct) < 2:
         return None
     with drawing():
         figure, (axis,) = panels(_HEIGHT_IN)
         is_log = measure.unit != "number" and distinct[0] > 0 and distinct[-1] / distinct[0] >= _LOG_FROM
         edges = _edges(distinct, is_log=is_log)
-        kept, dropped = (np.histogram(distinct, bins=edges, weights=counts)[0] for distinct, counts in values)
+        kept, dropped = (np.histogram(part, bins=edges)[0] for part in values)
         widths = np.minimum(np.diff(edges) * 0.86, np.inf if is_log else (edges[-1] - edges[0]) / _MAX_BAR_SHARE)
         lefts = edges[:-1] + (np.diff(edges) - widths) / 2
         axis.bar(lefts, kept, widths, align="edge", color=stage_ink("teacher"))
@@ -86,5 +86,6 @@ def _axes(axis: "Axes", measure: Measure, distinct: "NDArray[np.float64]", *, is
 
 
 def _short(value: float) -> str:
-    """A number without exponent."""
+    """Return a number of three digits without exponent."""
+    value = float(f"{value:.3g}")
     return f"{value:,.10f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value / 1e6:,.10g}M"
