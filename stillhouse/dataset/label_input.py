@@ -20,8 +20,7 @@ class LabelInput(Texts):
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":
         prompt, sampled = prompt_part(trajectory), sampled_part(trajectory)
-        last = sampled[-1] if sampled and sampled[-1]["role"] == "assistant" else {}
-        refusal = last.get("refusal")
+        refusal = sampled[-1].get("refusal") if sampled and sampled[-1]["role"] == "assistant" else None
         return cls(
             trajectory=trajectory,
             metadata=metadata,

@@ -151,18 +151,17 @@ def _dataset_files(source: str) -> list[Path]:
 
 
 def _check(file: Path) -> None:
-    expected = "expected a dataset's folder or a Parquet file with a column `messages`; mend or remove the entry"
     try:
         columns = pq.read_schema(file).names
-    except FileNotFoundError as error:
-        raise InputError(f"dataset.duplicates.earlier names {file}, which is missing; {expected}") from error
+        seen = None if "messages" in columns else f"whose columns are {', '.join(columns) or 'none'}"
+    except FileNotFoundError:
+        seen = "which is missing"
     except (OSError, pa.ArrowException) as error:
+        seen = f"which is no Parquet: {error}"
+    if seen is not None:
         raise InputError(
-            f"dataset.duplicates.earlier names {file}, which is no Parquet: {error}; {expected}"
-        ) from error
-    if "messages" not in columns:
-        raise InputError(
-            f"dataset.duplicates.earlier names {file}, whose columns are {', '.join(columns) or 'none'}; {expected}"
+            f"dataset.duplicates.earlier names {file}, {seen}; expected a dataset's folder or a Parquet file with a "
+            "column `messages`; mend or remove the entry"
         )
 
 

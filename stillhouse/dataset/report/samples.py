@@ -92,10 +92,10 @@ def _places(folder: Path) -> Iterator[pd.DataFrame]:
 def _read(folder: Path, places: pd.DataFrame) -> list[JsonObject]:
     """Return the rows at `places`, in their order, JSON parsed by Python's parser: orjson refuses lone surrogates."""
     rows: dict[tuple[int, int], JsonObject] = {}
-    for file, numbers in places.groupby("file")["row"]:
-        ascending = sorted(numbers.tolist())
-        read = rows_at(folder / _FILES[file], ascending, _SHOWN_COLUMNS)
-        rows |= {(file, number): parsed(row, json.loads) for number, row in zip(ascending, read, strict=True)}
+    for file, name in enumerate(_FILES):
+        numbers = sorted(places.loc[places["file"] == file, "row"].tolist())
+        read = rows_at(folder / name, numbers, _SHOWN_COLUMNS)
+        rows |= {(file, number): parsed(row, json.loads) for number, row in zip(numbers, read, strict=True)}
     return [rows[place] for place in zip(places["file"], places["row"], strict=True)]
 
 

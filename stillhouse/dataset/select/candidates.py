@@ -6,14 +6,12 @@ Ids are 64-bit hashes (XXH3); among a million ids the probability of a collision
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.api.types import union_categoricals
 from xxhash import xxh3_64_intdigest
@@ -26,7 +24,6 @@ from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
 from stillhouse.labels.scores import score_column
 from stillhouse.store.fingerprint import unit_interval
-from stillhouse.types import StopReason
 
 _BATCH_ROWS: Final = 1 << 15
 
@@ -51,7 +48,7 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
     """All rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
 
     Raises:
-        InputError: a file lacks columns or rows, or a stop reason is unknown.
+        InputError: a file lacks columns or rows.
     """
     limits, scores = config.limits, config.score_names
     parts, bits, present = [], [], set[str]()
@@ -84,19 +81,7 @@ def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[p
     if shard.judge is not None:
         verifiers = pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
         names |= {"judge"} & {*verifiers}
-    for table in shard_tables(shard, names, _BATCH_ROWS):
-        _check_stop_reasons(table, shard.candidates)
-        yield table
-
-
-def _check_stop_reasons(labels: pa.Table, path: Path) -> None:
-    is_known = pc.is_in(labels["stop_reason"], pa.array([reason.value for reason in StopReason]))
-    if not pc.all(is_known).as_py():
-        first = labels.filter(pc.invert(is_known)).slice(0, 1).to_pylist()[0]
-        raise InputError(
-            f"{path}: row {first['id']} has the stop reason {first['stop_reason']!r}; expected one of "
-            f"{', '.join(StopReason)}. Convert or sample it again"
-        )
+    return shard_tables(shard, names, _BATCH_ROWS)
 
 
 def _compact(labels: pd.DataFrame, passes: npt.NDArray[np.bool_], config: DatasetConfig) -> pd.DataFrame:

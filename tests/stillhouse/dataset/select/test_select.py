@@ -157,11 +157,6 @@ def test_a_file_without_a_column_that_decides_is_named(make_row: MakeRow, write_
         select_rows([shard], DatasetConfig(), max_tokens=None)
 
 
-def test_an_unknown_stop_reason_is_named(make_row: MakeRow, select: Select) -> None:
-    with pytest.raises(InputError, match="row q/0 has the stop reason 'finished'; expected one of answered,"):
-        select([make_row("p"), make_row("q", stop_reason="finished")])
-
-
 def test_large_shards_keep_step_with_their_side_files(tmp_path: Path, make_row: MakeRow, write_shards: Write) -> None:
     (shard,) = write_shards([make_row("p", student_nll=0.0)])
     assert shard.difficulty is not None
