@@ -25,7 +25,7 @@ def _is_label(name: str) -> str:
 
 
 class LabelsConfig(Section):
-    """What is measured of each trajectory on this machine. A filter that is set has what it goes by measured."""
+    """Measurements of each trajectory on this machine. A filter that is set has what it goes by measured."""
 
     measure: tuple[
         Annotated[str, AfterValidator(_is_label), WithJsonSchema({"type": "string", "enum": list(ON_REQUEST)})], ...
@@ -87,23 +87,23 @@ class DuplicatesConfig(Section):
 
 
 class Comparison(DuplicatesConfig):
-    """What finding duplicates goes by."""
+    """Settings of finding duplicates, with what filters imply."""
 
     removed = {"shingle_words": 5, "num_permutations": 128}
 
     near: bool = False
-    """Whether near-duplicates are found by MinHash as well, not only rows that are equal after normalisation."""
+    """Find near-duplicates by MinHash as well, not only rows that are equal after normalisation."""
 
 
 _LIMITS: Final[dict[str, Any]] = {limit.key: limit.field for limit in LIMITS}
 
 
 class FiltersConfig(create_model("Limits", __base__=Section, **_LIMITS)):  # type: ignore[misc]
-    """Which labels a row may have. Null and empty set no limit; a row for which a label has no value passes."""
+    """Limits of the labels. Null and empty set no limit; a row for which a label has no value passes."""
 
 
 class SelectionConfig(Section):
-    """Which of the rows that pass the filters are kept."""
+    """Choices among the rows that pass the filters."""
 
     removed = {"max_diverse_rows": None, "pairs": False}
 
@@ -142,7 +142,7 @@ _OVERLAPS: Final = (8, 13)
 
 
 class DatasetConfig(Section):
-    """Which trajectories become training rows. Labels measure; `kept` follows from labels and this section."""
+    """From trajectories to training rows. Labels measure; `kept` follows from labels and this section."""
 
     form_first = ("filters", "selection")
     removed = {
@@ -155,7 +155,7 @@ class DatasetConfig(Section):
     }
 
     labels: LabelsConfig = LabelsConfig()
-    """What this machine measures of each trajectory."""
+    """Measurements of each trajectory on this machine."""
     judge: JudgeConfig = JudgeConfig()
     """A language model that grades trajectories."""
     duplicates: DuplicatesConfig = DuplicatesConfig()
@@ -199,7 +199,7 @@ class DatasetConfig(Section):
 
     @property
     def comparison(self) -> Comparison:
-        """What finding duplicates goes by."""
+        """Settings of finding duplicates."""
         near = "near_duplicates" in self.measured
         return Comparison(near=near, threshold=self.duplicates.threshold, earlier=self.duplicates.earlier)
 

@@ -29,7 +29,7 @@ class TrajectoryFilter:
         self._waiting: list[tuple[Trajectory, asyncio.Future[bool]]] = []
 
     async def accepts(self, trajectory: Trajectory) -> bool:
-        """Whether `trajectory` passes; see `stillhouse.rollouts.plan.Accepts`."""
+        """Return whether `trajectory` passes; see `stillhouse.rollouts.plan.Accepts`."""
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((trajectory, verdict))
         async with self._lock:

@@ -83,5 +83,5 @@ def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: P
 
 
 def max_row_tokens(config: DatasetConfig, max_length: int) -> int | None:
-    """Maximum student tokens of a kept row; None if rows are not rendered."""
+    """Return the maximum student tokens of a kept row; None if rows are not rendered."""
     return max_length if config.labels.render else None

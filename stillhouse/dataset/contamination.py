@@ -98,7 +98,7 @@ class ContaminationLabels:
 
 
 def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashes]]:
-    """Word hashes of the texts of each row by its number; among rows with equal texts the first wins."""
+    """Return word hashes of the texts of each row by its number; among rows with equal texts the first wins."""
     rows: dict[int, list[Hashes]] = {}
     seen: set[Any] = set()
     for row, texts in enumerate(read_set(name, file)):
@@ -141,7 +141,7 @@ class NgramIndex:
         self._slots[self._hashes & self._mask] = True
 
     def matches(self, words: Hashes) -> Iterator[tuple[int, int]]:
-        """Start of every n-gram of `words` in the index, with the index of every row that contains it."""
+        """Yield the start of every n-gram of `words` in the index, with the index of every row that contains it."""
         ngrams = ngram_hashes(words, self.length)
         # Hardly any n-gram is in the index, and a look at its slot costs a tenth of a search.
         starts = np.flatnonzero(self._slots[ngrams & self._mask])
@@ -155,7 +155,7 @@ class NgramIndex:
 
 
 def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
+    """Return indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
     order = np.lexsort((hashes, sets))
     keys = np.stack((hashes[order], sets[order].astype(np.uint64)))
     opens = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)) if len(order) else np.empty(0, bool)
@@ -164,7 +164,7 @@ def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def read_set(name: str, file: str) -> Iterator[list[str]]:
-    """All texts of each row of an evaluation set, at any depth and in order, JSON in text included.
+    """Yield all texts of each row of an evaluation set, at any depth and in order, JSON in text included.
 
     Raises:
         ConfigError: the file's suffix is unknown.
@@ -182,7 +182,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
 
 
 def sets_fingerprint(sets: Mapping[str, str]) -> str:
-    """Hash of the bytes of all evaluation sets under their names, for a cache key.
+    """Return the hash of the bytes of all evaluation sets under their names, for a cache key.
 
     Raises:
         ConfigError, InputError: as `read_set` of a file that cannot be found.

@@ -44,7 +44,7 @@ class LocalScorer:
         self._ledger: ScoreLedger = self._stack.enter_context(open_ledger(store, known_by, probe=[]))
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence, in nats.
+        """Return log-probabilities of the scored tokens of each sequence, in nats.
 
         Raises:
             ConfigError: the teacher cannot be loaded.

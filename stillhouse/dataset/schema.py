@@ -92,7 +92,7 @@ JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema of `columns`, which carries their features for `datasets` (4.7 or later)."""
+    """Return the Arrow schema of `columns`, which carries their features for `datasets` (4.7 or later)."""
     features = {column.name: column.kind.feature for column in columns}
     return pa.schema(
         [pa.field(column.name, column.kind.arrow_type) for column in columns],
@@ -124,6 +124,6 @@ class CandidateShard:
 
     @property
     def recorded(self) -> Path | None:
-        """What `dataset.recorded` wrote beside the candidates; None where nothing was recorded."""
+        """File that `dataset.recorded` wrote beside the candidates; None where nothing was recorded."""
         path = self.candidates.with_name(RECORDED_FILE)
         return path if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Whether there is a final answer, and the lengths of the texts."""
+"""Presence of a final answer, and lengths of the texts."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a label and its filter consist of."""
+"""Declarations of labels and their filters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Measure(NamedTuple):
     title: str
     unit: Literal["count", "usd", "seconds", "number"] = "number"
     is_drawn: bool = True
-    """Whether it is plotted; measures similar to others are in the table only."""
+    """True to plot it; measures similar to others are in the table only."""
 
 
 class Kinds(NamedTuple):
@@ -84,9 +84,9 @@ class Texts:
     prompt_text: str
     """User and system messages before the first sampled message."""
     sampled_text: str
-    """What the model wrote in all turns: reasoning, content, and arguments of tool calls."""
+    """Text of the model in all turns: reasoning, content, and arguments of tool calls."""
     tool_text: str
-    """What tools returned."""
+    """Results of tools."""
     refusal: str | None = None
     """The last message's `refusal`, a field of OpenAI's models in place of content."""
 
@@ -162,7 +162,7 @@ class Label:
     """Name under which it is measured only where a filter goes by it or `dataset.labels.measure` names it; None is
     always measured. Leave it None only for what every stored shard has."""
     wanted: Callable[[Any], bool] | None = None
-    """Whether a `DatasetConfig` needs it, if that is not whether one of its limits is set."""
+    """Return whether a `DatasetConfig` needs it, where that is not by its limits alone."""
     file: Literal["candidates", "difficulty"] = "candidates"
     """File of a shard that holds the columns."""
     place: int = 200

@@ -1,4 +1,4 @@
-"""Whether the trajectory came to its regular end, in how many turns, and with how many failed tool calls."""
+"""End of the trajectory, its turns, and its failed tool calls."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Whether the model slips into another script, such as Chinese words in an English chain of thought."""
+"""Slips into another script, such as Chinese words in an English chain of thought."""
 
 import re
 from typing import Final

@@ -19,7 +19,7 @@ class Prose(NamedTuple):
 
 
 def without_code(text: str) -> Prose:
-    """`text` with spaces in place of fenced blocks and code between backticks."""
+    """Return `text` with spaces in place of fenced blocks and code between backticks."""
     if "`" not in text and "~~~" not in text:
         return Prose(text, None)
     lines = text.split("\n")

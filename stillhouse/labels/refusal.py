@@ -102,7 +102,7 @@ _OTHER_LANGUAGES: Final = re.compile(
 
 
 def refusal_in(answer: str) -> str | None:
-    """The words of `answer` that decline, or that say it comes from a language model; None without any.
+    """Return the words of `answer` that decline, or that say it comes from a language model; None without any.
 
     An answer declines with its first words; quotes and code do not count.
     """

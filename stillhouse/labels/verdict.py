@@ -1,4 +1,4 @@
-"""Whether the answer is right, by the verifier of its prompt."""
+"""Verdict on the answer, by the verifier of its prompt."""
 
 from typing import Final
 

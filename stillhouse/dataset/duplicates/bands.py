@@ -84,7 +84,7 @@ class SignatureFile:
             self._file.write(np.ascontiguousarray(signatures[:, band * width : (band + 1) * width]).tobytes())
 
     def band(self, band: int) -> npt.NDArray[np.uint32]:
-        """One band of all texts, shape `[num_texts, width]`."""
+        """Return one band of all texts, shape `[num_texts, width]`."""
         self._file.seek(self._start(band, 0))
         values = np.fromfile(self._file, SIGNATURE_TYPE, self._num_texts * self.bands.width)
         return values.reshape(self._num_texts, self.bands.width)
@@ -94,7 +94,7 @@ class SignatureFile:
 
 
 def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
-    """Pairs of texts whose similarity may reach `threshold` according to their signatures.
+    """Return pairs of texts whose similarity may reach `threshold` according to their signatures.
 
     Args:
         signatures: of all texts.
@@ -124,7 +124,7 @@ def _keys(values: npt.NDArray[np.uint32], texts: Places) -> Hashes:
 
 
 def _pairs_in_buckets(keys: Hashes) -> Hashes:
-    """Pairs of indices with equal keys, packed and sorted."""
+    """Return pairs of indices with equal keys, packed and sorted."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     positions = np.arange(len(keys))
@@ -150,7 +150,7 @@ def _unpacked(pairs: Hashes) -> tuple[Places, Places]:
 
 
 def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
-    """Whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
+    """Return whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
     number, width = signatures.bands
     equal = np.zeros(len(pairs), np.int32)
     for band in range(number):
@@ -164,6 +164,6 @@ def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold:
 
 
 def _earliest(pairs: Hashes) -> Hashes:
-    """The first `_PAIRS_OF_TEXT` of the sorted pairs of each later text."""
+    """Return the first `_PAIRS_OF_TEXT` of the sorted pairs of each later text."""
     later, _ = _unpacked(pairs)
     return pairs[np.arange(len(pairs)) - np.searchsorted(later, later) < _PAIRS_OF_TEXT]

@@ -63,7 +63,7 @@ class Corpus:
         self.prompts = np.append(np.full(self.num_earlier, -1, np.int32), self.prompts)
 
     def rows_of(self, file: int) -> slice:
-        """Row numbers of a file, given its index."""
+        """Return row numbers of a file, given its index."""
         return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
@@ -94,7 +94,7 @@ class Corpus:
         return present
 
     def _binary(self, name: str) -> Iterator[tuple[Places, bytes]]:
-        """The rows that have a value in a binary column, batch by batch, and their values joined."""
+        """Yield the rows that have a value in a binary column, batch by batch, and their values joined."""
         start = 0
         for file in self.files:
             # `pre_buffer` would keep row groups in memory once they are read.
@@ -107,7 +107,7 @@ class Corpus:
 
 
 def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Distinct names, sorted, and the index of each name among them; `order` sorts the names."""
+    """Return distinct names, sorted, and the index of each name among them; `order` sorts the names."""
     ordered = names.take(order)
     opens = np.ones(len(ordered), bool)
     if len(ordered):
@@ -118,7 +118,7 @@ def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArr
 
 
 def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
-    """The files of `config.earlier` in order, with signatures computed into the folder `scratch`.
+    """Return the files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
     A dataset's folder counts with its kept rows. A row without an id is named by its file and number.
 

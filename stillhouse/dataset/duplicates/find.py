@@ -128,7 +128,7 @@ class ShingleFile:
         self._end += distinct.nbytes
 
     def jaccard(self, first: int, second: int) -> float:
-        """Jaccard similarity of two rows that were added."""
+        """Return the Jaccard similarity of two rows that were added."""
         left, right = self._read(first), self._read(second)
         shared = len(np.intersect1d(left, right, assume_unique=True))
         return shared / max(1, len(left) + len(right) - shared)
@@ -183,7 +183,7 @@ def prompt_clusters(corpus: Corpus, config: Comparison, scratch: Path) -> npt.ND
 def _likely_pairs(
     corpus: Corpus, firsts: Places, kind: TextKind, config: Comparison, scratch: Path
 ) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
-    """Pairs of one of our rows and an earlier row whose texts are likely similar, and the shingles of all of them."""
+    """Yield pairs of one of our rows and an earlier one whose texts are likely similar, and the shingles of all."""
     bands = Bands.for_threshold(config.threshold)
     with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
         present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))

@@ -64,7 +64,7 @@ class ComparedTexts(NamedTuple):
 
 
 def texts_of(messages: Sequence[Message], num_turns: int) -> ComparedTexts:
-    """The texts of a conversation whose last `num_turns` assistant messages were sampled.
+    """Return the texts of a conversation whose last `num_turns` assistant messages were sampled.
 
     Arguments of tool calls are compared as JSON with sorted keys, however a file stores them.
     """
@@ -100,7 +100,7 @@ def _with_sorted_keys(arguments: str) -> str:
 
 
 def read_texts(path: Path, numbers: Sequence[int] | None = None) -> Iterator[ComparedTexts]:
-    """Texts of a Parquet file's rows with these ascending numbers, or of all.
+    """Yield texts of a Parquet file's rows with these ascending numbers, or of all.
 
     Its column `messages` holds lists of objects in the OpenAI chat form, lists of JSON texts, or JSON texts. Without a
     column `turns` all assistant messages count as sampled.
@@ -132,7 +132,7 @@ def _object(value: Any) -> Any:
 
 
 def signature_batch(inputs: Sequence[LabelInput], *, near: bool) -> pa.RecordBatch:
-    """Rows of `SIGNATURE_SCHEMA`, one for each item, in order."""
+    """Return rows of `SIGNATURE_SCHEMA`, one for each item, in order."""
     trajectories = [item.trajectory for item in inputs]
     texts = [texts_of(trajectory.messages, len(trajectory.turns)) for trajectory in trajectories]
     names = [(item.rollout_key, item.prompt_id, item.sample_index) for item in trajectories]
@@ -178,7 +178,7 @@ def _signatures(texts: Sequence[str], *, near: bool) -> list[bytes | None]:
 
 
 def _minhash(sets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint32]:
-    """Signatures of sets of hashes, shape `[num_sets, NUM_HASHES]`."""
+    """Return signatures of sets of hashes, shape `[num_sets, NUM_HASHES]`."""
     from rensa import RMinHash
 
     if not sets:

@@ -77,7 +77,7 @@ def _line(text: str, match: re.Match[str]) -> str:
 
 
 def _called_tool(text: str) -> str | None:
-    """Name of the tool if the content is the JSON of a call and nothing else."""
+    """Return the name of the tool if the content is the JSON of a call and nothing else."""
     if not text.lstrip().startswith("{"):
         return None
     try:

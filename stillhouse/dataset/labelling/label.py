@@ -50,7 +50,7 @@ _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
 
 
 class Labelling(Section):
-    """What is measured and what that needs, as small JSON that another process can be handed."""
+    """Measurements of a config and all that they need, as small JSON that another process can be handed."""
 
     labels: LabelsConfig
     measured: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Labelling(Section):
 
     @property
     def comparison(self) -> Comparison:
-        """What signatures are made for."""
+        """The comparison that signatures are made for."""
         return Comparison(near="near_duplicates" in self.measured)
 
     def identity(self, exclude: Any = None) -> JsonObject:
@@ -115,7 +115,7 @@ class Labelling(Section):
 
 
 class LabelledShard(NamedTuple):
-    """What labelling a shard came to, apart from its files."""
+    """Result of labelling a shard, apart from its files."""
 
     num_rows: int
     reward_failures: RewardFailures
@@ -123,7 +123,7 @@ class LabelledShard(NamedTuple):
 
 @contextmanager
 def label_processes(num_processes: int) -> Iterator[Executor]:
-    """A process pool for `label_file`, which ends with the block and with this process, however it ends."""
+    """Yield a process pool for `label_file`, which ends with the block and with this process, however it ends."""
     pool = ProcessPoolExecutor(
         num_processes,
         # Forked from a process with threads, a child may inherit a lock that nobody will release.
@@ -190,7 +190,7 @@ def label_shard(
 
 
 def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[JsonObject]:
-    """One row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
+    """Return one row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
     labels: list[dict[str, Any]] = [{} for _ in inputs]
     for labeller in _labellers_of(labelling):
         for name, values in labeller(inputs).items():
@@ -204,14 +204,14 @@ def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[Js
 
 
 def _labellers_of(labelling: Labelling) -> list[Labeller]:
-    """The labellers of a config, the same objects for equal ones that follow each other."""
+    """Return the labellers of a config, the same objects for equal ones that follow each other."""
     # They do not depend on who sampled a row, so the cache is shared.
     return _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json())
 
 
 @lru_cache(maxsize=1)
 def _labellers(labelling_json: str) -> list[Labeller]:
-    """The labellers of a config; cached, since a tokenizer or an index of evaluation sets takes seconds to load."""
+    """Return the labellers of a config, cached, since a tokenizer or an index of sets takes seconds to load."""
     labelling = Labelling.model_validate_json(labelling_json)
     labels, measured = labelling.labels, labelling.measured
     labellers: list[Labeller] = [
@@ -245,6 +245,6 @@ def text_labels(inputs: Sequence[LabelInput], *, measured: Sequence[str] = ()) -
 
 
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The columns `verifier`, `verified`, `compared` and `verification`."""
+    """Return the columns `verifier`, `verified`, `compared` and `verification`."""
     verdicts = [examine_trajectory(item.trajectory, item.metadata) for item in inputs]
     return {name: [verdict.columns[name] for verdict in verdicts] for name in VerificationResult(None).columns}

@@ -46,7 +46,7 @@ class RewardLabels:
         return {"scores": [{"reward": rewards.total, **of} for rewards, of in zip(scored, parts, strict=True)]}
 
     def count_anew(self) -> RewardFailures:
-        """The failures of the trajectories that are scored from now on."""
+        """Return the failures of the trajectories that are scored from now on."""
         self._rewards.failures = RewardFailures()
         return self._rewards.failures
 

@@ -56,7 +56,7 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
 
 
 def _splits(summary: DatasetSummary) -> dict[str, dict[str, str]]:
-    """Loadable splits: `datasets` refuses files without rows."""
+    """Return the loadable splits: `datasets` refuses files without rows."""
     with_rows = {name for name, file in summary.files.items() if file.num_rows}
     splits = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
     return {name: paths for name, paths in splits.items() if paths}

@@ -30,7 +30,7 @@ _HASH_KEY: Final = "stillhouse/rows."
 
 
 def hashes(column: pa.Array) -> npt.NDArray[np.uint64]:
-    """SipHash of each text, equal in every process."""
+    """Return the SipHash of each text, equal in every process."""
     texts = column.fill_null("").to_numpy(zero_copy_only=False)
     return np.asarray(hash_array(texts.astype(object), hash_key=_HASH_KEY, categorize=False), dtype=np.uint64)
 
@@ -132,7 +132,7 @@ def _count_values(values: pa.Array) -> dict[Any, int]:
 
 
 def _count_rows(batch: pa.RecordBatch, *names: str) -> dict[tuple[Any, ...], int]:
-    """Rows by their values in the columns `names`, nulls included."""
+    """Return rows by their values in the columns `names`, nulls included."""
     table = pa.Table.from_batches([batch.select(names)])
     grouped = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
     keys = zip(*(grouped.column(name).to_pylist() for name in names), strict=True)
@@ -227,12 +227,12 @@ class VerifiedRows:
         self._parts.append(pd.DataFrame(part))
 
     def overall(self) -> Accuracy | None:
-        """Accuracy over all verified rows; None without any."""
+        """Return the accuracy over all verified rows; None without any."""
         rows = pd.concat(self._parts)
         return _accuracy(rows) if len(rows) else None
 
     def by_tag(self) -> dict[str | None, Accuracy]:
-        """Accuracy by tag, sorted by name; None is for rows without a tag."""
+        """Return accuracy by tag, sorted by name; None is for rows without a tag."""
         rows = dict(iter(pd.concat(self._parts).groupby("tag")))
         tags = sorted(self._codes, key=lambda tag: (tag is None, tag or ""))
         return {tag: _accuracy(rows[self._codes[tag]]) for tag in tags}

@@ -32,7 +32,7 @@ class Plot(NamedTuple):
 
 
 def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) -> str:
-    """The page as HTML, which encodes as UTF-8."""
+    """Return the page as HTML, which encodes as UTF-8."""
     environment = page_environment(_FOLDER)
     environment.filters["compact"] = sections.compact
     environment.globals["interval_of"] = sections.interval_of

@@ -23,14 +23,14 @@ _LOG_FROM: Final = 20.0
 
 
 def funnel_figure(summary: DatasetSummary) -> str | None:
-    """Rows and tokens left after each step that drops some."""
+    """Return rows and tokens left after each step that drops some."""
     steps = summary.funnel
     tokens = [step.student_tokens if summary.tokens is not None else step.completion_tokens for step in steps]
     return funnel_plot([(step.name, step.num_rows) for step in steps], tokens if any(tokens) else ())
 
 
 def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
-    """Histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
+    """Return a histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
 
     `name` is unique on the page: the prefix of the ids in the SVG.
     """
@@ -52,7 +52,7 @@ def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
 
 
 def _edges(distinct: "NDArray[np.float64]", *, is_log: bool) -> "NDArray[np.float64]":
-    """Bin edges: one bin for each value if the values form a small grid, as grades and counts do."""
+    """Return the bin edges: one bin for each value if the values form a small grid, as grades and counts do."""
     low, high = float(distinct[0]), float(distinct[-1])
     gap = float(np.diff(distinct).min())
     if (distinct == distinct.round()).all():

@@ -116,7 +116,7 @@ class RowView:
 
 
 def view_row(row: JsonObject) -> RowView:
-    """View of a row whose JSON columns are parsed."""
+    """Return the view of a row whose JSON columns are parsed."""
     facts = ((name, read(row)) for name, read in _FACTS)
     return RowView(
         id=row["id"],

@@ -83,21 +83,21 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def effective_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
-    """First and last step and those that drop rows, each with the number it drops."""
+    """Return the first and last step and those that drop rows, each with the number it drops."""
     drops = [0, *(before.num_rows - step.num_rows for before, step in pairwise(funnel))]
     last = len(funnel) - 1
     return [(step, drops[at]) for at, step in enumerate(funnel) if drops[at] or at in (0, last)]
 
 
 def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
-    """Dropped rows by reason, most frequent first, with the meaning of each."""
+    """Return dropped rows by reason, most frequent first, with the meaning of each."""
     rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
     most = max((count for _, count in rows), default=1)
     return [(Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), MEANINGS[name]) for name, count in rows]
 
 
 def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
-    """Accuracy by tag in alphabetical order, and the number of rarer tags that are not listed."""
+    """Return accuracy by tag in alphabetical order, and the number of rarer tags that are not listed."""
     by_tag = summary.verdicts.by_tag()
     common = sorted(by_tag, key=lambda tag: -by_tag[tag].right - by_tag[tag].wrong)[:_MAX_TAGS]
     listed = [
@@ -109,7 +109,7 @@ def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]],
 
 
 def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
-    """Name of each verifier, and the rows that are right, wrong and unverified under it."""
+    """Return the name of each verifier, and the rows that are right, wrong and unverified under it."""
     counts: dict[str, dict[bool | None, int]] = {}
     for (verifier, verdict), split in summary.rows_by("verdicts"):
         counts.setdefault("(none)" if verifier is None else verifier, {})[verdict] = split.total
@@ -120,7 +120,7 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 
 
 def categories(summary: DatasetSummary) -> list[Category]:
-    """Tables of rows by category, without empty ones."""
+    """Return tables of rows by category, without empty ones."""
     flaws = [(flaw.replace("_", " "), split) for flaw in FLAWS for _, split in summary.rows_by(flaw)]
     shown = [_category(kinds, summary.rows_by(name)) for name, kinds in KINDS.items()]
     shown.append(_category(Kinds("Flaws"), sorted(flaws, key=lambda flaw: -flaw[1].total)))
@@ -145,21 +145,21 @@ def _category(kinds: Kinds, rows: Sequence[tuple[Any, Split]]) -> Category | Non
 
 
 def measure_row(measure: Measure, parts: KeptAndDropped) -> list[str]:
-    """Number of rows, then quantiles and mean of kept rows, and the mean of dropped rows."""
+    """Return the number of rows, then quantiles and mean of kept rows, and the mean of dropped rows."""
     figures = [parts.kept.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
     means = [parts.kept.mean, parts.dropped.mean]
     return [formats.count(parts.num_values), *(in_unit(figure, measure.unit) for figure in (*figures, *means))]
 
 
 def caption(measure: Measure, parts: KeptAndDropped) -> str:
-    """Median and 90 % range of the kept rows, or of the dropped ones if none is kept."""
+    """Return the median and 90 % range of the kept rows, or of the dropped ones if none is kept."""
     part = parts.kept if parts.kept.num_values else parts.dropped
     low, middle, high = (in_unit(part.quantile(share), measure.unit) for share in (0.05, 0.5, 0.95))
     return f"median {middle}, 90\u202f% within {low} to {high}"
 
 
 def usage_rows(summary: DatasetSummary) -> list[list[str]]:
-    """Usage in all, by kept rows, by dropped rows, and in all per kept row."""
+    """Return the usage in all, by kept rows, by dropped rows, and in all per kept row."""
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count

@@ -116,7 +116,7 @@ class DatasetSummary:
         return total if column == "cost_usd" else round(total)
 
     def rows_by(self, name: str) -> list[tuple[Any, Split]]:
-        """Rows by the values that `Figures.counts` has under this name, most frequent first, ties by value."""
+        """Return rows by the values that `Figures.counts` has under this name, most frequent first, ties by value."""
         kept, dropped = self.kept.counts[name], self.dropped.counts[name]
         rows = [(value, Split(kept[value], dropped[value])) for value in {**kept, **dropped}]
         return sorted(rows, key=lambda row: (-row[1].total, row[0] is None, str(row[0])))
@@ -134,7 +134,7 @@ class DatasetSummary:
         return [(measure, parts) for measure, parts in columns + scores if parts.num_values]
 
     def total(self, column: str) -> int | None:
-        """Sum of a measured column of integers over the kept rows; None if no row has a value."""
+        """Return the sum of a measured column of integers over the kept rows; None if no row has a value."""
         kept, dropped = self.kept.measures[column], self.dropped.measures[column]
         return round(kept.sum) if kept.num_values + dropped.num_values else None
 
@@ -149,12 +149,12 @@ class DatasetSummary:
         return self.total("num_supervised_tokens")
 
     def per_kept_row(self, column: str) -> float | None:
-        """Usage of all rows per kept row; None if unknown or if no row is kept."""
+        """Return the usage of all rows per kept row; None if unknown or if no row is kept."""
         total = self.used(column)
         return None if total is None or not self.num_kept else total / self.num_kept
 
     def facts(self) -> JsonObject:
-        """Figures as an artifact's facts; None if not measured or unknown."""
+        """Return figures as an artifact's facts; None if not measured or unknown."""
         duplicates: Counter[Any] = Counter()
         for (kind, _), split in self.rows_by("duplicates"):
             duplicates[kind] += split.total

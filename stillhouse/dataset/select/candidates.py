@@ -45,7 +45,7 @@ class Candidates:
 
 
 def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
-    """All rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
+    """Return all rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
 
     Raises:
         InputError: a file lacks columns or rows.
@@ -70,13 +70,13 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
 
 
 def score_names(shards: Sequence[CandidateShard]) -> list[str]:
-    """Names of all scores that rows of `shards` have, sorted."""
+    """Return names of all scores that rows of `shards` have, sorted."""
     tables = chain.from_iterable(shard_tables(shard, ("scores", "judge"), _BATCH_ROWS) for shard in shards)
     return sorted(set().union(*(score_names_in(batch) for table in tables for batch in table.to_batches())))
 
 
 def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[pa.Table]:
-    """The labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
+    """Return the labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
     names = {*PLAIN, "contamination", *score_sources}
     if shard.judge is not None:
         verifiers = pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
@@ -112,14 +112,14 @@ def _hashes(texts: "pd.Series[str]") -> npt.NDArray[np.uint64]:
 
 
 def _repeats(labels: pd.DataFrame, config: DatasetConfig) -> npt.NDArray[np.bool_]:
-    """Rows that repeat another row of these shards, of the kinds that the config drops."""
+    """Return rows that repeat another row of these shards, of the kinds that the config drops."""
     kinds = {"keep": (), "exact": ("exact",), "near": ("exact", "near")}[config.filters.duplicates]
     is_here = labels["duplicate_of"].notna() & labels["duplicate_source"].isna()
     return (is_here & labels["duplicate_kind"].isin(kinds)).to_numpy(bool)
 
 
 def _draws(clusters: "pd.Series[str]", passes: npt.NDArray[np.bool_], config: DatasetConfig) -> npt.NDArray[np.float64]:
-    """The draw of each cluster; salted, since all training prompts have a high draw in the held-out split."""
+    """Return the draw of each cluster; salted, since all training prompts have a high draw in the held-out split."""
     draws = np.full(len(clusters), np.nan)
     if config.validation_fraction > 0:
         codes, names = pd.factorize(clusters[passes])

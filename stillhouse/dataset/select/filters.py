@@ -36,12 +36,12 @@ _TYPES: Final = {column.name: column.kind.storage_type for column in COLUMNS}
 
 
 def score_source(name: str) -> str:
-    """The column of the schema that holds a score."""
+    """Return the column of the schema that holds a score."""
     return "judge" if name.startswith("judge/") else "scores"
 
 
 def label_batch(rows: Sequence[JsonObject]) -> pa.RecordBatch:
-    """The label columns of rows as `rows.candidate_row` gives them."""
+    """Return the label columns of rows as `rows.candidate_row` gives them."""
     names = [*PLAIN, "scores", "judge", "contamination"]
     return pa.RecordBatch.from_arrays(
         [pa.array([row.get(name) for row in rows], _TYPES[name]) for name in names], names
@@ -49,7 +49,7 @@ def label_batch(rows: Sequence[JsonObject]) -> pa.RecordBatch:
 
 
 def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
-    """The columns that filters and selection read, one row for each of `batch`.
+    """Return the columns that filters and selection read, one row for each of `batch`.
 
     Args:
         batch: columns of the schema by name, JSON as text or under Arrow's JSON type; missing ones become null.
@@ -70,7 +70,7 @@ def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
 
 
 def score_names_in(batch: pa.RecordBatch) -> set[str]:
-    """Names of all scores in the columns `scores` and `judge`."""
+    """Return names of all scores in the columns `scores` and `judge`."""
     return {name for column in ("scores", "judge") for scores in _scores_of(batch, column) for name in scores}
 
 

@@ -69,12 +69,12 @@ class Selection:
         return int(np.count_nonzero(self.splits >= 0))
 
     def reasons_of(self, row: int) -> list[str]:
-        """The drop reasons of a row, in the order of the funnel."""
+        """Return the drop reasons of a row, in the order of the funnel."""
         return reasons_in(int(self.reasons[row]))
 
 
 def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_tokens: int | None) -> Selection:
-    """The decision on every row of `shards`.
+    """Return the decision on every row of `shards`.
 
     `max_tokens` is `student.max_length`, or None where rows are not rendered.
 
@@ -119,7 +119,7 @@ def _choose(
     rates: npt.NDArray[np.float64],
     selection: SelectionConfig,
 ) -> npt.NDArray[np.uint64]:
-    """The filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
+    """Return the filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
     reasons = filter_reasons.copy()
     is_counted = ~rows["is_repeated"].to_numpy()
 
@@ -157,7 +157,7 @@ def _check_names(candidates: Candidates, shards: Sequence[CandidateShard], confi
 
 
 def _answers(shards: Sequence[CandidateShard]) -> str:
-    """Lines of text: the first answers beside what was expected, and who gave them."""
+    """Return lines of text: the first answers beside what was expected, and who gave them."""
     columns = ["teacher", "messages", "expected_answer"]
     rows = chain.from_iterable(read_file(shard.candidates, columns) for shard in shards)
     lines = []
