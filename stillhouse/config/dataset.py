@@ -4,6 +4,7 @@ What is measured costs time or requests: `labels`, `judge`, `contamination`, and
 `filters`, `selection` and the split follow from what was measured and cost seconds.
 """
 
+import re
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
@@ -102,8 +103,17 @@ class FiltersConfig(create_model("Limits", __base__=Section, **_LIMITS)):  # typ
     """Limits of the labels. Null and empty set no limit; a row for which a label has no value passes."""
 
 
+_ORDERS: Final = r"^(first|shortest|fewest_tool_calls|score:.+)$"
+
+
+def _is_order(value: str) -> str:
+    if re.match(_ORDERS, value) is None:
+        raise ValueError("expected first, shortest, fewest_tool_calls or score:NAME")
+    return value
+
+
 class SelectionConfig(Section):
-    """Choices among the rows that pass the filters."""
+    """Rows to keep among those that pass the filters."""
 
     removed = {"max_diverse_rows": None, "pairs": False}
 
@@ -114,7 +124,7 @@ class SelectionConfig(Section):
     rows_per_prompt: int | None = Field(default=None, ge=1)
     """Most rows of one prompt; None keeps all. 1 to 4 keep easy prompts, of which all samples pass, from filling the
     dataset."""
-    prefer: str = Field(default="first", pattern=r"^(first|shortest|fewest_tool_calls|score:.+)$")
+    prefer: Annotated[str, AfterValidator(_is_order)] = Field(default="first", json_schema_extra={"pattern": _ORDERS})
     """Order of a prompt's rows, right before unverified: by sample index (`first`), by tokens (`shortest`), by tool
     calls (`fewest_tool_calls`), or by a score, highest first (`score:NAME`)."""
     quotas: dict[str, Annotated[int, Field(ge=0)]] = {}

@@ -6,7 +6,7 @@ from enum import Enum
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,8 +177,14 @@ class Label:
         return any(rule.limit is not None and rule.limit.key in dataset.limits for rule in self.filters)
 
 
-def _in_order(band: Sequence[Any] | None) -> Sequence[Any] | None:
-    if band is not None and None not in band and band[0] > band[1]:
+def _two(band: Any) -> Any:
+    if not isinstance(band, list | tuple) or len(band) != 2:
+        raise ValueError("expected [lowest, highest], either of which may be null")
+    return band
+
+
+def _in_order(band: Sequence[Any]) -> Sequence[Any]:
+    if None not in band and band[0] > band[1]:
         raise ValueError("the lowest is above the highest, so that no row could pass; swap them")
     return band
 
@@ -191,7 +197,7 @@ def number(kind: type, **bounds: Any) -> Any:
 def between(kind: type, *, is_optional: bool = True, **bounds: Any) -> Any:
     """Return the type of a limit `[lowest, highest]`, either of which may be null."""
     ends: Any = GenericAlias(tuple, (number(kind, **bounds), ...))
-    band = Annotated[ends, Field(min_length=2, max_length=2), AfterValidator(_in_order)]
+    band = Annotated[ends, Field(min_length=2, max_length=2), BeforeValidator(_two), AfterValidator(_in_order)]
     return band | None if is_optional else band
 
 
