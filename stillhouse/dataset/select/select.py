@@ -63,11 +63,6 @@ class Selection:
     repeated: Mask
     """Rows with the id of an earlier row: written to no file and counted nowhere else."""
 
-    @property
-    def kept(self) -> int:
-        """Number of rows kept, which may be below `selection.target_rows`."""
-        return int(np.count_nonzero(self.splits >= 0))
-
     def reasons_of(self, row: int) -> list[str]:
         """Return the drop reasons of a row, in the order of the funnel."""
         return reasons_in(int(self.reasons[row]))

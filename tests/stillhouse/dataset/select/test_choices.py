@@ -113,7 +113,7 @@ def test_as_many_rows_as_the_target_are_kept(target: int, expected: int, make_ro
     rows = of_prompts(make_row, 5, 4)
     rows = [{**row, "verified": row["sample_index"] != 3} for row in rows]
     selection = select(rows, selection={"target_rows": target}, validation_fraction=0.2)
-    assert selection.kept == expected
+    assert (selection.splits >= 0).sum() == expected
     per_prompt = Counter(name.split("/")[0] for name in kept(selection, rows))
     assert max(per_prompt.values()) - min([per_prompt[f"p{n}"] for n in range(5)]) <= 1
     reasons = [selection.reasons_of(n) for n, row in enumerate(rows) if row["verified"]]
