@@ -71,7 +71,8 @@ class Section(BaseModel):
         """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
         dump = self.model_dump(mode="json", exclude=exclude)
         inner = {name: value.identity() for name, value in self if isinstance(value, Section) and name in dump}
-        return {**self.removed, **dump, **inner}
+        kept = {name: value for name, value in self.removed.items() if name not in (exclude or ())}
+        return {**kept, **dump, **inner}
 
 
 def later_field(default: Any, **constraints: Any) -> Any:
