@@ -39,7 +39,7 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.frame.rounds import publish
-from stillhouse.config import DatasetConfig, DuplicatesConfig, FiltersConfig, LabelsConfig, ToolsConfig
+from stillhouse.config import DatasetConfig, FiltersConfig, LabelsConfig, StudentConfig, ToolsConfig
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.store.records import read_metadata, read_trajectories, write_jsonl
 from stillhouse.types import Message, PromptMetadata, StopReason, ToolCall, Trajectory, Turn
@@ -49,17 +49,10 @@ _SAMPLES: Final = 4
 _NUM_PROCESSES: Final = 2
 _LOOK_S: Final = 0.2
 _CONFIG: Final = DatasetConfig(
-    labels=LabelsConfig(render=False),
-    duplicates=DuplicatesConfig(near=True),
+    labels=LabelsConfig(render=False, measure=("near_duplicates",)),
     filters=FiltersConfig(max_repetition=0.5, drop_refusals=True),
 )
-_LABELLING: Final = Labelling(
-    labels=_CONFIG.labels,
-    duplicates=_CONFIG.duplicates,
-    contamination=_CONFIG.contamination,
-    tools=ToolsConfig(),
-    tokenizer="",
-)
+_LABELLING: Final = Labelling.of(_CONFIG, tools=ToolsConfig(), student=StudentConfig())
 
 
 def trajectories(count: int) -> Iterator[tuple[Trajectory, PromptMetadata]]:
@@ -128,12 +121,12 @@ def stillhouse(folder: Path, output: Path) -> dict[str, float]:
             future.result()
     seconds["label"], started = time.perf_counter() - started, time.perf_counter()
     (output / "duplicates").mkdir()
-    parts = find_duplicates(shards, _CONFIG.duplicates, output / "duplicates")
+    parts = find_duplicates(shards, _CONFIG.comparison, output / "duplicates")
     seconds["duplicates"] = time.perf_counter() - started
     shards = [
         CandidateShard(one.candidates, one.signatures, duplicates=part) for one, part in zip(shards, parts, strict=True)
     ]
-    stricter = _CONFIG.model_copy(update={"filters": FiltersConfig(max_repetition=0.4, min_answer_chars=100)})
+    stricter = _CONFIG.model_copy(update={"filters": FiltersConfig(max_repetition=0.4, answer_chars=(100, None))})
     for name, config in (("dataset", _CONFIG), ("refilter", stricter)):
         started = time.perf_counter()
         (output / name).mkdir()
@@ -216,7 +209,7 @@ def _labelled(rows: Sequence[Trajectory], source: Path) -> list[dict[str, Any]]:
 
     metadata = read_metadata(source / "metadata.jsonl")
     inputs = [LabelInput.of(row, metadata[row.prompt_id]) for row in rows]
-    signatures = signature_batch(inputs, _LABELLING.duplicates)["row_signature"].to_pylist()
+    signatures = signature_batch(inputs, near=True)["row_signature"].to_pylist()
     labelled = labelled_rows(inputs, _LABELLING)
     return [{**row, "signature": signature} for row, signature in zip(labelled, signatures, strict=True)]
 

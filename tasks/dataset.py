@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 from prefect import task
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DatasetConfig, DistillConfig, DuplicatesConfig, TeacherConfig
+from stillhouse.config import DatasetConfig, DistillConfig, TeacherConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.build import assemble_dataset, max_row_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.report.origin import Origin
@@ -56,7 +57,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         duplicates_task,
         run,
         labels=labels,
-        duplicates=dataset.duplicates,
+        duplicates=dataset.comparison,
         earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
     )
     artifact: Artifact = call_stage(
@@ -96,7 +97,7 @@ def _fingerprint(path: Path) -> JsonObject:
 
 @task(name="duplicates", **CACHED_STAGE)
 def duplicates_task(
-    labels: list[Artifact], duplicates: DuplicatesConfig, earlier: list[JsonObject], key: str, context: RunContext
+    labels: list[Artifact], duplicates: Comparison, earlier: list[JsonObject], key: str, context: RunContext
 ) -> Artifact:
     """Finds rows and prompts that repeat each other or those of earlier datasets."""
     progress().say("comparing rows")

@@ -39,31 +39,31 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
         EndpointError: the student cannot be served.
         FailureBudgetExceeded: more rollouts of the student failed than `rollouts.failure_budget` allows.
     """
-    labels = config.dataset.labels
-    if not labels.student_nll and labels.student_samples == 0:
+    samples, scores = config.dataset.labels.student_samples, "student_nll" in config.dataset.measured
+    if not scores and samples == 0:
         return None
     return measure_shards(
         DIFFICULTY,
         difficulty_task,
         run,
         rollouts.shards,
-        num_steps=labels.student_nll + labels.student_samples,
-        shard_inputs=rollouts.metadata_of if labels.student_samples else lambda shard: {"metadata": None},
+        num_steps=scores + samples,
+        shard_inputs=rollouts.metadata_of if samples else lambda shard: {"metadata": None},
         **_inputs(config),
     )
 
 
 def _inputs(config: DistillConfig) -> dict[str, Any]:
     """Inputs of the stage; None for those of the half (likelihoods, pass rates) that is off."""
-    labels = config.dataset.labels
+    samples = config.dataset.labels.student_samples
     inputs: dict[str, Any] = {
         "model": base_student(config.student),
-        "max_length": config.student.max_length if labels.student_nll else None,
+        "max_length": config.student.max_length if "student_nll" in config.dataset.measured else None,
         **dict.fromkeys(("rollouts", "tools", "tool_schemas")),
     }
-    if labels.student_samples:
+    if samples:
         inputs |= {
-            "rollouts": student_rollouts(config.rollouts, labels.student_samples),
+            "rollouts": student_rollouts(config.rollouts, samples),
             # Rewards score trajectories; sampling does not depend on them.
             "tools": config.tools.model_copy(update={"rewards_file": None}),
             "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),

@@ -13,6 +13,7 @@ from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config.section import Section
 from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
 from stillhouse.errors import InputError
 from stillhouse.inference.batch import MAX_REQUESTS, require_batchable
@@ -58,10 +59,8 @@ class Rollouts(BaseModel):
         return {shard.uri: metadata for shard, metadata in zip(self.shards, self.metadata, strict=True)}
 
 
-class ShardTarget(BaseModel):
+class ShardTarget(Section):
     """Number of accepted trajectories to sample in one shard, where the dataset has a target."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: int
     """Accepted trajectories."""

@@ -1,7 +1,6 @@
 """Typed config: one frozen root with a section for each stage."""
 
 from stillhouse.config.dataset import (
-    ContaminationConfig,
     Criterion,
     DatasetConfig,
     DuplicatesConfig,
@@ -35,7 +34,6 @@ __all__ = [
     "DEMO",
     "ApprovalConfig",
     "BudgetConfig",
-    "ContaminationConfig",
     "Criterion",
     "DatasetConfig",
     "DistillConfig",

@@ -3,16 +3,47 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-_OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
+_OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.scores)"
+_OWN_OBJECTION: Final = "write it as a function of dataset.labels.file that returns its objection"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 REMOVED: Final[dict[str, str]] = {
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
     "dataset.filters.min_teacher_nll": _OWN_SCORE,
+    **{
+        f"dataset.labels.{name}": "leave it out where a filter goes by it; else name it in dataset.labels.measure"
+        for name in ("language", "privacy", "rewards", "student_nll")
+    },
+    "dataset.labels.answer_pattern": _OWN_OBJECTION,
+    "dataset.labels.answer_schema": "use rollouts.response_schema, or `answer_schema` in the metadata and the verifier "
+    "`json`",
     "dataset.labels.teacher_nll": "use `stillhouse score`, which prints the teacher's mean over all rows",
+    **{
+        f"dataset.filters.{end}_{name}": f"use dataset.filters.{name}: [lowest, highest], either of which may be null"
+        for name in ("turns", "answer_chars", "student_nll", "student_pass_rate")
+        for end in ("min", "max")
+    },
+    **{
+        f"dataset.filters.{end}_scores": "use dataset.filters.scores: {NAME: [lowest, highest]}, either may be null"
+        for end in ("min", "max")
+    },
+    "dataset.filters.max_tokens": "set student.max_length",
+    "dataset.duplicates.near": "leave it out where dataset.filters.duplicates is near; else name near_duplicates in "
+    "dataset.labels.measure",
+    "dataset.duplicates.num_permutations": "leave it out: signatures have 128 hashes",
+    "dataset.duplicates.shingle_words": "leave it out: shingles have 5 words",
+    "dataset.contamination.ngrams": "set dataset.filters.contamination_ngrams; overlaps of 8, 13 and so many words are "
+    "looked for",
+    "dataset.contamination.sets": "name the sets in dataset.contamination itself, as NAME: FILE",
     "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
     "filters.duplicates `near` drops those that are alike",
     "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
+    **{
+        f"dataset.selection.{end}_pass_rate": "use dataset.selection.pass_rate: [lowest, highest], either may be null"
+        for end in ("min", "max")
+    },
+    "dataset.selection.score": "use dataset.selection.prefer: score:NAME",
+    "dataset.selection.prefer=score": "use dataset.selection.prefer: score:NAME",
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
     "sft.activation_offload": "leave it out; gradient_checkpointing `on` is the faster way to the same end",
     "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",

@@ -136,11 +136,10 @@ class DistillConfig(Section):
         selection = self.dataset.selection
         if selection.target_rows is None or self.rollouts.trajectories_file is not None:
             return self
-        if (selection.min_pass_rate, selection.max_pass_rate, selection.prefer) != (None, None, "first"):
+        if (selection.pass_rate, selection.prefer) != (None, "first"):
             raise ValueError(
                 "dataset.selection.target_rows stops sampling a prompt once it has given its rows, so that pass rates "
-                "are not known and there is nothing to prefer: leave out min_pass_rate, max_pass_rate and prefer, or "
-                "target_rows"
+                "are not known and there is nothing to prefer: leave out pass_rate and prefer, or target_rows"
             )
         if self.teacher.batch:
             raise ValueError(

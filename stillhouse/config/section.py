@@ -69,17 +69,10 @@ class Section(BaseModel):
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
         """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
-        identity = _with_removed(self, self.model_dump(mode="json", exclude=exclude))
-        left_out = self.removed.keys() & (exclude or ())
-        return {name: value for name, value in identity.items() if name not in left_out}
-
-
-def _with_removed(section: Section, dump: dict[str, Any]) -> dict[str, Any]:
-    """Return the dump of a section with the removed fields of it and of the sections in it."""
-    inner = {
-        name: _with_removed(value, dump[name]) for name, value in section if isinstance(value, Section) and name in dump
-    }
-    return {**section.removed, **dump, **inner}
+        dump = self.model_dump(mode="json", exclude=exclude)
+        inner = {name: value.identity() for name, value in self if isinstance(value, Section) and name in dump}
+        kept = {name: value for name, value in self.removed.items() if name not in (exclude or ())}
+        return {**kept, **dump, **inner}
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

@@ -3,18 +3,15 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import DatasetConfig
+from stillhouse.config.section import Section
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
 from stillhouse.types import PromptMetadata, Trajectory
 
 
-class Acceptance(BaseModel):
+class Acceptance(Section):
     """Filters that can run while sampling; duplicates, judges and choices among rows need all trajectories."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     labelling: Labelling
     dataset: DatasetConfig
@@ -32,7 +29,7 @@ class TrajectoryFilter:
         self._waiting: list[tuple[Trajectory, asyncio.Future[bool]]] = []
 
     async def accepts(self, trajectory: Trajectory) -> bool:
-        """Whether `trajectory` passes; see `stillhouse.rollouts.plan.Accepts`."""
+        """Return whether `trajectory` passes; see `stillhouse.rollouts.plan.Accepts`."""
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((trajectory, verdict))
         async with self._lock:

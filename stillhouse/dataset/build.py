@@ -52,7 +52,7 @@ def build_dataset(
         work = Path(name)
         label_shard(trajectories, metadata, labelling, work)
         shard = CandidateShard(work / CANDIDATES_FILE, work / SIGNATURES_FILE)
-        (part,) = find_duplicates([shard], config.duplicates, work)
+        (part,) = find_duplicates([shard], config.comparison, work)
         origin = Origin(
             config=config,
             code_version=code_version(),
@@ -83,5 +83,5 @@ def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: P
 
 
 def max_row_tokens(config: DatasetConfig, max_length: int) -> int | None:
-    """Maximum student tokens of a kept row; None if rows are not rendered."""
-    return min(max_length, config.filters.max_tokens or max_length) if config.labels.render else None
+    """Return the maximum student tokens of a kept row; None if rows are not rendered."""
+    return max_length if config.labels.render else None

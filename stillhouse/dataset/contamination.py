@@ -7,7 +7,7 @@ shorter than the shortest n-gram are skipped: sums and short answers occur every
 A row of 360 words costs 0.25 ms against an index of 200,000 n-grams.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
@@ -51,25 +50,24 @@ class ContaminationLabels:
     wrote, `tools`: what they returned) that share an n-gram of `ngram` words, the longest configured length they share;
     `text` is the first such n-gram. Among equal lengths, rows that share more n-grams come first.
 
+    Args:
+        sets: files by name.
+        lengths: words of n-grams, ascending.
+
     Raises:
-        ConfigError: there are sets but no lengths, or a file's suffix is unknown.
+        ConfigError: a file's suffix is unknown.
         InputError: a set cannot be read, or all of its rows are shorter than the shortest n-gram.
     """
 
-    def __init__(self, config: ContaminationConfig) -> None:
-        lengths = sorted(set(config.ngrams), reverse=True)
-        if config.sets and (not lengths or lengths[-1] < 1):
-            raise ConfigError(
-                f"dataset.contamination.ngrams = {list(config.ngrams)}: expected lengths of 1 and up, such as [8, 13]"
-            )
+    def __init__(self, sets: Mapping[str, str], lengths: Sequence[int]) -> None:
         self._rows: list[tuple[str, int]] = []
         texts: list[list[Hashes]] = []
-        for name, file in config.sets.items():
-            rows = _distinct_rows(name, file, lengths[-1])
+        for name, file in sets.items():
+            rows = _distinct_rows(name, file, lengths[0])
             self._rows += [(name, row) for row in rows]
             texts += rows.values()
-        sets = [name for name, _ in self._rows]
-        self._indexes = [NgramIndex(texts, sets, length) for length in lengths]
+        owners = [name for name, _ in self._rows]
+        self._indexes = [NgramIndex(texts, owners, length) for length in reversed(lengths)]
 
     def __call__(self, inputs: Sequence[LabelInput]) -> dict[str, list[list[JsonObject]]]:
         return {"contamination": [self._hits(item) for item in inputs]}
@@ -100,7 +98,7 @@ class ContaminationLabels:
 
 
 def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashes]]:
-    """Word hashes of the texts of each row by its number; among rows with equal texts the first wins."""
+    """Return word hashes of the texts of each row by its number; among rows with equal texts the first wins."""
     rows: dict[int, list[Hashes]] = {}
     seen: set[Any] = set()
     for row, texts in enumerate(read_set(name, file)):
@@ -111,8 +109,8 @@ def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashe
             rows[row] = hashes
     if not rows:
         raise InputError(
-            f"dataset.contamination.sets.{name}: no row of {file} holds a text of {min_words} words, so nothing could "
-            "be found; expected questions or solutions, or lower dataset.contamination.ngrams"
+            f"dataset.contamination.{name}: no row of {file} holds a text of {min_words} words, so nothing could "
+            "be found; expected questions or solutions, or leave the set out"
         )
     return rows
 
@@ -143,7 +141,7 @@ class NgramIndex:
         self._slots[self._hashes & self._mask] = True
 
     def matches(self, words: Hashes) -> Iterator[tuple[int, int]]:
-        """Start of every n-gram of `words` in the index, with the index of every row that contains it."""
+        """Yield the start of every n-gram of `words` in the index, with the index of every row that contains it."""
         ngrams = ngram_hashes(words, self.length)
         # Hardly any n-gram is in the index, and a look at its slot costs a tenth of a search.
         starts = np.flatnonzero(self._slots[ngrams & self._mask])
@@ -157,7 +155,7 @@ class NgramIndex:
 
 
 def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
+    """Return indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
     order = np.lexsort((hashes, sets))
     keys = np.stack((hashes[order], sets[order].astype(np.uint64)))
     opens = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)) if len(order) else np.empty(0, bool)
@@ -166,7 +164,7 @@ def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def read_set(name: str, file: str) -> Iterator[list[str]]:
-    """All texts of each row of an evaluation set, at any depth and in order, JSON in text included.
+    """Yield all texts of each row of an evaluation set, at any depth and in order, JSON in text included.
 
     Raises:
         ConfigError: the file's suffix is unknown.
@@ -183,17 +181,17 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
         raise InputError(f"{_key(name)}: {path} cannot be read as {path.suffix[1:]}: {error}") from error
 
 
-def sets_fingerprint(config: ContaminationConfig) -> str:
-    """Hash of the bytes of all evaluation sets under their names, for a cache key.
+def sets_fingerprint(sets: Mapping[str, str]) -> str:
+    """Return the hash of the bytes of all evaluation sets under their names, for a cache key.
 
     Raises:
         ConfigError, InputError: as `read_set` of a file that cannot be found.
     """
-    return digest({name: file_sha256(_path(name, file)) for name, file in config.sets.items()})
+    return digest({name: file_sha256(_path(name, file)) for name, file in sets.items()})
 
 
 def _key(name: str) -> str:
-    return f"dataset.contamination.sets.{name}"
+    return f"dataset.contamination.{name}"
 
 
 def _path(name: str, file: str) -> Path:

@@ -42,7 +42,7 @@ class StudentScorer:
         return self._loaded is not None
 
     async def nll(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
-        """Mean negative log-likelihood of each row's supervised tokens, in nats a token.
+        """Return the mean negative log-likelihood of each row's supervised tokens, in nats a token.
 
             nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask, in all its samples
 
@@ -112,7 +112,7 @@ _registry: Final = threading.Lock()
 
 @contextmanager
 def student_scorer(model: Model, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
-    """The process's scorer of a student, shared by concurrent users; the last one frees its memory."""
+    """Yield the process's scorer of a student, shared by concurrent users; the last one frees its memory."""
     key = (model.fingerprint, runtime.device)
     with _registry:
         scorer = _scorers.setdefault(key, StudentScorer(model, runtime))
@@ -129,7 +129,7 @@ def student_scorer(model: Model, runtime: RuntimeConfig) -> Iterator[StudentScor
 
 
 def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
-    """Prompts for the student, by the prompt id of the trajectories.
+    """Return prompts for the student, by the prompt id of the trajectories.
 
     A prompt is what its trajectories begin with, including the system prompt, with the tools they were offered.
     """
@@ -143,7 +143,7 @@ def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
 
 
 def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConfig:
-    """How the student is sampled: within the limits of the teacher's `rollouts`, at temperature 1 as in evaluation."""
+    """Return how the student is sampled: within the teacher's limits, at temperature 1 as in evaluation."""
     return RolloutsConfig(
         num_samples=num_samples,
         temperature=1.0,
@@ -158,7 +158,7 @@ def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConf
 def pass_rates(
     sampled: Iterable[Trajectory], prompts: Mapping[str, Prompt], metadata: Mapping[str, PromptMetadata]
 ) -> dict[str, float]:
-    """Share of right answers among verified ones, by prompt id; prompts without a verified one are left out.
+    """Return the share of right answers among verified ones, by prompt id; prompts without a verified one are left out.
 
     `prompts` are those of `student_prompts`; `metadata` is keyed by the prompt ids of the dataset's trajectories.
     """

@@ -54,7 +54,7 @@ _VERDICT: Final = (
 
 
 def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObject:
-    """The JSON schema of a judgement, strict in OpenAI's sense: all keys are required and no others allowed.
+    """Return the JSON schema of a judgement, strict in OpenAI's sense: all keys are required and no others allowed.
 
     The explanation comes first, so that grades follow from it.
 
@@ -75,7 +75,7 @@ def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObjec
 
 
 def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
-    """How judgements are sampled. Each correction takes a turn, and a batch has only one.
+    """Return how judgements are sampled. Each correction takes a turn, and a batch has only one.
 
     Raises:
         ConfigError: as `judgement_schema`.
@@ -101,7 +101,7 @@ class Question(NamedTuple):
 
 
 def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config: JudgeConfig) -> Question | None:
-    """The judge's prompt about a trajectory; None without an answer, or without both rubric and verifier `judge`."""
+    """Return the judge's prompt about a trajectory; None without an answer, or without rubric and verifier `judge`."""
     verdict = metadata is not None and metadata.verifier == "judge"
     if trajectory.stop_reason is not StopReason.ANSWERED or not trajectory.turns or not (config.rubric or verdict):
         return None
@@ -133,7 +133,7 @@ def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config:
 
 
 def _transcript(messages: Sequence[Message]) -> Iterator[str]:
-    """The parts of each message under a line that names the author."""
+    """Yield the parts of each message under a line that names the author."""
     callers: dict[str, str] = {}
     for number, message in enumerate(messages, start=1):
         role = message["role"]
@@ -150,7 +150,7 @@ def _transcript(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def cut_middle(text: str, max_characters: int) -> str:
-    """The text, or its two ends with a note on how much was left out."""
+    """Return the text, or its two ends with a note on how much was left out."""
     if len(text) <= max_characters:
         return text
     start = max_characters // 2
@@ -195,7 +195,7 @@ def write_judgements(path: Path, rows: Iterable[JsonObject | None]) -> int:
 
 
 def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
-    """Number of rows judged, and of those judged right and wrong."""
+    """Return the number of rows judged, and of those judged right and wrong."""
     judged = [row for row in rows if row is not None]
     return {
         "judged": len(judged),
@@ -205,7 +205,7 @@ def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
 
 
 def count_lost(judgements: Iterable[Trajectory]) -> JsonObject:
-    """Number of judgements that could not be read or were not given, and the commonest reasons; empty without any."""
+    """Return the number of judgements that were not given or not read, and the commonest reasons; empty without any."""
     lost = [item for item in judgements if item.stop_reason is not StopReason.ANSWERED]
     why = Counter(item.error["message"] if item.error else f"it ended as {item.stop_reason.value}" for item in lost)
     return {"lost_judgements": len(lost), "why_lost": dict(why.most_common(_MAX_REASONS))} if lost else {}

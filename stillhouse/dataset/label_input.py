@@ -6,27 +6,21 @@ from typing import Any
 
 from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.dataset.totals import prompt_part, sampled_part
+from stillhouse.labels.declare import Texts
 from stillhouse.types import Message, PromptMetadata, Trajectory
 from stillhouse.verification import final_answer
 
 
-@dataclass(frozen=True, slots=True)
-class LabelInput:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelInput(Texts):
     trajectory: Trajectory
     metadata: PromptMetadata | None
     """None if the prompt has none."""
-    answer: str | None
-    """The final answer; None if the trajectory did not reach one."""
-    prompt_text: str
-    """User and system messages before the first sampled message."""
-    sampled_text: str
-    """What the model wrote in all turns: reasoning, content, and arguments of tool calls."""
-    tool_text: str
-    """What tools returned."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":
         prompt, sampled = prompt_part(trajectory), sampled_part(trajectory)
+        refusal = sampled[-1].get("refusal") if sampled and sampled[-1]["role"] == "assistant" else None
         return cls(
             trajectory=trajectory,
             metadata=metadata,
@@ -34,6 +28,7 @@ class LabelInput:
             prompt_text=_joined(text_of(message) for message in prompt if message["role"] in ("system", "user")),
             sampled_text=_joined(_assistant_text(message) for message in sampled if message["role"] == "assistant"),
             tool_text=_joined(text_of(message) for message in sampled if message["role"] == "tool"),
+            refusal=refusal if isinstance(refusal, str) and refusal.strip() else None,
         )
 
 

@@ -19,6 +19,7 @@ from stillhouse.dataset.schema import (
     CandidateShard,
 )
 from stillhouse.errors import InputError
+from stillhouse.labels import LABELS
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
@@ -27,10 +28,12 @@ _BATCH_ROWS: Final = 1024
 """Rows of a batch with all columns."""
 _COLUMN_ROWS: Final = 1 << 14
 """Rows of a batch with some columns."""
+_ON_REQUEST: Final = {column.name for label in LABELS if label.on_request for column in label.columns}
+"""Columns that a shard may lack: it is from before the label was there, and nothing asked for it."""
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
-    """The rows of one file of a dataset in order, JSON columns parsed.
+    """Return the rows of one file of a dataset in order, JSON columns parsed.
 
     Raises:
         InputError: the file is missing or damaged.
@@ -52,14 +55,14 @@ def read_file(
 
 
 def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> JsonObject:
-    """A row with its JSON columns parsed."""
+    """Return a row with its JSON columns parsed."""
     return {name: _parsed_value(name, value, loads) for name, value in row.items()}
 
 
 def iter_columns(
     path: Path, columns: Sequence[str] | None, *, optional: Collection[str] = (), batch_rows: int = _COLUMN_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of some columns of a file in the order given, None for all, with JSON as text.
+    """Yield batches of some columns of a file in the order given, None for all, with JSON as text.
 
     Raises:
         InputError: the file is missing, is damaged, or lacks a column.
@@ -78,7 +81,7 @@ def iter_columns(
 
 
 def rows_at(path: Path, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[JsonObject]:
-    """The rows of a file with these ascending numbers, JSON as text; row groups without any are skipped."""
+    """Yield the rows of a file with these ascending numbers, JSON as text; row groups without any are skipped."""
     with pq.ParquetFile(path, pre_buffer=False) as file:
         start = 0
         for group in range(file.num_row_groups):
@@ -94,7 +97,7 @@ def rows_at(path: Path, numbers: Sequence[int], columns: Sequence[str]) -> Itera
 
 
 def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int) -> Iterator[pa.Table]:
-    """The columns `names` of a shard, from all of its files, batch by batch; null for what was not measured.
+    """Yield the columns `names` of a shard, from all of its files, batch by batch; null for what was not measured.
 
     Raises:
         InputError: a file lacks a column, or has more or fewer rows than the candidates.
@@ -113,7 +116,9 @@ def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int)
             if path is None or not wanted:
                 continue
             file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
-            if missing := sorted(set(wanted) - set(file.schema_arrow.names)):
+            present = file.schema_arrow.names
+            wanted = [name for name in wanted if name in present or name not in _ON_REQUEST]
+            if missing := sorted(set(wanted) - set(present)):
                 raise InputError(
                     f"{path}: has no column {', '.join(missing)}: another version wrote it. Label the shard again"
                 )
@@ -132,7 +137,7 @@ def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int)
 
 
 def original_messages(row: JsonObject) -> list[Message]:
-    """The messages of a row with the arguments of tool calls exactly as the model wrote them."""
+    """Return the messages of a row with the arguments of tool calls exactly as the model wrote them."""
     written = iter(row["arguments"])
     messages: list[Any] = []
     for message in row["messages"]:
@@ -151,7 +156,7 @@ def original_messages(row: JsonObject) -> list[Message]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """The column with JSON as text, since compute functions do not take the extension type."""
+    """Return the column with JSON as text, since compute functions do not take the extension type."""
     if isinstance(column.type, pa.JsonType):
         return column.storage
     if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.JsonType):

@@ -1,4 +1,4 @@
-"""What a teacher found most probable at the tokens that it sampled (`rollouts.record_top_k`), in a file of its own.
+"""Tokens that a teacher found most probable where it sampled (`rollouts.record_top_k`), in a file of its own.
 
 Shards and datasets have it where something was recorded. It serves the loss `kl` of SFT, and nothing else reads it.
 """
@@ -110,7 +110,7 @@ def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray
 
 
 def read_recorded(folder: Path) -> Iterator[RecordedRow]:
-    """What was recorded of a dataset's rows, in their order; nothing where there is no file.
+    """Yield what was recorded of a dataset's rows, in their order; nothing where there is no file.
 
     Raises:
         InputError: the file is damaged.

@@ -23,7 +23,7 @@ _LABELS: Final = frozenset(column.name for column in LABEL_COLUMNS)
 def candidate_row(
     trajectory: Trajectory, metadata: PromptMetadata | None, labels: Mapping[str, Any], sampling: str | None
 ) -> JsonObject:
-    """The values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
+    """Return the values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
 
     `labels` are by column name, JSON columns as objects; missing columns become null.
 
@@ -78,7 +78,7 @@ def _with_objects(message: Message) -> JsonObject:
 
 
 def _with_object(call: JsonObject) -> JsonObject:
-    """The call with its arguments parsed, if they are a JSON object."""
+    """Return the call with its arguments parsed, if they are a JSON object."""
     arguments = _arguments_text(call)
     if arguments is None or call["function"].get("name") == MALFORMED_CALL:
         return call
@@ -86,14 +86,14 @@ def _with_object(call: JsonObject) -> JsonObject:
 
 
 def _arguments_text(call: Any) -> str | None:
-    """The arguments; None if the endpoint wrote none, or not as text."""
+    """Return the arguments; None if the endpoint wrote none, or not as text."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     return arguments if isinstance(arguments, str) else None
 
 
 def _object(arguments: str) -> JsonObject | str:
-    """The parsed object; the text itself if it is none, or would not survive a JSON round trip."""
+    """Return the parsed object; the text itself if it is none, or would not survive a JSON round trip."""
     try:
         value = json.loads(arguments)
         # Python's parser accepts NaN, 1e999, integers beyond 64 bits and lone surrogates, which orjson would write as

@@ -44,10 +44,10 @@ class TableWriter:
             compression_level=3,
             use_dictionary=[
                 f"{name}.list.element" if kind.is_list else name
-                for name, kind, _ in columns
+                for name, kind, *_ in columns
                 if name not in _UNIQUE and kind is not Kind.REAL
             ],
-            write_statistics=[name for name, kind, _ in columns if kind in _PLAIN_KINDS],
+            write_statistics=[name for name, kind, *_ in columns if kind in _PLAIN_KINDS],
             write_page_index=True,
         )
         self._rows: list[Mapping[str, Any]] = []
@@ -122,6 +122,6 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _num_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of text; `nbytes` would include what depends on batching, such as null bitmaps."""
+    """Return the bytes of text; `nbytes` would include what depends on batching, such as null bitmaps."""
     texts = pc.list_flatten(column) if pa.types.is_list(column.type) else column
     return pc.sum(pc.binary_length(texts)).as_py() or 0 if pa.types.is_string(texts.type) else 0

@@ -30,7 +30,7 @@ class Totals:
 
 
 def totals_of(trajectory: Trajectory) -> Totals:
-    """The totals of `trajectory`, without tool calls in the prompt."""
+    """Return the totals of `trajectory`, without tool calls in the prompt."""
     turns = trajectory.turns
     sampled = sampled_part(trajectory)
     return Totals(
@@ -49,17 +49,17 @@ def totals_of(trajectory: Trajectory) -> Totals:
 
 
 def sampled_part(trajectory: Trajectory) -> list[Message]:
-    """The messages from the first sampled one on: the last `len(turns)` assistant messages and what is in between."""
+    """Return the messages from the first sampled one: the last `len(turns)` of the assistant, and all between."""
     return trajectory.messages[num_given(trajectory.messages, len(trajectory.turns)) :]
 
 
 def prompt_part(trajectory: Trajectory) -> list[Message]:
-    """The messages before the first sampled one."""
+    """Return the messages before the first sampled one."""
     return trajectory.messages[: num_given(trajectory.messages, len(trajectory.turns))]
 
 
 def num_given(messages: Sequence[Message], num_turns: int) -> int:
-    """Number of messages before the first of the last `num_turns` assistant messages."""
+    """Return the number of messages before the first of the last `num_turns` assistant messages."""
     missing = num_turns
     place = len(messages)
     while missing > 0 and place > 0:
@@ -69,7 +69,7 @@ def num_given(messages: Sequence[Message], num_turns: int) -> int:
 
 
 def completion_tokens(trajectory: Trajectory) -> int | None:
-    """Tokens sampled, as the endpoint counted or else by the token ids it returned."""
+    """Return the tokens sampled, as the endpoint counted or else by the token ids it returned."""
     return _sum(
         turn.usage.get("completion_tokens", None if turn.completion_ids is None else len(turn.completion_ids))
         for turn in trajectory.turns

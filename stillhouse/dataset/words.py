@@ -27,27 +27,27 @@ MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def normalised(text: str) -> str:
-    """`text` under NFKC, casefolded, with single spaces. Punctuation stays: `3 - 2` is not `3 + 2`."""
+    """Return `text` under NFKC, casefolded, with single spaces. Punctuation stays: `3 - 2` is not `3 + 2`."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def words(text: str) -> list[str]:
-    """The words of a normalised text, without punctuation and symbols."""
+    """Return the words of a normalised text, without punctuation and symbols."""
     return _WORDS.findall(text)
 
 
 def words_and_signs(text: str) -> list[str]:
-    """The words of a normalised text; each punctuation mark or symbol is a word."""
+    """Return the words of a normalised text; each punctuation mark or symbol is a word."""
     return _TOKENS.findall(text)
 
 
 def word_hashes(words: Iterable[str]) -> Hashes:
-    """XXH3 of each word: equal in every process and on every machine."""
+    """Return XXH3 of each word: equal in every process and on every machine."""
     return np.fromiter(map(xxh3_64_intdigest, words), np.uint64)
 
 
 def ngram_hashes(words: Hashes, length: int) -> Hashes:
-    """Hash of each n-gram, shape `[max(0, num_words - length + 1)]`: a polynomial in word hashes modulo 2^64."""
+    """Return the hash of each n-gram, shape `[max(0, num_words - length + 1)]`: a polynomial of words modulo 2^64."""
     num_ngrams = max(0, len(words) - length + 1)
     hashes = words[:num_ngrams].copy()
     for offset in range(1, length):

@@ -38,7 +38,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     if "chosen_key" in body or "rejected_key" in body:
         raise ConfigError(
             "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
-            "dataset.selection.pairs writes such pairs for other trainers"
+            "pair rows of train.parquet and rejected.parquet by prompt_id for other trainers"
         )
     if "sft_train" in body:
         files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]

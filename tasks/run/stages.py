@@ -38,5 +38,5 @@ def _dataset_stages(config: DistillConfig) -> Iterator[str]:
     dataset = config.dataset
     yield from ("rollouts", "labels")
     yield from ["judge"] * dataset.judge.enabled
-    yield from ["difficulty"] * bool(dataset.labels.student_samples or dataset.labels.student_nll)
+    yield from ["difficulty"] * bool(dataset.labels.student_samples or "student_nll" in dataset.measured)
     yield from ("duplicates", "dataset")

@@ -164,9 +164,8 @@ def test_a_schema_may_refer_to_its_own_definitions(generate) -> None:
     """Prefect would take `$ref` in a flow's parameters for the name of one of its blocks."""
     schema = {"$ref": "#/$defs/number", "$defs": {"number": {"type": "integer", "minimum": 3}}}
     # The answers are -1, 1, 2, -1 and 4.
-    for section in ({"rollouts": {"response_schema": schema}}, {"dataset": {"labels": {"answer_schema": schema}}}):
-        rows = rows_of(generate(numbered(5), **section))
-        assert [row["messages"][-1]["content"] for row in rows] == ["4"]
+    rows = rows_of(generate(numbered(5), rollouts={"response_schema": schema}))
+    assert [row["messages"][-1]["content"] for row in rows] == ["4"]
 
 
 def test_the_error_of_one_shard_counts_what_all_shards_have_finished(generate, provider: SimulatedProvider) -> None:

@@ -57,7 +57,7 @@ def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
     generate, provider: SimulatedProvider, judge: dict[str, Any]
 ) -> None:
     def run(threshold: float) -> Published:
-        filters = {"min_scores": {"judge/clarity": threshold}}
+        filters = {"scores": {"judge/clarity": [threshold, None]}}
         return generate(questions(12), dataset={"judge": judge, "filters": filters, "validation_fraction": 0.0})
 
     first = run(0.5)
@@ -87,7 +87,7 @@ def test_rows_that_the_judge_refuses_are_made_up_for_until_the_target_is_met(
             questions(24),
             dataset={
                 "judge": judge,
-                "filters": {"min_scores": {"judge/clarity": 0.5}},
+                "filters": {"scores": {"judge/clarity": [0.5, None]}},
                 "selection": {"target_rows": 4, "rows_per_prompt": 1},
                 "validation_fraction": 0.0,
             },
@@ -115,14 +115,14 @@ def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(generat
 def test_rows_that_surprise_the_student_too_much_are_dropped_by_thresholds_alone(
     generate, provider: SimulatedProvider
 ) -> None:
-    def run(**filters: float) -> Published:
-        dataset = {"labels": {"student_nll": True}, "filters": filters, "validation_fraction": 0.0}
+    def run(**filters: list[float]) -> Published:
+        dataset = {"labels": {"measure": ["student_nll"]}, "filters": filters, "validation_fraction": 0.0}
         return generate(questions(12, "numeric"), dataset=dataset, runtime={"device": "cpu"})
 
     every = rows_by_number(run(), "train")
     surprise = sorted(row["student_nll"] for row in every.values())
     assert len(set(surprise)) > 4
-    middle = run(min_student_nll=surprise[2], max_student_nll=surprise[5])
+    middle = run(student_nll=[surprise[2], surprise[5]])
     assert run_stages(middle) == ["dataset"]
     assert sorted(row["student_nll"] for row in rows_by_number(middle, "train").values()) == surprise[2:6]
     reasons = {reason for row in rows_by_number(middle, "rejected").values() for reason in row["drop_reasons"]}
@@ -161,8 +161,8 @@ def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
         return generate(
             questions(12, "numeric"),
             dataset={
-                "labels": {"file": str(labels), "rewards": True},
-                "filters": {"min_scores": {"reward/closeness": 0.5}, "max_scores": {"length": 1.0}},
+                "labels": {"file": str(labels)},
+                "filters": {"scores": {"reward/closeness": [0.5, None], "length": [None, 1.0]}},
                 "validation_fraction": 0.0,
             },
             tools={"rewards_file": str(rewards)},
@@ -199,7 +199,7 @@ async def judged(args: RewardArgs, messages: list) -> float:
 """)
 
     def run() -> Published:
-        dataset = {"labels": {"rewards": True}, "validation_fraction": 0.0}
+        dataset = {"labels": {"measure": ["rewards"]}, "validation_fraction": 0.0}
         return generate(questions(12, "numeric"), dataset=dataset, tools={"rewards_file": str(rewards)})
 
     with pytest.raises(FailureBudgetExceeded, match=r"12 of 12 trajectories .* judged failed 12 times.*No such file"):

@@ -62,7 +62,7 @@ def labels(file: str, message: str, content: str | None = None) -> Case:
 
 
 def sets(file: str, message: str, content: Any = None, kind: type[StillhouseError] = InputError) -> Case:
-    return Case(message, {"contamination": {"sets": {"mmlu": file}}}, {} if content is None else {file: content}, kind)
+    return Case(message, {"contamination": {"mmlu": file}}, {} if content is None else {file: content}, kind)
 
 
 def earlier(file: str, message: str, content: Any = None) -> Case:
@@ -75,8 +75,8 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
 @pytest.mark.parametrize(
     "case",
     [
-        sets("e.jsonl", r"sets\.mmlu: e\.jsonl is missing; expected a file that ends in"),
-        sets("e.dat", r"sets\.mmlu = 'e\.dat': the ending tells no format", "x", ConfigError),
+        sets("e.jsonl", r"contamination\.mmlu: e\.jsonl is missing; expected a file that ends in"),
+        sets("e.dat", r"contamination\.mmlu = 'e\.dat': the ending tells no format", "x", ConfigError),
         sets("e.jsonl", r"e\.jsonl, line 2: expected a JSON object, saw '\{torn'.*may be cut off", LONG + "{torn"),
         sets("e.csv", r"e\.csv, line 3: expected 2 cells as in the header", "a,b\n1,2\n3\n"),
         sets("e.parquet", r"e\.parquet cannot be read as parquet", b"PAR1"),
@@ -88,13 +88,10 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
         labels("l.py", r"l\.py, line 2: cannot be loaded: ZeroDivisionError", "\n1 / 0\n"),
         labels("l.py", r"l\.py, line 1: cannot be loaded: SystemExit: 5", "raise SystemExit(5)\n"),
         Case(r"goes by the score 'taste', which no trajectory has; seen: 'test'",
-             {"labels": {"file": "l.py", "render": False}, "filters": {"min_scores": {"taste": 0.5}}},
+             {"labels": {"file": "l.py", "render": False}, "filters": {"scores": {"taste": [0.5, None]}}},
              {"l.py": LABELS.format("test", "return 1.0")}, ConfigError),
-        Case(r"rewards is on, but tools\.rewards_file names no file", {"labels": {"rewards": True}}, {}, ConfigError),
-        Case(r"answer_schema is no JSON schema: at \$\.type: 'objekt'",
-             {"labels": {"answer_schema": {"type": "objekt"}}}, {}, ConfigError),
-        Case(r"answer_pattern is no regular expression.*saw '\(\('",
-             {"labels": {"answer_pattern": "(("}}, {}, ConfigError),
+        Case(r"names rewards, or .* tools\.rewards_file names no file",
+             {"labels": {"measure": ["rewards"]}}, {}, ConfigError),
         Case(r"quotas names 'sum', which no trajectory is tagged; seen: 'sums'",
              {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
     ],

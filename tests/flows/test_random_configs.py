@@ -25,8 +25,8 @@ TEXTS: Final = {
     "rollouts.system_prompt": ["", "Answer by a number.", "{braces} and \u00e9"],
     "rollouts.continue_message": ["", "Go on."],
     "dataset.judge.instructions": ["Be strict."],
-    "dataset.labels.answer_pattern": [r"\d+", "never to be seen"],
-    "dataset.selection.score": ["reward", "judge/clear", "unknown"],
+    "dataset.selection.prefer": ["first", "shortest", "score:reward", "score:judge/clear", "score:unknown"],
+    "dataset.labels.measure": ["language", "student_nll", "rewards", "near_duplicates"],
     "tracking.experiment": ["other"],
 }
 FIXED: Final = {
@@ -45,7 +45,6 @@ ENOUGH: Final = (
     "max_tokens",
     "max_length",
     "microbatch_tokens",
-    "num_permutations",
     "max_concurrent",
     "max_prompt_tokens",
 )

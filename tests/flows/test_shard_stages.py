@@ -64,7 +64,7 @@ def config_for(tmp_path: Path) -> Callable[..., DistillConfig]:
         rubric = [{"name": "clarity", "question": "Clear?", "best": 4}]
         return DistillConfig(
             dataset={
-                "labels": {"student_nll": True},
+                "labels": {"measure": ["student_nll"]},
                 "judge": {"enabled": True, "rubric": rubric, "model": {"model": "m", "base_url": url}},
             },
             tracking={"enabled": False},

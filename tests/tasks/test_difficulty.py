@@ -68,11 +68,11 @@ def test_the_student_answers_each_prompt_once_and_for_all(measure: Measure, make
 
 def test_likelihoods_do_not_depend_on_what_only_the_students_answers_need() -> None:
     def key(**sections: Any) -> str:
-        config = DistillConfig(**{"dataset": {"labels": {"student_nll": True}}, **sections})
+        config = DistillConfig(**{"dataset": {"labels": {"measure": ["student_nll"]}}, **sections})
         return DIFFICULTY.key(_inputs(config))
 
     assert key() == key(rollouts={"max_tokens": 7, "system_prompt": "s"}) == key(tools={"builtin": ["calculator"]})
     assert key() != key(student={"max_length": 99})
-    sampled = {"labels": {"student_nll": True, "student_samples": 2}}
+    sampled = {"labels": {"measure": ["student_nll"], "student_samples": 2}}
     assert key(dataset=sampled) != key(dataset=sampled, rollouts={"max_tokens": 7})
     assert key(dataset=sampled) != key(dataset=sampled, tools={"builtin": ["calculator"]})

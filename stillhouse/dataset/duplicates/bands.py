@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stillhouse.dataset.duplicates.signatures import SIGNATURE_TYPE
+from stillhouse.dataset.duplicates.signatures import NUM_HASHES, SIGNATURE_TYPE
 from stillhouse.dataset.words import MULTIPLIER, Hashes
 from stillhouse.errors import ConfigError
 
@@ -38,20 +38,20 @@ class Bands(NamedTuple):
     """Values of one band."""
 
     @classmethod
-    def for_threshold(cls, threshold: float, num_permutations: int) -> "Bands":
-        """The widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
+    def for_threshold(cls, threshold: float) -> "Bands":
+        """Return the widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
 
         Raises:
             ConfigError: even bands of one value propose fewer.
         """
-        for width in range(num_permutations, 0, -1):
-            number = num_permutations // width
+        for width in range(NUM_HASHES, 0, -1):
+            number = NUM_HASHES // width
             if 1 - (1 - threshold**width) ** number >= RECALL:
                 return cls(number, width)
-        needed = math.ceil(math.log(1 - RECALL) / math.log(1 - threshold))
+        lowest = 1 - (1 - RECALL) ** (1 / NUM_HASHES)
         raise ConfigError(
-            f"dataset.duplicates.threshold = {threshold} needs signatures of {needed} hashes to find {RECALL:.0%} of "
-            f"the near-duplicates, saw num_permutations = {num_permutations}; raise it or the threshold"
+            f"dataset.duplicates.threshold = {threshold}: expected {math.ceil(lowest * 100) / 100} or more; below, "
+            f"signatures of {NUM_HASHES} hashes find less than {RECALL:.0%} of the near-duplicates"
         )
 
 
@@ -77,14 +77,14 @@ class SignatureFile:
         self._file.close()
 
     def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
-        """Stores signatures, shape `[num, num_permutations]`, of the texts from number `first` on."""
+        """Stores signatures, shape `[num, NUM_HASHES]`, of the texts from number `first` on."""
         width = self.bands.width
         for band in range(self.bands.number):
             self._file.seek(self._start(band, first))
             self._file.write(np.ascontiguousarray(signatures[:, band * width : (band + 1) * width]).tobytes())
 
     def band(self, band: int) -> npt.NDArray[np.uint32]:
-        """One band of all texts, shape `[num_texts, width]`."""
+        """Return one band of all texts, shape `[num_texts, width]`."""
         self._file.seek(self._start(band, 0))
         values = np.fromfile(self._file, SIGNATURE_TYPE, self._num_texts * self.bands.width)
         return values.reshape(self._num_texts, self.bands.width)
@@ -94,7 +94,7 @@ class SignatureFile:
 
 
 def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
-    """Pairs of texts whose similarity may reach `threshold` according to their signatures.
+    """Return pairs of texts whose similarity may reach `threshold` according to their signatures.
 
     Args:
         signatures: of all texts.
@@ -124,7 +124,7 @@ def _keys(values: npt.NDArray[np.uint32], texts: Places) -> Hashes:
 
 
 def _pairs_in_buckets(keys: Hashes) -> Hashes:
-    """Pairs of indices with equal keys, packed and sorted."""
+    """Return pairs of indices with equal keys, packed and sorted."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     positions = np.arange(len(keys))
@@ -150,7 +150,7 @@ def _unpacked(pairs: Hashes) -> tuple[Places, Places]:
 
 
 def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
-    """Whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
+    """Return whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
     number, width = signatures.bands
     equal = np.zeros(len(pairs), np.int32)
     for band in range(number):
@@ -164,6 +164,6 @@ def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold:
 
 
 def _earliest(pairs: Hashes) -> Hashes:
-    """The first `_PAIRS_OF_TEXT` of the sorted pairs of each later text."""
+    """Return the first `_PAIRS_OF_TEXT` of the sorted pairs of each later text."""
     later, _ = _unpacked(pairs)
     return pairs[np.arange(len(pairs)) - np.searchsorted(later, later) < _PAIRS_OF_TEXT]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.bands import Places, SignatureFile
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, read_texts, signatures_of
 from stillhouse.errors import InputError
@@ -63,7 +63,7 @@ class Corpus:
         self.prompts = np.append(np.full(self.num_earlier, -1, np.int32), self.prompts)
 
     def rows_of(self, file: int) -> slice:
-        """Row numbers of a file, given its index."""
+        """Return row numbers of a file, given its index."""
         return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
@@ -94,7 +94,7 @@ class Corpus:
         return present
 
     def _binary(self, name: str) -> Iterator[tuple[Places, bytes]]:
-        """The rows that have a value in a binary column, batch by batch, and their values joined."""
+        """Yield the rows that have a value in a binary column, batch by batch, and their values joined."""
         start = 0
         for file in self.files:
             # `pre_buffer` would keep row groups in memory once they are read.
@@ -107,7 +107,7 @@ class Corpus:
 
 
 def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Distinct names, sorted, and the index of each name among them; `order` sorts the names."""
+    """Return distinct names, sorted, and the index of each name among them; `order` sorts the names."""
     ordered = names.take(order)
     opens = np.ones(len(ordered), bool)
     if len(ordered):
@@ -117,8 +117,8 @@ def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArr
     return ordered.filter(pa.array(opens)), places
 
 
-def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
-    """The files of `config.earlier` in order, with signatures computed into the folder `scratch`.
+def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
+    """Return the files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
     A dataset's folder counts with its kept rows. A row without an id is named by its file and number.
 
@@ -133,7 +133,7 @@ def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
             ids, texts = _ids(path), read_texts(path)
             with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
                 while batch := list(islice(texts, _TEXT_BATCH_ROWS)):
-                    writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
+                    writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, near=config.near))
     return files
 
 
@@ -151,18 +151,17 @@ def _dataset_files(source: str) -> list[Path]:
 
 
 def _check(file: Path) -> None:
-    expected = "expected a dataset's folder or a Parquet file with a column `messages`; mend or remove the entry"
     try:
         columns = pq.read_schema(file).names
-    except FileNotFoundError as error:
-        raise InputError(f"dataset.duplicates.earlier names {file}, which is missing; {expected}") from error
+        seen = None if "messages" in columns else f"whose columns are {', '.join(columns) or 'none'}"
+    except FileNotFoundError:
+        seen = "which is missing"
     except (OSError, pa.ArrowException) as error:
+        seen = f"which is no Parquet: {error}"
+    if seen is not None:
         raise InputError(
-            f"dataset.duplicates.earlier names {file}, which is no Parquet: {error}; {expected}"
-        ) from error
-    if "messages" not in columns:
-        raise InputError(
-            f"dataset.duplicates.earlier names {file}, whose columns are {', '.join(columns) or 'none'}; {expected}"
+            f"dataset.duplicates.earlier names {file}, {seen}; expected a dataset's folder or a Parquet file with a "
+            "column `messages`; mend or remove the entry"
         )
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
 from stillhouse.dataset.duplicates.corpus import Corpus, CorpusFile, TextKind, earlier_files
 from stillhouse.dataset.duplicates.signatures import read_texts, shingle_hashes
@@ -37,7 +37,7 @@ class _Duplicates(NamedTuple):
     similarity: npt.NDArray[np.float64]
 
 
-def find_duplicates(shards: Sequence[CandidateShard], config: DuplicatesConfig, folder: Path) -> list[Path]:
+def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder: Path) -> list[Path]:
     """Writes a Parquet file of `schema.DUPLICATE_COLUMNS` for each shard, row-aligned with it; their paths in order.
 
     Rows of earlier datasets precede ours, which are ordered by prompt id, sample index and id. An exact duplicate names
@@ -50,7 +50,7 @@ def find_duplicates(shards: Sequence[CandidateShard], config: DuplicatesConfig, 
         folder: where to write; scratch files there take about 1 kB a row and a likely duplicate.
 
     Raises:
-        ConfigError: `num_permutations` is too small for the threshold.
+        ConfigError: the threshold is too low.
         InputError: an earlier dataset cannot be read.
     """
     if not shards:
@@ -70,7 +70,7 @@ def find_duplicates(shards: Sequence[CandidateShard], config: DuplicatesConfig, 
     return paths
 
 
-def _duplicates(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> _Duplicates:
+def _duplicates(corpus: Corpus, config: Comparison, scratch: Path) -> _Duplicates:
     firsts = corpus.firsts("row", ours_only=False)
     num_rows = corpus.num_rows
     duplicates = _Duplicates(np.full(num_rows, -1), np.zeros(num_rows, bool), np.zeros(num_rows))
@@ -128,7 +128,7 @@ class ShingleFile:
         self._end += distinct.nbytes
 
     def jaccard(self, first: int, second: int) -> float:
-        """Jaccard similarity of two rows that were added."""
+        """Return the Jaccard similarity of two rows that were added."""
         left, right = self._read(first), self._read(second)
         shared = len(np.intersect1d(left, right, assume_unique=True))
         return shared / max(1, len(left) + len(right) - shared)
@@ -139,7 +139,7 @@ class ShingleFile:
         return np.frombuffer(os.pread(self._file.fileno(), size, start), _HASH)
 
 
-def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch: Path) -> dict[int, tuple[int, float]]:
+def near_rows(corpus: Corpus, firsts: Places, config: Comparison, scratch: Path) -> dict[int, tuple[int, float]]:
     """For each row that nearly repeats an earlier one in the corpus's order, its original and their similarity.
 
     Exact duplicates are left out. A row is compared only with originals, so that nothing is dropped for its similarity
@@ -159,7 +159,7 @@ def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch:
     return duplicates
 
 
-def prompt_clusters(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> npt.NDArray[np.int32]:
+def prompt_clusters(corpus: Corpus, config: Comparison, scratch: Path) -> npt.NDArray[np.int32]:
     """For each of `corpus.prompt_ids` the index of the first prompt of its cluster of similar prompts.
 
     Similarity is transitive here, since a split must not separate similar prompts.
@@ -181,10 +181,10 @@ def prompt_clusters(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> 
 
 @contextmanager
 def _likely_pairs(
-    corpus: Corpus, firsts: Places, kind: TextKind, config: DuplicatesConfig, scratch: Path
+    corpus: Corpus, firsts: Places, kind: TextKind, config: Comparison, scratch: Path
 ) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
-    """Pairs of one of our rows and an earlier row whose texts are likely similar, and the shingles of all of them."""
-    bands = Bands.for_threshold(config.threshold, config.num_permutations)
+    """Yield pairs of one of our rows and an earlier one whose texts are likely similar, and the shingles of all."""
+    bands = Bands.for_threshold(config.threshold)
     with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
         present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
         rows = corpus.order[present[corpus.order]]
@@ -198,7 +198,7 @@ def _likely_pairs(
             here = rows[np.searchsorted(rows, span.start) : np.searchsorted(rows, span.stop)]
             for row, texts in zip(here.tolist(), read_texts(file.texts, (here - span.start).tolist()), strict=True):
                 text = texts.prompt_content if kind == "prompt" else texts.row_content
-                shingles.add(row, shingle_hashes(text, config.shingle_words))
+                shingles.add(row, shingle_hashes(text))
         yield zip(map(int, later), map(int, earlier), strict=True), shingles
 
 

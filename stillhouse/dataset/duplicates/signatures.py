@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stillhouse.chat.content import calls_of, reasoning_of, text_of
-from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.read import rows_at
 from stillhouse.dataset.totals import num_given
@@ -39,12 +38,15 @@ SIGNATURE_SCHEMA: Final = pa.schema(
         pa.field("row_signature", pa.binary()),
     ]
 )
-"""Hashes are BLAKE2b of `ComparedTexts.prompt` and `.row`; signatures are `duplicates.num_permutations` uint32, little
-endian, of the shingles of `.prompt_content` and `.row_content`. Each is null for an empty text, and signatures if
-`duplicates.near` is off."""
+"""Hashes are BLAKE2b of `ComparedTexts.prompt` and `.row`; signatures are `NUM_HASHES` uint32, little
+endian, of the shingles of `.prompt_content` and `.row_content`. Each is null for an empty text, and signatures where
+near-duplicates are not looked for."""
 
 SIGNATURE_TYPE: Final = np.dtype("<u4")
 _SEED: Final = 1
+SHINGLE_WORDS: Final = 5
+NUM_HASHES: Final = 128
+"""Hashes of a signature, which estimate a similarity of 0.85 to within 0.03."""
 
 
 class ComparedTexts(NamedTuple):
@@ -62,7 +64,7 @@ class ComparedTexts(NamedTuple):
 
 
 def texts_of(messages: Sequence[Message], num_turns: int) -> ComparedTexts:
-    """The texts of a conversation whose last `num_turns` assistant messages were sampled.
+    """Return the texts of a conversation whose last `num_turns` assistant messages were sampled.
 
     Arguments of tool calls are compared as JSON with sorted keys, however a file stores them.
     """
@@ -98,7 +100,7 @@ def _with_sorted_keys(arguments: str) -> str:
 
 
 def read_texts(path: Path, numbers: Sequence[int] | None = None) -> Iterator[ComparedTexts]:
-    """Texts of a Parquet file's rows with these ascending numbers, or of all.
+    """Yield texts of a Parquet file's rows with these ascending numbers, or of all.
 
     Its column `messages` holds lists of objects in the OpenAI chat form, lists of JSON texts, or JSON texts. Without a
     column `turns` all assistant messages count as sampled.
@@ -129,58 +131,58 @@ def _object(value: Any) -> Any:
     return exact_json.loads(value) if isinstance(value, str) else value
 
 
-def signature_batch(inputs: Sequence[LabelInput], config: DuplicatesConfig) -> pa.RecordBatch:
-    """Rows of `SIGNATURE_SCHEMA`, one for each item, in order."""
+def signature_batch(inputs: Sequence[LabelInput], *, near: bool) -> pa.RecordBatch:
+    """Return rows of `SIGNATURE_SCHEMA`, one for each item, in order."""
     trajectories = [item.trajectory for item in inputs]
     texts = [texts_of(trajectory.messages, len(trajectory.turns)) for trajectory in trajectories]
     names = [(item.rollout_key, item.prompt_id, item.sample_index) for item in trajectories]
-    return signatures_of(names, texts, config)
+    return signatures_of(names, texts, near=near)
 
 
 def signatures_of(
-    names: Sequence[tuple[str, str | None, int | None]], texts: Sequence[ComparedTexts], config: DuplicatesConfig
+    names: Sequence[tuple[str, str | None, int | None]], texts: Sequence[ComparedTexts], *, near: bool
 ) -> pa.RecordBatch:
-    """Rows of `SIGNATURE_SCHEMA`; `names` are ids, prompt ids and sample indices."""
+    """Return rows of `SIGNATURE_SCHEMA`; `names` are ids, prompt ids and sample indices."""
     columns: list[Sequence[Any]] = [
         *([name[place] for name in names] for place in range(3)),
         [_hash(text.prompt) for text in texts],
         [_hash(text.row) for text in texts],
-        _signatures([text.prompt_content for text in texts], config),
-        _signatures([text.row_content for text in texts], config),
+        _signatures([text.prompt_content for text in texts], near=near),
+        _signatures([text.row_content for text in texts], near=near),
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SIGNATURE_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SIGNATURE_SCHEMA)
 
 
-def shingle_hashes(text: str, num_words: int) -> Hashes:
-    """Hash of each shingle of `num_words` words of a normalised text, in order; signs count as words.
+def shingle_hashes(text: str) -> Hashes:
+    """Return the hash of each shingle of `SHINGLE_WORDS` words of a normalised text, in order; signs count as words.
 
     A shorter text is one shingle, so that it is similar only to its equals. An empty text has none.
     """
     hashes = word_hashes(words_and_signs(text))
-    return ngram_hashes(hashes, min(num_words, len(hashes))) if len(hashes) else hashes
+    return ngram_hashes(hashes, min(SHINGLE_WORDS, len(hashes))) if len(hashes) else hashes
 
 
 def _hash(text: str) -> bytes | None:
     return hashlib.blake2b(text.encode(), digest_size=16).digest() if text else None
 
 
-def _signatures(texts: Sequence[str], config: DuplicatesConfig) -> list[bytes | None]:
-    if not config.near:
+def _signatures(texts: Sequence[str], *, near: bool) -> list[bytes | None]:
+    if not near:
         return [None] * len(texts)
-    shingles = [shingle_hashes(text, config.shingle_words) for text in texts]
+    shingles = [shingle_hashes(text) for text in texts]
     return [
         signature.tobytes() if len(hashes) else None
-        for signature, hashes in zip(_minhash(shingles, config.num_permutations), shingles, strict=True)
+        for signature, hashes in zip(_minhash(shingles), shingles, strict=True)
     ]
 
 
-def _minhash(sets: Sequence[npt.NDArray[np.uint64]], num_permutations: int) -> npt.NDArray[np.uint32]:
-    """Signatures of sets of hashes, shape `[num_sets, num_permutations]`."""
+def _minhash(sets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint32]:
+    """Return signatures of sets of hashes, shape `[num_sets, NUM_HASHES]`."""
     from rensa import RMinHash
 
     if not sets:
-        return np.empty((0, num_permutations), SIGNATURE_TYPE)
+        return np.empty((0, NUM_HASHES), SIGNATURE_TYPE)
     ends = np.cumsum([0, *map(len, sets)], dtype=np.uint64)
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(sets), ends, num_permutations, _SEED)
+    matrix = RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(sets), ends, NUM_HASHES, _SEED)
     return np.array(matrix.to_rows(), SIGNATURE_TYPE)

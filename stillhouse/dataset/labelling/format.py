@@ -6,16 +6,12 @@ from typing import Any, Final
 
 import orjson
 
-from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.text import without_code
 from stillhouse.dataset.totals import sampled_part
-from stillhouse.errors import ConfigError
-from stillhouse.types import JsonObject, Message
+from stillhouse.labels.prose import without_code
+from stillhouse.types import Message, Trajectory
 
-_SEARCH_S: Final = 1.0
-"""Time limit of the pattern search in one answer; without nested repeats it takes less than a millisecond."""
 _THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")
 _MARKUP: Final = re.compile(
     r"</?(?:\w+:)?(?:tool_calls?|tool_response|function_calls)>"  # Hermes, Qwen, GLM, MiniMax, Anthropic
@@ -28,40 +24,21 @@ _MARKUP: Final = re.compile(
 """Markup of tool calls and turns in chat templates; an endpoint that parses it leaves none in the content."""
 
 
-class FormatLabels:
-    """The column format_problem: the first problem of a trajectory, in words, with its place; null without one.
+def format_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+    """Return the column format_problem: the first problem in what the model wrote, with its place; null without one.
 
-    Checked in everything the model wrote, outside of code: mismatched think tags, unclosed code fences, and tool calls
-    or special tokens that an endpoint left in the content. Checked in the final answer: the schema and the pattern.
-
-    Args:
-        answer_schema: JSON schema of the final answer; empty for none. References stay within it.
-        answer_pattern: regular expression to search for in the final answer; None for none.
-
-    Raises:
-        ConfigError: one of them is invalid; when called, if the search for the pattern takes too long.
+    Looked for outside of code: mismatched think tags, unclosed code fences, and tool calls or special tokens that an
+    endpoint left in the content.
     """
+    return {"format_problem": [next(_problems(item.trajectory), None) for item in inputs]}
 
-    def __init__(self, answer_schema: JsonObject, answer_pattern: str | None) -> None:
-        self._schema = _schema(answer_schema) if answer_schema else None
-        self._pattern = None if answer_pattern is None else _pattern(answer_pattern)
 
-    def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-        return {"format_problem": [next(self._problems(item), None) for item in inputs]}
-
-    def _problems(self, item: LabelInput) -> Iterator[str]:
-        trajectory = item.trajectory
-        sampled = sampled_part(trajectory)
-        offered = {tool["function"].get("name") for tool in trajectory.tools}
-        for place, message in enumerate(sampled, start=len(trajectory.messages) - len(sampled)):
-            if message["role"] == "assistant":
-                yield from _content_problems(f"messages[{place}]", message, offered)
-        if item.answer is not None and self._schema is not None:
-            problem = self._schema.problem({"role": "assistant", "content": item.answer})
-            if problem is not None:
-                yield problem
-        if item.answer is not None and self._pattern is not None and not _is_found(self._pattern, item.answer):
-            yield f"the answer has nothing that matches {self._pattern.pattern!r}"
+def _problems(trajectory: Trajectory) -> Iterator[str]:
+    sampled = sampled_part(trajectory)
+    offered = {tool["function"].get("name") for tool in trajectory.tools}
+    for place, message in enumerate(sampled, start=len(trajectory.messages) - len(sampled)):
+        if message["role"] == "assistant":
+            yield from _content_problems(f"messages[{place}]", message, offered)
 
 
 def _content_problems(place: str, message: Message, offered: set[str | None]) -> Iterator[str]:
@@ -100,7 +77,7 @@ def _line(text: str, match: re.Match[str]) -> str:
 
 
 def _called_tool(text: str) -> str | None:
-    """Name of the tool if the content is the JSON of a call and nothing else."""
+    """Return the name of the tool if the content is the JSON of a call and nothing else."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -109,34 +86,3 @@ def _called_tool(text: str) -> str | None:
         return None
     name = value.get("name")
     return name if isinstance(name, str) and ("arguments" in value or "parameters" in value) else None
-
-
-def _schema(schema: JsonObject) -> AnswerSchema:
-    try:
-        return AnswerSchema(schema)
-    except ConfigError as error:
-        # AnswerSchema names the setting for rollouts.
-        message = str(error).replace("rollouts.response_schema", "dataset.labels.answer_schema")
-        raise ConfigError(message) from error
-
-
-def _pattern(pattern: str) -> Any:
-    import regex  # type: ignore[import-untyped]
-
-    try:
-        return regex.compile(pattern)
-    except regex.error as error:
-        raise ConfigError(
-            f"dataset.labels.answer_pattern is no regular expression: {error}; saw {pattern!r}. Escape special "
-            "characters with a backslash where they stand for themselves"
-        ) from error
-
-
-def _is_found(pattern: Any, answer: str) -> bool:
-    try:
-        return pattern.search(answer, timeout=_SEARCH_S) is not None
-    except TimeoutError as error:
-        raise ConfigError(
-            f"dataset.labels.answer_pattern: the search for {pattern.pattern!r} takes more than {_SEARCH_S:g} s in an "
-            f"answer of {len(answer)} characters. Leave out repeats within repeats, such as (a+)+"
-        ) from error

@@ -25,7 +25,7 @@ _LOGGED_COUNTS: Final = frozenset(10**power for power in range(12))
 
 @dataclass(frozen=True, slots=True)
 class LabelArgs:
-    """What a label receives besides the messages."""
+    """Arguments of a label besides the messages."""
 
     metadata: JsonObject
     """The metadata of the prompt's row, unchanged; empty if it has none."""
@@ -131,7 +131,7 @@ class UserLabels:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The formatted error without the frames of this file."""
+    """Return the formatted error without the frames of this file."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
         frame = frame.tb_next

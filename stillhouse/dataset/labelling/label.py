@@ -11,40 +11,33 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.assistant_message import in_one_form
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import (
-    ContaminationConfig,
-    DatasetConfig,
-    DuplicatesConfig,
-    LabelsConfig,
-    StudentConfig,
-    ToolsConfig,
-)
-from stillhouse.config.section import ChatTemplateKwargs, later_field
+from stillhouse.config import DatasetConfig, LabelsConfig, StudentConfig, ToolsConfig
+from stillhouse.config.dataset import Comparison
+from stillhouse.config.former_dataset import former_labels
+from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
 from stillhouse.dataset.label_input import LabelInput, Labeller
-from stillhouse.dataset.labelling.format import FormatLabels
+from stillhouse.dataset.labelling.format import format_labels
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
-from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
 from stillhouse.dataset.recorded import RecordedWriter
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, RECORDED_FILE, SIGNATURES_FILE
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import StillhouseError
+from stillhouse.labels import LABELS
 from stillhouse.processes.exit import exit_with_parent
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
@@ -56,16 +49,18 @@ _BATCH_SIZE: Final = 256
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
 
 
-class Labelling(BaseModel):
-    """What is measured and what that needs, as small JSON that another process can be handed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Labelling(Section):
+    """Measurements of a config and all that they need, as small JSON that another process can be handed."""
 
     labels: LabelsConfig
-    duplicates: DuplicatesConfig
-    contamination: ContaminationConfig
+    measured: tuple[str, ...] = ()
+    """The labels of `stillhouse.labels.ON_REQUEST` to measure."""
+    sets: dict[str, str] = {}
+    """Files of evaluation sets by name."""
+    overlap_lengths: tuple[int, ...] = (8, 13)
+    """Lengths in words of the overlaps with them."""
     tools: ToolsConfig
-    """Names the file for `labels.rewards`."""
+    """Names the file of the rewards."""
     tokenizer: str
     """Model ref of the student, whose chat template `labels.render` uses."""
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
@@ -79,23 +74,20 @@ class Labelling(BaseModel):
     def of(
         cls, config: DatasetConfig, *, tools: ToolsConfig, student: StudentConfig, sampling: str | None = None
     ) -> "Labelling":
-        """What a config asks to measure; equal for configs that differ only in what is not measured.
+        """Return what a config asks to measure; equal for configs that differ only in what is not measured.
 
         Raises:
             ConfigError: the student is missing.
             InputError: an evaluation set is missing.
         """
-        labels, duplicates = config.labels, config.duplicates
-        tools = tools if labels.rewards else ToolsConfig()
+        labels, measured = config.labels, config.measured
+        tools = tools if "rewards" in measured else ToolsConfig()
         files = [None if name is None else Path(name).expanduser() for name in (labels.file, tools.rewards_file)]
         return cls(
-            labels=labels,
-            duplicates=DuplicatesConfig(
-                near=duplicates.near,
-                shingle_words=duplicates.shingle_words,
-                num_permutations=duplicates.num_permutations,
-            ),
-            contamination=config.contamination,
+            labels=labels.model_copy(update={"measure": ()}),
+            measured=measured,
+            sets=config.contamination,
+            overlap_lengths=config.overlap_lengths,
             tools=tools,
             tokenizer=student.model if labels.render else "",
             chat_template_kwargs=student.chat_template_kwargs if labels.render else {},
@@ -108,9 +100,22 @@ class Labelling(BaseModel):
             },
         )
 
+    @property
+    def comparison(self) -> Comparison:
+        """The comparison that signatures are made for."""
+        return Comparison(near="near_duplicates" in self.measured)
+
+    def identity(self, exclude: Any = None) -> JsonObject:
+        return {
+            **self.model_dump(mode="json", exclude={"measured", "sets", "overlap_lengths"}),
+            "labels": former_labels(self.labels, self.measured),
+            "duplicates": self.comparison.identity(),
+            "contamination": {"sets": self.sets, "ngrams": list(self.overlap_lengths)},
+        }
+
 
 class LabelledShard(NamedTuple):
-    """What labelling a shard came to, apart from its files."""
+    """Result of labelling a shard, apart from its files."""
 
     num_rows: int
     reward_failures: RewardFailures
@@ -118,7 +123,7 @@ class LabelledShard(NamedTuple):
 
 @contextmanager
 def label_processes(num_processes: int) -> Iterator[Executor]:
-    """A process pool for `label_file`, which ends with the block and with this process, however it ends."""
+    """Yield a process pool for `label_file`, which ends with the block and with this process, however it ends."""
     pool = ProcessPoolExecutor(
         num_processes,
         # Forked from a process with threads, a child may inherit a lock that nobody will release.
@@ -179,13 +184,13 @@ def label_shard(
             inputs = [LabelInput.of(trajectory, metadata.get(trajectory.prompt_id)) for trajectory in batch]
             for row in labelled_rows(inputs, labelling):
                 candidates.write(row)
-            signatures.write_batch(signature_batch(inputs, labelling.duplicates))
+            signatures.write_batch(signature_batch(inputs, near=labelling.comparison.near))
             recorded.write(batch)
     return LabelledShard(candidates.num_rows, failures)
 
 
 def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[JsonObject]:
-    """One row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
+    """Return one row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
     labels: list[dict[str, Any]] = [{} for _ in inputs]
     for labeller in _labellers_of(labelling):
         for name, values in labeller(inputs).items():
@@ -199,41 +204,47 @@ def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[Js
 
 
 def _labellers_of(labelling: Labelling) -> list[Labeller]:
-    """The labellers of a config, the same objects for equal ones that follow each other."""
+    """Return the labellers of a config, the same objects for equal ones that follow each other."""
     # They do not depend on who sampled a row, so the cache is shared.
     return _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json())
 
 
 @lru_cache(maxsize=1)
 def _labellers(labelling_json: str) -> list[Labeller]:
-    """The labellers of a config; cached, since a tokenizer or an index of evaluation sets takes seconds to load."""
+    """Return the labellers of a config, cached, since a tokenizer or an index of sets takes seconds to load."""
     labelling = Labelling.model_validate_json(labelling_json)
-    labels = labelling.labels
+    labels, measured = labelling.labels, labelling.measured
     labellers: list[Labeller] = [
-        text_labels,
+        partial(text_labels, measured=measured),
         verification_labels,
-        refusal_labels,
-        FormatLabels(labels.answer_schema, labels.answer_pattern),
+        format_labels,
     ]
-    if labels.language:
-        labellers.append(LanguageLabels())
-    if labels.privacy:
+    if "privacy" in measured:
         # Loads the tables of several libraries, which takes half a second.
         from stillhouse.dataset.labelling.privacy import privacy_labels
 
         labellers.append(privacy_labels)
     if labels.file is not None:
         labellers.append(UserLabels(Path(labels.file)))
-    if labels.rewards:
+    if "rewards" in measured:
         labellers.append(RewardLabels(labelling.tools))
-    if labelling.contamination.sets:
-        labellers.append(ContaminationLabels(labelling.contamination))
+    if labelling.sets:
+        labellers.append(ContaminationLabels(labelling.sets, labelling.overlap_lengths))
     if labels.render:
         labellers.append(RenderLabels(labelling.tokenizer, labelling.chat_template_kwargs))
     return labellers
 
 
+def text_labels(inputs: Sequence[LabelInput], *, measured: Sequence[str] = ()) -> Mapping[str, Sequence[Any]]:
+    """Return the columns that are computed from the texts alone, of labels that are not on request or in `measured`."""
+    labels = [label for label in LABELS if label.on_request is None or label.on_request in measured]
+    columns = [(column.name, column.compute) for label in labels for column in label.columns if column.compute]
+    # By row, since columns of one label may share what was computed last.
+    rows = [[compute(item) for _, compute in columns] for item in inputs]
+    return {name: [row[place] for row in rows] for place, (name, _) in enumerate(columns)}
+
+
 def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The columns `verifier`, `verified`, `compared` and `verification`."""
+    """Return the columns `verifier`, `verified`, `compared` and `verification`."""
     verdicts = [examine_trajectory(item.trajectory, item.metadata) for item in inputs]
     return {name: [verdict.columns[name] for verdict in verdicts] for name in VerificationResult(None).columns}

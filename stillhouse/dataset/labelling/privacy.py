@@ -125,7 +125,7 @@ _MOSTLY_LETTERS: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]{5}\d\d[A-EHLMPRST]\d\d[
 
 
 def personal_data(text: str) -> Iterator[str]:
-    """The kinds of personal data in `text`: email, phone, card, iban, ip, id."""
+    """Yield the kinds of personal data in `text`: email, phone, card, iban, ip, id."""
     has_digits = _DIGITS.search(text) is not None
     if "@" in text and any(_is_somebodys(match) for match in _EMAIL.finditer(text)):
         yield "email"
@@ -150,7 +150,7 @@ def _is_somebodys(mail: re.Match[str]) -> bool:
 
 
 def _is_phone(candidate: str) -> bool:
-    """Whether it is a valid number of a line that a person may have."""
+    """Return whether it is a valid number of a line that a person may have."""
     return any(
         number_type(match.number) in _PERSONAL_LINES
         and FICTIONAL_PHONE.fullmatch(f"{match.number.country_code}{match.number.national_number}") is None
@@ -213,7 +213,7 @@ _MIN_DISTINCT: Final = 10
 
 
 def has_secret(text: str) -> bool:
-    """Whether `text` has a key or token that is no placeholder."""
+    """Return whether `text` has a key or token that is no placeholder."""
     return any(
         len(set(token)) >= _MIN_DISTINCT and _PLACEHOLDER.search(token) is None
         for marks, find in _FINDERS
@@ -262,7 +262,7 @@ _FINDERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Iterator[str]]], ..
 
 
 def privacy_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The column private_data: kinds found in what the model wrote and in what tools returned, sorted.
+    """Return the column private_data: kinds found in what the model wrote and in what tools returned, sorted.
 
     The kinds are those of `dataset.filters.drop_private`. The matched text is neither kept nor logged. The prompt is
     not searched: it was there before the teacher.
@@ -271,5 +271,5 @@ def privacy_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
 
 
 def private_data(text: str) -> list[str]:
-    """The kinds of private data in `text`, sorted."""
+    """Return the kinds of private data in `text`, sorted."""
     return sorted([*personal_data(text), *(["secret"] if has_secret(text) else [])])

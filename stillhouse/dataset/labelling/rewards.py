@@ -29,7 +29,8 @@ class RewardLabels:
     def __init__(self, tools: ToolsConfig) -> None:
         if tools.rewards_file is None:
             raise ConfigError(
-                "dataset.labels.rewards is on, but tools.rewards_file names no file: name one, or switch it off"
+                "dataset.labels.measure names rewards, or filters or selection go by the score `reward`, but "
+                "tools.rewards_file names no file: name one, or leave them out"
             )
         self._rewards = RewardSet.from_config(tools)
         self._loop = LoopThread("reward labels")
@@ -45,7 +46,7 @@ class RewardLabels:
         return {"scores": [{"reward": rewards.total, **of} for rewards, of in zip(scored, parts, strict=True)]}
 
     def count_anew(self) -> RewardFailures:
-        """The failures of the trajectories that are scored from now on."""
+        """Return the failures of the trajectories that are scored from now on."""
         self._rewards.failures = RewardFailures()
         return self._rewards.failures
 

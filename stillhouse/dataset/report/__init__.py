@@ -1,1 +1,1 @@
-"""What a dataset is and how it came about: a summary, a card, a page."""
+"""Summary, card and page of a dataset."""

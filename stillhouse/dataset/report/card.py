@@ -10,7 +10,7 @@ from stillhouse.dataset.report.origin import Origin, lineage_rows
 from stillhouse.dataset.report.sections import effective_steps, interval_of, tag_accuracies
 from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE, DatasetSummary
 from stillhouse.dataset.schema import COLUMNS, Column
-from stillhouse.dataset.select.reasons import DropReason
+from stillhouse.dataset.select.reasons import MEANINGS
 from stillhouse.report.format import count, dollars, percent
 from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 
@@ -56,7 +56,7 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
 
 
 def _splits(summary: DatasetSummary) -> dict[str, dict[str, str]]:
-    """Loadable splits: `datasets` refuses files without rows."""
+    """Return the loadable splits: `datasets` refuses files without rows."""
     with_rows = {name for name, file in summary.files.items() if file.num_rows}
     splits = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
     return {name: paths for name, paths in splits.items() if paths}
@@ -104,7 +104,7 @@ def _funnel_rows(summary: DatasetSummary) -> Iterable[Sequence[str]]:
 def _reasons(summary: DatasetSummary) -> list[str]:
     if not summary.drop_reasons:
         return []
-    rows = [(f"`{name}`", count(number), DropReason(name).meaning) for name, number in summary.drop_reasons.items()]
+    rows = [(f"`{name}`", count(number), MEANINGS[name]) for name, number in summary.drop_reasons.items()]
     return [
         "A trajectory is dropped for every reason that holds, so these add up to more than were dropped:\n",
         table(("reason", "trajectories", "meaning"), rows),
@@ -126,6 +126,6 @@ def _accuracy(summary: DatasetSummary) -> list[str]:
 def _columns(columns: Sequence[Column]) -> str:
     rows = [
         (f"`{name}`", f"list of {kind.value[0]}" if kind.is_list else kind.value[0], meaning)
-        for name, kind, meaning in columns
+        for name, kind, meaning, *_ in columns
     ]
     return table(("column", "type", "meaning"), rows)

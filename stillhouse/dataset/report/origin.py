@@ -30,7 +30,7 @@ class Origin:
 
 
 def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str]]:
-    """Names and values for the lineage table, as plain text."""
+    """Return names and values for the lineage table, as plain text."""
     return [
         *_named(summary, "teacher"),
         *_named(summary, "sampling"),

@@ -32,7 +32,7 @@ class Plot(NamedTuple):
 
 
 def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) -> str:
-    """The page as HTML, which encodes as UTF-8."""
+    """Return the page as HTML, which encodes as UTF-8."""
     environment = page_environment(_FOLDER)
     environment.filters["compact"] = sections.compact
     environment.globals["interval_of"] = sections.interval_of
@@ -65,7 +65,7 @@ def _title(summary: DatasetSummary) -> str:
 def _plots(summary: DatasetSummary) -> list[Plot]:
     drawn = [(m, parts) for m, parts in summary.measures() if m.is_drawn][:_MAX_PLOTS]
     made = [(m, parts, histogram(m, parts, f"h{place}")) for place, (m, parts) in enumerate(drawn)]
-    return [Plot(m.label, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
+    return [Plot(m.title, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
 
 
 def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
         "verifiers": sections.verifier_rows(summary),
         "duplicates": _by_name(summary, "duplicates"),
         "overlaps": _by_name(summary, "overlaps"),
-        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measures()],
+        "measures": [(m.title, sections.measure_row(m, parts)) for m, parts in summary.measures()],
         "categories": sections.categories(summary),
         "usage": sections.usage_rows(summary),
         "lineage": lineage_rows(summary, origin),

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stillhouse.dataset.report.figures import Measure
 from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped
+from stillhouse.labels.declare import Measure
 from stillhouse.report.plots import funnel_plot
 from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
 
@@ -23,36 +23,36 @@ _LOG_FROM: Final = 20.0
 
 
 def funnel_figure(summary: DatasetSummary) -> str | None:
-    """Rows and tokens left after each step that drops some."""
+    """Return rows and tokens left after each step that drops some."""
     steps = summary.funnel
     tokens = [step.student_tokens if summary.tokens is not None else step.completion_tokens for step in steps]
     return funnel_plot([(step.name, step.num_rows) for step in steps], tokens if any(tokens) else ())
 
 
 def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
-    """Histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
+    """Return a histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
 
     `name` is unique on the page: the prefix of the ids in the SVG.
     """
     values = [part.values() for part in parts]
-    distinct = np.unique(np.concatenate([distinct for distinct, _ in values]))
+    distinct = np.unique(np.concatenate(values))
     if len(distinct) < 2:
         return None
     with drawing():
         figure, (axis,) = panels(_HEIGHT_IN)
         is_log = measure.unit != "number" and distinct[0] > 0 and distinct[-1] / distinct[0] >= _LOG_FROM
         edges = _edges(distinct, is_log=is_log)
-        kept, dropped = (np.histogram(distinct, bins=edges, weights=counts)[0] for distinct, counts in values)
+        kept, dropped = (np.histogram(part, bins=edges)[0] for part in values)
         widths = np.minimum(np.diff(edges) * 0.86, np.inf if is_log else (edges[-1] - edges[0]) / _MAX_BAR_SHARE)
         lefts = edges[:-1] + (np.diff(edges) - widths) / 2
         axis.bar(lefts, kept, widths, align="edge", color=stage_ink("teacher"))
         axis.bar(lefts, dropped, widths, align="edge", bottom=kept, color=MUTED, alpha=0.4)
         _axes(axis, measure, distinct, is_log=is_log)
-        return to_svg(figure, name, f"{measure.label}: rows by value, kept and dropped")
+        return to_svg(figure, name, f"{measure.title}: rows by value, kept and dropped")
 
 
 def _edges(distinct: "NDArray[np.float64]", *, is_log: bool) -> "NDArray[np.float64]":
-    """Bin edges: one bin for each value if the values form a small grid, as grades and counts do."""
+    """Return the bin edges: one bin for each value if the values form a small grid, as grades and counts do."""
     low, high = float(distinct[0]), float(distinct[-1])
     gap = float(np.diff(distinct).min())
     if (distinct == distinct.round()).all():
@@ -86,5 +86,6 @@ def _axes(axis: "Axes", measure: Measure, distinct: "NDArray[np.float64]", *, is
 
 
 def _short(value: float) -> str:
-    """A number without exponent."""
+    """Return a number of three digits without exponent."""
+    value = float(f"{value:.3g}")
     return f"{value:,.10f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value / 1e6:,.10g}M"

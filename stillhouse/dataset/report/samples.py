@@ -1,17 +1,17 @@
 """Sample rows of the page: kept ones, dropped ones, duplicates, overlaps with evaluation sets, and how each is shown.
 
 The rows with the smallest hashes of their ids are chosen, so that neither order nor number of rows changes the choice
-among those that stay.
+among those that stay. Memory holds 16 bytes a row.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,16 +25,11 @@ from stillhouse.types import JsonObject
 
 NUM_SAMPLES: Final = 20
 NUM_EXAMPLES: Final = 10
+_MAX_CHARS: Final = 300
 _FILES: Final = (*KEPT_FILES, REJECTED_FILE)
-_ID_COLUMNS: Final = ("id", "duplicate_of", "duplicate_source", "contamination")
 _SHOWN_COLUMNS: Final = tuple(
     column.name for column in COLUMNS if column.name not in ("tools", "arguments", "request_ids")
 )
-
-
-class _Place(NamedTuple):
-    file: str
-    row: int
 
 
 class Duplicate(NamedTuple):
@@ -54,85 +49,54 @@ class SampleRows:
     contaminated: list[JsonObject]
 
 
-class _Lowest:
-    """Locations of the rows with the smallest hashes."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._entries: list[tuple[int, _Place]] = []
-
-    def add(self, ranks: "np.ndarray[Any, np.dtype[np.uint64]]", rows: "np.ndarray[Any, Any]", file: str) -> None:
-        """Adds rows of a file: `ranks` are their hashes, `rows` their numbers."""
-        order = np.argsort(ranks, kind="stable")[: self._most]
-        candidates = [(int(ranks[at]), _Place(file, int(rows[at]))) for at in order]
-        self._entries = sorted([*self._entries, *candidates])[: self._most]
-
-    @property
-    def places(self) -> list[_Place]:
-        return [place for _, place in self._entries]
-
-
 def draw_samples(folder: Path) -> SampleRows:
-    """Draws sample rows of the dataset in `folder`: two passes over the ids, then reads only the chosen rows.
+    """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read.
 
     Raises:
         InputError: a file is missing, damaged or not a dataset of Stillhouse.
     """
-    chosen = {name: _Lowest(NUM_SAMPLES) for name in ("kept", "dropped")}
-    chosen |= {name: _Lowest(NUM_EXAMPLES) for name in ("duplicates", "contaminated")}
-    for file in _FILES:
-        start = 0
-        for batch in iter_columns(folder / file, _ID_COLUMNS):
-            ranks, rows = hashes(batch.column("id")), np.arange(start, start + len(batch))
-            start += len(batch)
-            chosen["dropped" if file == REJECTED_FILE else "kept"].add(ranks, rows, file)
-            for name, mask in (("duplicates", _is_repeat(batch)), ("contaminated", _is_contaminated(batch))):
-                chosen[name].add(ranks[mask], rows[mask], file)
-    row_of = _read(folder, {place for lowest in chosen.values() for place in lowest.places})
-    samples = {name: [row_of[place] for place in lowest.places] for name, lowest in chosen.items()}
-    originals = _read_ids(folder, {row["duplicate_of"] for row in samples["duplicates"] if not row["duplicate_source"]})
+    rows = pd.concat(_places(folder), ignore_index=True).sort_values("rank", kind="stable")
+    is_kept = rows["file"] != _FILES.index(REJECTED_FILE)
+    kept, dropped = _read(folder, rows[is_kept][:NUM_SAMPLES]), _read(folder, rows[~is_kept][:NUM_SAMPLES])
+    repeats = _read(folder, rows[rows["repeats"]][:NUM_EXAMPLES])
+    named = pa.array([row["duplicate_of"] for row in repeats if not row["duplicate_source"]], pa.string())
+    originals = {row["id"]: row for row in _read(folder, rows[rows["rank"].isin(hashes(named))])}
     return SampleRows(
-        kept=samples["kept"],
-        dropped=samples["dropped"],
-        duplicates=[Duplicate(row, originals.get(row["duplicate_of"])) for row in samples["duplicates"]],
-        contaminated=samples["contaminated"],
+        kept=kept,
+        dropped=dropped,
+        duplicates=[
+            Duplicate(row, None if row["duplicate_source"] else originals.get(row["duplicate_of"])) for row in repeats
+        ],
+        contaminated=_read(folder, rows[rows["overlaps"]][:NUM_EXAMPLES]),
     )
 
 
-def _is_repeat(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    return batch.column("duplicate_of").is_valid().to_numpy(zero_copy_only=False)
-
-
-def _is_contaminated(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    lengths = pc.list_value_length(batch.column("contamination")).fill_null(0)
-    return lengths.to_numpy(zero_copy_only=False) > 0
-
-
-def _read_ids(folder: Path, ids: set[str]) -> Mapping[str, JsonObject]:
-    """The rows with these ids that the dataset holds."""
-    places = set()
-    for file in _FILES if ids else ():
+def _places(folder: Path) -> Iterator[pd.DataFrame]:
+    """Yield the hash of each row's id, its file and number there, and whether it repeats or overlaps with another."""
+    for file, name in enumerate(_FILES):
         start = 0
-        for batch in iter_columns(folder / file, ("id",)):
-            hits = pc.is_in(batch.column("id"), value_set=pa.array(sorted(ids)))
-            places |= {_Place(file, start + at) for at in pc.indices_nonzero(hits).to_pylist()}
+        for batch in iter_columns(folder / name, ("id", "duplicate_of", "contamination")):
+            overlaps = pc.greater(pc.list_value_length(batch.column("contamination")), 0).fill_null(False)
+            yield pd.DataFrame(
+                {
+                    "rank": hashes(batch.column("id")),
+                    "file": np.int8(file),
+                    "row": np.arange(start, start + len(batch), dtype=np.int32),
+                    "repeats": batch.column("duplicate_of").is_valid().to_numpy(zero_copy_only=False),
+                    "overlaps": overlaps.to_numpy(zero_copy_only=False),
+                }
+            )
             start += len(batch)
-    return {row["id"]: row for row in _read(folder, places).values()}
 
 
-def _read(folder: Path, places: Iterable[_Place]) -> Mapping[_Place, JsonObject]:
-    """The rows at `places`, JSON columns parsed by Python's parser, since orjson refuses lone surrogates."""
-    by_file: defaultdict[str, list[int]] = defaultdict(list)
-    for place in sorted(places):
-        by_file[place.file].append(place.row)
-    return {
-        _Place(name, number): parsed(row, json.loads)
-        for name, numbers in by_file.items()
-        for number, row in zip(numbers, rows_at(folder / name, numbers, _SHOWN_COLUMNS), strict=True)
-    }
-
-
-_MAX_CHARS: Final = 300
+def _read(folder: Path, places: pd.DataFrame) -> list[JsonObject]:
+    """Return the rows at `places`, in their order, JSON parsed by Python's parser: orjson refuses lone surrogates."""
+    rows: dict[tuple[int, int], JsonObject] = {}
+    for file, name in enumerate(_FILES):
+        numbers = sorted(places.loc[places["file"] == file, "row"].tolist())
+        read = rows_at(folder / name, numbers, _SHOWN_COLUMNS)
+        rows |= {(file, number): parsed(row, json.loads) for number, row in zip(numbers, read, strict=True)}
+    return [rows[place] for place in zip(places["file"], places["row"], strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +116,7 @@ class RowView:
 
 
 def view_row(row: JsonObject) -> RowView:
-    """View of a row whose JSON columns are parsed."""
+    """Return the view of a row whose JSON columns are parsed."""
     facts = ((name, read(row)) for name, read in _FACTS)
     return RowView(
         id=row["id"],

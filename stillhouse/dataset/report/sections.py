@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from stillhouse.dataset.report.figures import FLAWS, USAGE_COLUMNS, Accuracy, Measure, Step
+from stillhouse.dataset.report.figures import FLAWS, KINDS, USAGE_COLUMNS, Accuracy, Step
 from stillhouse.dataset.report.summary import DatasetSummary, KeptAndDropped, Split
-from stillhouse.dataset.select.reasons import DropReason
+from stillhouse.dataset.select.reasons import MEANINGS
+from stillhouse.labels.declare import Kinds, Measure
 from stillhouse.report import format as formats
 from stillhouse.report.conversation import cut
 
@@ -51,7 +52,7 @@ def tiles(summary: DatasetSummary) -> list[Tile]:
     if summary.tokens is not None:
         note = f"{compact(summary.supervised_tokens)} of them supervised"
         shown.append(Tile("Student tokens kept", compact(summary.tokens), note))
-    sampled, spent = summary.usage["completion_tokens"], summary.usage["cost_usd"]
+    sampled, spent = summary.used("completion_tokens"), summary.used("cost_usd")
     note = _UNKNOWN if sampled is None else f"{compact(sampled)} sampled in all"
     shown.append(Tile("Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note))
     note = _UNKNOWN if spent is None else f"{formats.dollars(spent)} in all"
@@ -82,24 +83,21 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def effective_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
-    """First and last step and those that drop rows, each with the number it drops."""
+    """Return the first and last step and those that drop rows, each with the number it drops."""
     drops = [0, *(before.num_rows - step.num_rows for before, step in pairwise(funnel))]
     last = len(funnel) - 1
     return [(step, drops[at]) for at, step in enumerate(funnel) if drops[at] or at in (0, last)]
 
 
 def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
-    """Dropped rows by reason, most frequent first, with the meaning of each."""
+    """Return dropped rows by reason, most frequent first, with the meaning of each."""
     rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
     most = max((count for _, count in rows), default=1)
-    return [
-        (Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), DropReason(name).meaning)
-        for name, count in rows
-    ]
+    return [(Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), MEANINGS[name]) for name, count in rows]
 
 
 def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
-    """Accuracy by tag in alphabetical order, and the number of rarer tags that are not listed."""
+    """Return accuracy by tag in alphabetical order, and the number of rarer tags that are not listed."""
     by_tag = summary.verdicts.by_tag()
     common = sorted(by_tag, key=lambda tag: -by_tag[tag].right - by_tag[tag].wrong)[:_MAX_TAGS]
     listed = [
@@ -111,7 +109,7 @@ def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]],
 
 
 def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
-    """Name of each verifier, and the rows that are right, wrong and unverified under it."""
+    """Return the name of each verifier, and the rows that are right, wrong and unverified under it."""
     counts: dict[str, dict[bool | None, int]] = {}
     for (verifier, verdict), split in summary.rows_by("verdicts"):
         counts.setdefault("(none)" if verifier is None else verifier, {})[verdict] = split.total
@@ -122,60 +120,54 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 
 
 def categories(summary: DatasetSummary) -> list[Category]:
-    """Tables of rows by category, without empty ones."""
+    """Return tables of rows by category, without empty ones."""
     flaws = [(flaw.replace("_", " "), split) for flaw in FLAWS for _, split in summary.rows_by(flaw)]
-    shown = [_category(title, summary.rows_by(name), missing) for title, name, missing in _CATEGORIES]
-    shown.append(_category("Flaws", sorted(flaws, key=lambda flaw: -flaw[1].total), ""))
+    shown = [_category(kinds, summary.rows_by(name)) for name, kinds in KINDS.items()]
+    shown.append(_category(Kinds("Flaws"), sorted(flaws, key=lambda flaw: -flaw[1].total)))
     return [category for category in shown if category is not None]
 
 
-_CATEGORIES: Final = (
-    ("Tags", "tag", "(no tag)"),
-    ("Stop reasons", "stop_reason", ""),
-    ("Tool calls", "tool_names", "(no name)"),
-    ("Languages", "language", "(not identified)"),
-    ("Teachers", "teacher", ""),
-    ("Providers", "providers", ""),
-    ("Private data", "private_data", ""),
-)
-
-
-def _category(title: str, rows: Sequence[tuple[Any, Split]], missing: str) -> Category | None:
+def _category(kinds: Kinds, rows: Sequence[tuple[Any, Split]]) -> Category | None:
     rows = [(kind, split) for kind, split in rows if split.total]
     if all(kind is None for kind, _ in rows):
         return None
     most = max(split.total for _, split in rows)
     bars = [
-        Bar(missing if kind is None else cut(str(kind), _NAME_CHARS), split, split.kept / most, split.dropped / most)
+        Bar(
+            kinds.missing if kind is None else cut(str(kind), _NAME_CHARS),
+            split,
+            split.kept / most,
+            split.dropped / most,
+        )
         for kind, split in rows
     ]
-    return Category(title, bars[:_MAX_CATEGORIES], max(0, len(bars) - _MAX_CATEGORIES))
+    return Category(kinds.title, bars[:_MAX_CATEGORIES], max(0, len(bars) - _MAX_CATEGORIES))
 
 
 def measure_row(measure: Measure, parts: KeptAndDropped) -> list[str]:
-    """Number of rows, then quantiles and mean of kept rows, and the mean of dropped rows."""
+    """Return the number of rows, then quantiles and mean of kept rows, and the mean of dropped rows."""
     figures = [parts.kept.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
     means = [parts.kept.mean, parts.dropped.mean]
     return [formats.count(parts.num_values), *(in_unit(figure, measure.unit) for figure in (*figures, *means))]
 
 
 def caption(measure: Measure, parts: KeptAndDropped) -> str:
-    """Median and 90 % range of the kept rows, or of the dropped ones if none is kept."""
+    """Return the median and 90 % range of the kept rows, or of the dropped ones if none is kept."""
     part = parts.kept if parts.kept.num_values else parts.dropped
     low, middle, high = (in_unit(part.quantile(share), measure.unit) for share in (0.05, 0.5, 0.95))
     return f"median {middle}, 90\u202f% within {low} to {high}"
 
 
 def usage_rows(summary: DatasetSummary) -> list[list[str]]:
-    """Usage in all, by kept rows, by dropped rows, and in all per kept row."""
+    """Return the usage in all, by kept rows, by dropped rows, and in all per kept row."""
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count
-        num_unknown = summary.usage.num_unknown[column]
+        num_unknown = sum(part.num_unknown[column] for part in (summary.kept, summary.dropped))
         rows.append(
             [
                 column.replace("_", " ").replace("usd", "").strip().capitalize(),
-                *(form(usage[column]) for usage in (summary.usage, summary.kept.usage, summary.dropped.usage)),
+                *(form(summary.used(column, *parts)) for parts in ((), (summary.kept,), (summary.dropped,))),
                 in_unit(summary.per_kept_row(column), "usd" if column == "cost_usd" else "count"),
                 formats.count(num_unknown) if num_unknown else "",
             ]

@@ -1,1 +1,1 @@
-"""Which rows are kept: filters, then choices among rows. All of it follows from labels and config."""
+"""Selection of rows: filters, then choices among rows. All of it follows from labels and config."""

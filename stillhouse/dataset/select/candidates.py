@@ -6,14 +6,12 @@ Ids are 64-bit hashes (XXH3); among a million ids the probability of a collision
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.api.types import union_categoricals
 from xxhash import xxh3_64_intdigest
@@ -21,20 +19,11 @@ from xxhash import xxh3_64_intdigest
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.read import shard_tables
 from stillhouse.dataset.schema import CandidateShard
-from stillhouse.dataset.select.filters import (
-    PLAIN,
-    configured_scores,
-    drop_bits,
-    label_frame,
-    limits_of,
-    score_column,
-    score_names_in,
-    score_source,
-)
+from stillhouse.dataset.select.filters import PLAIN, drop_bits, label_frame, score_names_in, score_source
 from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
+from stillhouse.labels.scores import score_column
 from stillhouse.store.fingerprint import unit_interval
-from stillhouse.types import StopReason
 
 _BATCH_ROWS: Final = 1 << 15
 
@@ -50,25 +39,25 @@ class Candidates:
     unverified. `draw`: the cluster's in [0, 1), NaN for rows that no split needs. `tag`: categorical with sorted
     categories. `is_repeated`: whether an earlier row has the same id."""
     reasons: npt.NDArray[np.uint64]
-    """Reasons of `FILTERS` as bits; 0 for repeated rows."""
+    """Reasons of the filters as `reasons.BITS`; 0 for repeated rows."""
     scores: frozenset[str]
     """The scores named in the config that some row has."""
 
 
 def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
-    """All rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
+    """Return all rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
 
     Raises:
-        InputError: a file lacks columns or rows, or a stop reason is unknown.
+        InputError: a file lacks columns or rows.
     """
-    limits, scores = limits_of(config, max_tokens), configured_scores(config)
+    limits, scores = config.limits, config.score_names
     parts, bits, present = [], [], set[str]()
     score_sources = {score_source(name) for name in scores}
     tables = chain.from_iterable(_tables(shard, score_sources) for shard in shards)
     for batch in chain.from_iterable(table.to_batches() for table in gathered(tables, _BATCH_ROWS)):
         labels = label_frame(batch, scores)
         present.update(name for name in scores if labels[score_column(name)].notna().any())
-        bits.append(drop_bits(labels, limits))
+        bits.append(drop_bits(labels, limits, max_tokens))
         parts.append(_compact(labels, bits[-1] == 0, config))
     if not parts:
         raise InputError(f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts")
@@ -81,30 +70,18 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
 
 
 def score_names(shards: Sequence[CandidateShard]) -> list[str]:
-    """Names of all scores that rows of `shards` have, sorted."""
+    """Return names of all scores that rows of `shards` have, sorted."""
     tables = chain.from_iterable(shard_tables(shard, ("scores", "judge"), _BATCH_ROWS) for shard in shards)
     return sorted(set().union(*(score_names_in(batch) for table in tables for batch in table.to_batches())))
 
 
 def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[pa.Table]:
-    """The labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
+    """Return the labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
     names = {*PLAIN, "contamination", *score_sources}
     if shard.judge is not None:
         verifiers = pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
         names |= {"judge"} & {*verifiers}
-    for table in shard_tables(shard, names, _BATCH_ROWS):
-        _check_stop_reasons(table, shard.candidates)
-        yield table
-
-
-def _check_stop_reasons(labels: pa.Table, path: Path) -> None:
-    is_known = pc.is_in(labels["stop_reason"], pa.array([reason.value for reason in StopReason]))
-    if not pc.all(is_known).as_py():
-        first = labels.filter(pc.invert(is_known)).slice(0, 1).to_pylist()[0]
-        raise InputError(
-            f"{path}: row {first['id']} has the stop reason {first['stop_reason']!r}; expected one of "
-            f"{', '.join(StopReason)}. Convert or sample it again"
-        )
+    return shard_tables(shard, names, _BATCH_ROWS)
 
 
 def _compact(labels: pd.DataFrame, passes: npt.NDArray[np.bool_], config: DatasetConfig) -> pd.DataFrame:
@@ -135,14 +112,14 @@ def _hashes(texts: "pd.Series[str]") -> npt.NDArray[np.uint64]:
 
 
 def _repeats(labels: pd.DataFrame, config: DatasetConfig) -> npt.NDArray[np.bool_]:
-    """Rows that repeat another row of these shards, of the kinds that the config drops."""
+    """Return rows that repeat another row of these shards, of the kinds that the config drops."""
     kinds = {"keep": (), "exact": ("exact",), "near": ("exact", "near")}[config.filters.duplicates]
     is_here = labels["duplicate_of"].notna() & labels["duplicate_source"].isna()
     return (is_here & labels["duplicate_kind"].isin(kinds)).to_numpy(bool)
 
 
 def _draws(clusters: "pd.Series[str]", passes: npt.NDArray[np.bool_], config: DatasetConfig) -> npt.NDArray[np.float64]:
-    """The draw of each cluster; salted, since all training prompts have a high draw in the held-out split."""
+    """Return the draw of each cluster; salted, since all training prompts have a high draw in the held-out split."""
     draws = np.full(len(clusters), np.nan)
     if config.validation_fraction > 0:
         codes, names = pd.factorize(clusters[passes])

@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np.int32]:
-    """Rank of each row in an order that keeps prompts together and puts the preferred row of each first.
+    """Return the rank of each row in an order that keeps prompts together and puts the preferred row of each first.
 
     Within a prompt: right before unverified before wrong rows; then `selection.prefer`, unknown values last; then the
     sample index; then the id's hash.
@@ -38,7 +38,7 @@ def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np
         "shortest": rows["size"],
         "fewest_tool_calls": rows["num_tool_calls"],
         "score": -rows["score"],
-    }[selection.prefer]
+    }[selection.prefer.partition(":")[0]]
     correctness = np.select([rows["verified"] == 1, rows["verified"] == -1], [0, 1], 2)
     ranks = np.empty(len(rows), np.int32)
     ranks[np.lexsort((rows["id"], rows["sample_index"], by, correctness, rows["prompt"]))] = np.arange(len(rows))
@@ -46,20 +46,20 @@ def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np
 
 
 def rank_in_prompt(rows: pd.DataFrame, remaining: Mask) -> "pd.Series[int]":
-    """Rank of each row of `remaining` within its prompt, from 0, the preferred first; indexed by row."""
+    """Return the rank of each row of `remaining` within its prompt, from 0, the preferred first; indexed by row."""
     return (
         rows.loc[remaining, ["prompt", "preference"]].sort_values("preference").groupby("prompt", sort=False).cumcount()
     )
 
 
 def spread(rows: pd.DataFrame, remaining: Mask) -> npt.NDArray[np.intp]:
-    """The rows of `remaining` by rank in their prompt, then by the id's hash."""
+    """Return the rows of `remaining` by rank in their prompt, then by the id's hash."""
     ranks = rank_in_prompt(rows, remaining)
     return ranks.index.to_numpy()[np.lexsort((rows["id"][ranks.index], ranks))]
 
 
 def pass_rates(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Pass rate of each row's prompt: right rows over verified ones, NaN where none is verified.
+    """Return the pass rate of each row's prompt: right rows over verified ones, NaN where none is verified.
 
     All candidates count, whatever else drops them.
     """
@@ -68,14 +68,13 @@ def pass_rates(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
 
 
 def outside_band(rates: npt.NDArray[np.float64], selection: SelectionConfig) -> Mask:
-    """Rows whose pass rate is below `min_pass_rate` or above `max_pass_rate`; the limits themselves are allowed."""
-    low = 0.0 if selection.min_pass_rate is None else selection.min_pass_rate
-    high = 1.0 if selection.max_pass_rate is None else selection.max_pass_rate
-    return (rates < low) | (rates > high)
+    """Return the rows whose pass rate is outside `selection.pass_rate`; the limits themselves are allowed."""
+    low, high = selection.pass_rate or (None, None)
+    return (rates < (0.0 if low is None else low)) | (rates > (1.0 if high is None else high))
 
 
 def over_quota(rows: pd.DataFrame, remaining: Mask, quotas: Mapping[str, int]) -> Mask:
-    """Rows of `remaining` beyond the quota of their tag; tags without a quota keep all."""
+    """Return rows of `remaining` beyond the quota of their tag; tags without a quota keep all."""
     dropped = np.zeros(len(rows), bool)
     for tag, quota in quotas.items():
         dropped[spread(rows, remaining & (rows["tag"] == tag).to_numpy())[quota:]] = True
@@ -96,7 +95,7 @@ def check_quotas(quotas: Mapping[str, int], tags: Collection[str]) -> None:
 
 
 def over_target(rows: pd.DataFrame, remaining: Mask, target: int | None) -> Mask:
-    """Rows of `remaining` beyond the `target`; None keeps all."""
+    """Return rows of `remaining` beyond the `target`; None keeps all."""
     dropped = np.zeros(len(rows), bool)
     if target is not None:
         dropped[spread(rows, remaining)[target:]] = True
@@ -104,7 +103,7 @@ def over_target(rows: pd.DataFrame, remaining: Mask, target: int | None) -> Mask
 
 
 def in_validation(rows: pd.DataFrame, kept: Mask, fraction: float) -> Mask:
-    """Rows of `kept` in the validation split: whole clusters of near-duplicate prompts, of every tag.
+    """Return rows of `kept` in the validation split: whole clusters of near-duplicate prompts, of every tag.
 
     A cluster validates if its draw, a hash of its name and `split_seed` alone, is below `fraction`. A tag that has
     `1 / fraction` clusters or more but none below gives the one of lowest draw. A cluster has the tag of the prompt it
@@ -123,7 +122,7 @@ def in_validation(rows: pd.DataFrame, kept: Mask, fraction: float) -> Mask:
 
 
 def _cluster_tags(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each `cluster` and the code of its `tag`, -1 for none."""
+    """Return each `cluster` and the code of its `tag`, -1 for none."""
     prompts = rows[["cluster", "prompt"]].assign(tag=rows["tag"].cat.codes).drop_duplicates()
     prompts["is_other"] = prompts["prompt"] != prompts["cluster"]
     ordered = prompts.sort_values(["cluster", "is_other", "prompt", "tag"])
@@ -131,7 +130,7 @@ def _cluster_tags(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Settled(NamedTuple):
-    """Which rows are dropped, and why."""
+    """Rows that are dropped, by reason."""
 
     repeats: Mask
     """They repeat a kept row exactly."""
@@ -145,13 +144,13 @@ class DuplicateGroups(NamedTuple):
     """For each row the original that it repeats, directly or through others."""
 
     original: npt.NDArray[np.intp]
-    """Row number; that of the row itself if it repeats none."""
+    """Row number, of the row itself if it repeats none."""
     is_near: Mask
     """Whether the row repeats it only nearly."""
 
 
 def settle(rows: pd.DataFrame, remaining: Mask, duplicates: DuplicateGroups, rows_per_prompt: int | None) -> Settled:
-    """What `remaining` loses to duplicates and to the limit on rows of a prompt; None for no limit."""
+    """Return what `remaining` loses to duplicates and to the limit on rows of a prompt; None for no limit."""
     groups, is_near = duplicates
     order = np.lexsort((rows["id"], groups != np.arange(len(rows)), groups))
     is_open, refused = remaining.copy(), np.zeros(len(rows), bool)
@@ -169,7 +168,7 @@ def settle(rows: pd.DataFrame, remaining: Mask, duplicates: DuplicateGroups, row
 
 
 def duplicate_groups(rows: pd.DataFrame) -> DuplicateGroups:
-    """The original of each row.
+    """Return the original of each row.
 
     Raises:
         InputError: a row repeats one that is missing.

@@ -1,76 +1,76 @@
 """Reasons why a trajectory is dropped. A row's reasons are a bit mask, so that a million rows take 8 MB."""
 
-from enum import StrEnum
-from typing import Final, Self
+from itertools import groupby, pairwise
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 
-class DropReason(StrEnum):
-    """Why a trajectory is dropped; `meaning` is one sentence, with the config key to loosen if there is one."""
+from stillhouse.labels import FILTERS
 
-    meaning: str
+PASS_RATE: Final = "pass_rate"
+NOT_PREFERRED: Final = "not_preferred"
+QUOTA: Final = "quota"
+SURPLUS: Final = "surplus"
+DUPLICATE: Final = "duplicate"
+NEAR_DUPLICATE: Final = "near_duplicate"
 
-    def __new__(cls, value: str, meaning: str = "") -> Self:
-        reason = str.__new__(cls, value)
-        reason._value_, reason.meaning = value, meaning
-        return reason
-
-    ERROR = "error", "a request failed for good"
-    TIMEOUT = "timeout", "the rollout ran out of its wall time"
-    CONTENT_FILTER = "content_filter", "the provider withheld a completion"
-    MAX_TURNS = "max_turns", "the last allowed turn still called tools, and so did the closing answer if there was one"
-    LENGTH = "length", "a completion was cut at its token limit"
-    CONTEXT_OVERFLOW = "context_overflow", "the conversation outgrew the teacher's context"
-    BUDGET = "budget", "the rollout met its own cap on tokens or money"
-    MALFORMED = "malformed", "the model wrote a call that its endpoint could not read"
-    UNFINISHED = "unfinished", "a completion may be cut, by a finish reason that rollouts.finish_reasons does not name"
-    INVALID = "invalid", "the answer misses rollouts.response_schema"
-    NO_ANSWER = "no_answer", "the last message calls tools, is not the assistant's, or holds no text"
-    WRONG = "wrong", "the answer is not the expected one or was not reached, and dataset.filters.drop_wrong is on"
-    UNVERIFIED = "unverified", "nothing verifies the answer, and dataset.filters.keep_unverified is off"
-    TOOL_ERRORS = "tool_errors", "more failed tool calls than dataset.filters.max_tool_errors"
-    TOO_FEW_TURNS = "too_few_turns", "fewer turns than dataset.filters.min_turns"
-    TOO_MANY_TURNS = "too_many_turns", "more turns than dataset.filters.max_turns"
-    ANSWER_TOO_SHORT = "answer_too_short", "a final answer of fewer characters than dataset.filters.min_answer_chars"
-    ANSWER_TOO_LONG = "answer_too_long", "a final answer of more characters than dataset.filters.max_answer_chars"
-    FORMAT = "format", "the answer misses the format asked for, and dataset.filters.check_format is on"
-    REFUSAL = "refusal", "the answer declines, and dataset.filters.drop_refusals is on"
-    LANGUAGE = "language", "the answer's language is not one of dataset.filters.languages"
-    REPETITIVE = "repetitive", "more of the sampled text repeats itself than dataset.filters.max_repetition"
-    COMPRESSIBLE = "compressible", "the sampled text compresses further than dataset.filters.min_compression_ratio"
-    PRIVATE = "private", "the model wrote private data of a kind in dataset.filters.drop_private"
-    OBJECTION = "objection", "a function of dataset.labels.file objects"
-    SCORE_LOW = "score_low", "a score is below its limit in dataset.filters.min_scores"
-    SCORE_HIGH = "score_high", "a score is above its limit in dataset.filters.max_scores"
-    CONTAMINATED = (
-        "contaminated",
-        "dataset.filters.contamination_ngrams words in a row, or more, stand in an evaluation set",
-    )
-    TEMPLATE_ERROR = "template_error", "the student's chat template cannot render the messages"
-    TOO_LONG = "too_long", "more student tokens than dataset.filters.max_tokens or student.max_length"
-    NOTHING_SUPERVISED = "nothing_supervised", "no token of it would be trained on"
-    TOO_EASY = "too_easy", "below dataset.filters.min_student_nll or above dataset.filters.max_student_pass_rate"
-    TOO_HARD = "too_hard", "above dataset.filters.max_student_nll or below dataset.filters.min_student_pass_rate"
-    DUPLICATE = "duplicate", "it repeats a kept row or an earlier dataset; dataset.filters.duplicates is not keep"
-    NEAR_DUPLICATE = (
-        "near_duplicate",
-        "it nearly repeats a kept row or an earlier dataset; dataset.filters.duplicates is near",
-    )
-    PASS_RATE = (
-        "pass_rate",
-        "the prompt's share of right trajectories is outside dataset.selection.min_pass_rate and max_pass_rate",
-    )
-    NOT_PREFERRED = (
-        "not_preferred",
-        "its prompt has dataset.selection.rows_per_prompt rows that dataset.selection.prefer puts first",
-    )
-    QUOTA = "quota", "its tag has as many rows as dataset.selection.quotas allows"
-    SURPLUS = "surplus", "dataset.selection.target_rows rows are there without it"
-
-
-BITS: Final[dict[DropReason, int]] = {reason: 1 << place for place, reason in enumerate(DropReason)}
+STEPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    *(
+        (step, tuple(dict.fromkeys(rule.reason.name for rule in rules)))
+        for step, rules in groupby(FILTERS, lambda rule: rule.step)
+    ),
+    ("of a prompt within the pass rates", (PASS_RATE,)),
+    ("preferred in its prompt", (NOT_PREFERRED,)),
+    ("within the quota of its tag", (QUOTA,)),
+    ("within the target", (SURPLUS,)),
+)
+"""Name and drop reasons of each step of the funnel; the name describes the rows that pass."""
+BITS: Final[dict[str, int]] = {
+    reason: 1 << place for place, reason in enumerate(reason for _, reasons in STEPS for reason in reasons)
+}
 """The bit of each reason, of 64."""
 
 
-def reasons_in(bits: int) -> list[DropReason]:
-    """The reasons whose bits are set, in the order of `DropReason`."""
+def _meaning(reason: str) -> str:
+    rules = [rule for rule in FILTERS if rule.reason.name == reason]
+    keys = dict.fromkeys(f"dataset.filters.{rule.limit.key}" for rule in rules if rule.limit is not None)
+    return rules[0].reason.meaning + (f" ({', '.join(keys)})" if keys else "")
+
+
+MEANINGS: Final[dict[str, str]] = {
+    **{rule.reason.name: _meaning(rule.reason.name) for rule in FILTERS},
+    PASS_RATE: "the prompt's share of right trajectories is outside dataset.selection.pass_rate",
+    NOT_PREFERRED: "its prompt has dataset.selection.rows_per_prompt rows that dataset.selection.prefer puts first",
+    QUOTA: "its tag has as many rows as dataset.selection.quotas allows",
+    SURPLUS: "dataset.selection.target_rows rows are there without it",
+}
+"""One sentence by reason, with the config key to loosen if there is one."""
+
+
+def reasons_in(bits: int) -> list[str]:
+    """Return the reasons whose bits are set, in the order of the funnel."""
     return [reason for reason, bit in BITS.items() if bits & bit]
+
+
+def funnel(reasons: npt.NDArray[np.uint64]) -> list[tuple[str, int]]:
+    """Return each step's name and the number of rows that pass it and all before."""
+    passed, mask = [], 0
+    for step, step_reasons in STEPS:
+        mask |= sum(BITS[reason] for reason in step_reasons)
+        passed.append((step, int(np.count_nonzero((reasons & np.uint64(mask)) == 0))))
+    return passed
+
+
+def explanation(reasons: npt.NDArray[np.uint64]) -> str:
+    """Return lines of text: the steps that lose rows, and count and meaning of each reason."""
+    steps = [
+        f"  {after:>8}  {step}\n"
+        for (_, before), (step, after) in pairwise([("", len(reasons)), *funnel(reasons)])
+        if after < before
+    ]
+    counts = {reason: int(np.count_nonzero(reasons & np.uint64(bit))) for reason, bit in BITS.items()}
+    common = sorted((reason for reason in counts if counts[reason]), key=lambda reason: -counts[reason])
+    meanings = [f"  {reason}: {MEANINGS[reason]}\n" for reason in common]
+    totals = ", ".join(f"{reason} {counts[reason]}" for reason in common) or "none"
+    return f"{''.join(steps)}Reasons: {totals}\n{''.join(meanings)}"

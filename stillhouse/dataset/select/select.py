@@ -30,8 +30,17 @@ from stillhouse.dataset.select.choices import (
     preference,
     settle,
 )
-from stillhouse.dataset.select.filters import configured_scores, explanation
-from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
+from stillhouse.dataset.select.reasons import (
+    BITS,
+    DUPLICATE,
+    NEAR_DUPLICATE,
+    NOT_PREFERRED,
+    PASS_RATE,
+    QUOTA,
+    SURPLUS,
+    explanation,
+    reasons_in,
+)
 from stillhouse.errors import ConfigError, NothingKept
 
 _NUM_ANSWERS: Final = 2
@@ -54,20 +63,15 @@ class Selection:
     repeated: Mask
     """Rows with the id of an earlier row: written to no file and counted nowhere else."""
 
-    @property
-    def kept(self) -> int:
-        """Number of rows kept, which may be below `selection.target_rows`."""
-        return int(np.count_nonzero(self.splits >= 0))
-
     def reasons_of(self, row: int) -> list[str]:
-        """The drop reasons of a row, in the order of `DropReason`."""
-        return [reason.value for reason in reasons_in(int(self.reasons[row]))]
+        """Return the drop reasons of a row, in the order of the funnel."""
+        return reasons_in(int(self.reasons[row]))
 
 
 def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_tokens: int | None) -> Selection:
-    """The decision on every row of `shards`.
+    """Return the decision on every row of `shards`.
 
-    `max_tokens` is `student.max_length`, or None for the config's limit alone.
+    `max_tokens` is `student.max_length`, or None where rows are not rendered.
 
     Raises:
         NothingKept: no row is kept, or none to train on.
@@ -110,45 +114,45 @@ def _choose(
     rates: npt.NDArray[np.float64],
     selection: SelectionConfig,
 ) -> npt.NDArray[np.uint64]:
-    """The filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
+    """Return the filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
     reasons = filter_reasons.copy()
     is_counted = ~rows["is_repeated"].to_numpy()
 
-    def drop(reason: DropReason, dropped: Mask) -> None:
+    def drop(reason: str, dropped: Mask) -> None:
         reasons[dropped] |= np.uint64(BITS[reason])
 
     def remaining() -> Mask:
         return is_counted & (reasons == 0)
 
-    drop(DropReason.PASS_RATE, is_counted & outside_band(rates, selection))
+    drop(PASS_RATE, is_counted & outside_band(rates, selection))
     duplicates = duplicate_groups(rows)
-    for reason in (DropReason.DUPLICATE, DropReason.NEAR_DUPLICATE):
+    for reason in (DUPLICATE, NEAR_DUPLICATE):
         # A duplicate of a row that repeats an earlier dataset repeats it as well.
         drop(reason, is_counted & (filter_reasons[duplicates.original] & np.uint64(BITS[reason]) > 0))
     settled = settle(rows, remaining(), duplicates, selection.rows_per_prompt)
-    drop(DropReason.DUPLICATE, settled.repeats)
-    drop(DropReason.NEAR_DUPLICATE, settled.near_repeats)
-    drop(DropReason.NOT_PREFERRED, settled.refused)
-    drop(DropReason.QUOTA, over_quota(rows, remaining(), selection.quotas))
-    drop(DropReason.SURPLUS, over_target(rows, remaining(), selection.target_rows))
+    drop(DUPLICATE, settled.repeats)
+    drop(NEAR_DUPLICATE, settled.near_repeats)
+    drop(NOT_PREFERRED, settled.refused)
+    drop(QUOTA, over_quota(rows, remaining(), selection.quotas))
+    drop(SURPLUS, over_target(rows, remaining(), selection.target_rows))
     return reasons
 
 
 def _check_names(candidates: Candidates, shards: Sequence[CandidateShard], config: DatasetConfig) -> None:
     check_quotas(config.selection.quotas, candidates.rows["tag"].cat.categories)
     is_passed = (candidates.reasons == 0) & ~candidates.rows["is_repeated"]
-    unknown = sorted(set(configured_scores(config)) - candidates.scores)
+    unknown = sorted(set(config.score_names) - candidates.scores)
     # If no row passes, none may have been scored, and the funnel explains more.
     if unknown and is_passed.any():
         raise ConfigError(
             f"the config goes by the score {', '.join(map(repr, unknown))}, which no trajectory has; seen: "
-            f"{', '.join(map(repr, score_names(shards))) or 'none'}. Correct dataset.selection.score, "
-            "dataset.filters.min_scores or dataset.filters.max_scores, or have it measured"
+            f"{', '.join(map(repr, score_names(shards))) or 'none'}. Correct dataset.selection.prefer "
+            "or dataset.filters.scores, or have it measured"
         )
 
 
 def _answers(shards: Sequence[CandidateShard]) -> str:
-    """Lines of text: the first answers beside what was expected, and who gave them."""
+    """Return lines of text: the first answers beside what was expected, and who gave them."""
     columns = ["teacher", "messages", "expected_answer"]
     rows = chain.from_iterable(read_file(shard.candidates, columns) for shard in shards)
     lines = []

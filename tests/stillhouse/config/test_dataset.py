@@ -2,28 +2,30 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import parse_config
+from stillhouse.config import DatasetConfig, parse_config
 from stillhouse.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"filters": {"languages": ["en"]}}, "filters.languages goes by what labels.language measures, which is off"),
-        ({"filters": {"languages": ["english"]}, "labels": {"language": True}}, "languages.0 = 'english': expected"),
-        ({"filters": {"drop_private": ["email"]}}, "filters.drop_private goes by what labels.privacy measures"),
-        ({"filters": {"max_tokens": 9}, "labels": {"render": False}}, "goes by what labels.render measures"),
-        ({"filters": {"max_student_nll": 1.0}}, "goes by what labels.student_nll measures"),
-        ({"filters": {"min_student_pass_rate": 0.1}}, "goes by what labels.student_samples measures"),
-        ({"filters": {"min_turns": 3, "max_turns": 2}}, "filters: min_turns = 3 is above max_turns = 2: no row could"),
-        ({"filters": {"min_answer_chars": 3, "max_answer_chars": 2}}, "min_answer_chars = 3 is above"),
-        ({"filters": {"min_scores": {"a": 1}, "max_scores": {"a": 0}}}, "min_scores.a is above max_scores.a"),
-        ({"selection": {"min_pass_rate": 0.9, "max_pass_rate": 0.1}}, "min_pass_rate = 0.9 is above max_pass_rate"),
+        ({"filters": {"languages": ["english"]}}, "languages.0 = 'english': expected"),
+        ({"filters": {"turns": [3, 2]}}, "filters.turns = [3, 2]: the lowest is above the highest"),
+        ({"filters": {"turns": [0, 2]}}, "filters.turns.0 = 0: expected at least 1"),
+        ({"filters": {"turns": 2}}, "filters.turns = 2: expected [lowest, highest], either of which may be null"),
+        ({"filters": {"turns": [2]}}, "filters.turns = [2]: expected [lowest, highest]"),
+        ({"filters": {"scores": {"a": [1, 0]}}}, "filters.scores.a = [1, 0]: the lowest is above the highest"),
+        ({"filters": {"scores": {"a": 1}}}, "filters.scores.a = 1: expected [lowest, highest]"),
+        ({"filters": {"student_pass_rate": [0.1, None]}}, "goes by what labels.student_samples measures, which is 0"),
+        ({"filters": {"max_repetitions": 0.3}}, "unknown key; did you mean 'max_repetition'?"),
+        ({"filters": {"max_repetition": 1.3}}, "filters.max_repetition = 1.3: expected at most 1"),
+        ({"labels": {"measure": ["langauge"]}}, "measure.0 = 'langauge': no label that is measured on request; did"),
+        ({"selection": {"pass_rate": [0.9, 0.1]}}, "pass_rate = [0.9, 0.1]: the lowest is above the highest"),
+        ({"selection": {"prefer": "score:"}}, "selection.prefer = 'score:': expected first, shortest, few"),
         ({"selection": {"quotas": {"sums": -1}}}, "selection.quotas.sums = -1: expected at least 0"),
-        ({"filters": {"duplicates": "near"}}, "config: dataset: filters.duplicates is near, but"),
     ],
 )  # fmt: skip
-def test_what_no_row_could_pass_or_nothing_measures_is_refused(section: dict[str, Any], message: str) -> None:
+def test_what_no_row_could_pass_or_nobody_knows_is_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"dataset": section}, origin="config")
     assert message in str(caught.value)
@@ -31,18 +33,29 @@ def test_what_no_row_could_pass_or_nothing_measures_is_refused(section: dict[str
 
 
 def test_a_band_may_be_one_value_and_a_quota_nothing() -> None:
-    parse_config(
-        {
-            "dataset": {
-                "filters": {"min_turns": 2, "max_turns": 2, "min_scores": {"a": 0}, "max_scores": {"a": 0, "b": -1}},
-                "selection": {"quotas": {"sums": 0}},
-            }
-        },
-        origin="config",
-    )
+    filters = {"turns": [2, 2], "scores": {"a": [0, 0], "b": [None, -1]}}
+    parse_config({"dataset": {"filters": filters, "selection": {"quotas": {"sums": 0}}}}, origin="config")
 
 
-@pytest.mark.parametrize("choice", [{"max_pass_rate": 0.9}, {"prefer": "shortest"}])
+@pytest.mark.parametrize(
+    ("section", "measured"),
+    [
+        ({}, ()),
+        ({"labels": {"measure": ["privacy", "language"]}}, ("language", "privacy")),
+        ({"filters": {"languages": ["en"], "drop_private": ["email"]}}, ("language", "privacy")),
+        ({"filters": {"student_nll": [None, 3.0]}}, ("student_nll",)),
+        ({"filters": {"scores": {"judge/a": [0.5, None], "rewarding": [0.5, None]}}}, ()),
+        ({"filters": {"scores": {"reward/a": [0.5, None]}}}, ("rewards",)),
+        ({"selection": {"prefer": "score:reward"}}, ("rewards",)),
+        ({"filters": {"duplicates": "exact"}}, ()),
+        ({"filters": {"duplicates": "near"}}, ("near_duplicates",)),
+    ],
+)
+def test_a_filter_has_what_it_goes_by_measured(section: dict[str, Any], measured: tuple[str, ...]) -> None:
+    assert DatasetConfig.model_validate(section).measured == measured
+
+
+@pytest.mark.parametrize("choice", [{"pass_rate": [None, 0.9]}, {"prefer": "shortest"}])
 def test_a_target_is_no_place_to_choose_among_samples_that_are_never_made(choice: dict[str, Any]) -> None:
     body: dict[str, Any] = {"dataset": {"selection": {"target_rows": 9, **choice}}}
     with pytest.raises(ConfigError, match="target_rows stops sampling a prompt"):

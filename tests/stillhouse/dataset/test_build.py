@@ -80,13 +80,11 @@ def test_every_trajectory_is_in_one_file_with_all_reasons(build: Build, make_tra
     assert (["not wrong", 9] in funnel, ["short enough", 8] in funnel, funnel[-1]) == (True, True, ["kept", 8])
 
 
-def test_longest_row_is_the_lower_of_both_limits(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
+def test_no_row_is_longer_than_the_student_takes(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
     trajectories = [make_trajectory(0, answer="The answer is " + "so " * 50 + "5"), make_trajectory(1)]
     build("a", trajectories)
     lengths = sorted(row["num_tokens"] for row in read_rows(tmp_path / "a", "train"))
-    for name, limits in (("b", {"max_length": lengths[0]}), ("c", {"filters": {"max_tokens": lengths[0]}})):
-        facts = build(name, trajectories, **limits)
-        assert facts["drop_reasons"] == {"too_long": 1}
+    assert build("b", trajectories, max_length=lengths[0])["drop_reasons"] == {"too_long": 1}
 
 
 def test_equal_input_gives_equal_bytes(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
@@ -114,11 +112,3 @@ def test_folder_loads_as_a_hugging_face_dataset(build: Build, make_trajectory: M
     assert original_messages(first) == make_trajectory(int(first["id"], 16)).messages
     rejected = datasets.load_dataset(str(tmp_path / "d"), "rejected", cache_dir=str(tmp_path / "cache"))
     assert len(rejected["rejected"]) == facts["dropped"]
-
-
-def test_an_empty_file_is_readable_but_not_listed(build: Build, make_trajectory: Make, tmp_path: Path) -> None:
-    trajectories = [make_trajectory(0)]
-    build("d", trajectories)
-    assert list(read_rows(tmp_path / "d", "validation")) == []
-    loaded = datasets.load_dataset(str(tmp_path / "d"), cache_dir=str(tmp_path / "cache"))
-    assert {name: len(split) for name, split in loaded.items()} == {"train": 1}

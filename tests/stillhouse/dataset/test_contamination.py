@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import StopReason, Trajectory, Turn
 
+LENGTHS = (8, 13)
 PROBLEM = (
     "A farmer has seventeen sheep and all but nine of them run away; how many sheep does the farmer have left, and how "
     "many would he need to buy at $3 each to have twenty again?"
@@ -50,7 +50,7 @@ def riddles(tmp_path: Path) -> str:
 
 
 def test_a_contaminated_prompt_is_named_with_set_row_and_words(riddles: str) -> None:
-    labels = ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}))
+    labels = ContaminationLabels({"riddles": riddles}, LENGTHS)
     shouted = PROBLEM.upper().replace(";", " --").replace(",", "")
     assert hits(labels, item(f"Solve this: {shouted}"), item("How many sheep does a farmer have?")) == [
         [
@@ -67,7 +67,7 @@ def test_a_contaminated_prompt_is_named_with_set_row_and_words(riddles: str) -> 
 
 
 def test_what_the_model_wrote_and_what_tools_returned_are_looked_through(riddles: str) -> None:
-    labels = ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}))
+    labels = ContaminationLabels({"riddles": riddles}, LENGTHS)
     found = hits(labels, item("Solve it.", "Nine sheep remain since all but nine ran off.", f"Found: {OTHER}"))[0]
     assert [(hit["part"], hit["row"], hit["ngram"]) for hit in found] == [("tools", 0, 13), ("answer", 1, 8)]
     assert found[1]["text"] == "nine sheep remain since all but nine ran"
@@ -78,7 +78,7 @@ def test_only_long_runs_count(tmp_path_factory: pytest.TempPathFactory, start: i
     spelled = [f"w{number}" for number in range(40)]
     path = tmp_path_factory.mktemp("sets") / "set.txt"
     path.write_text(" ".join(spelled))
-    labels = ContaminationLabels(ContaminationConfig(sets={"s": str(path)}, ngrams=(5, 9)))
+    labels = ContaminationLabels({"s": str(path)}, (5, 9))
     other = [f"o{number}" for number in range(around)]
     found = hits(labels, item(" ".join([*other, *spelled[start : start + length], *other])))[0]
     expected = 9 if length >= 9 else 5 if length >= 5 else None
@@ -92,7 +92,7 @@ def test_the_row_that_shares_most_comes_first_and_no_more_than_five_are_named(tm
     shared = " ".join(f"shared{number}" for number in range(13))
     rows = [f"{shared} {' '.join(f'own{chance.random()}' for _ in range(20))}" for _ in range(8)]
     path = write_jsonl(tmp_path / "set.jsonl", *({"prompt": row} for row in rows))
-    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), item(rows[6]))[0]
+    found = hits(ContaminationLabels({"s": path}, LENGTHS), item(rows[6]))[0]
     assert [hit["row"] for hit in found] == [6, 0, 1, 2, 3]
 
 
@@ -101,13 +101,13 @@ def test_a_template_of_many_rows_is_no_sign_of_any(tmp_path: Path) -> None:
     many = write_jsonl(tmp_path / "many.jsonl", *({"q": f"{template} {OTHER} Case {n}."} for n in range(11)))
     few = write_jsonl(tmp_path / "few.jsonl", *({"q": f"{template} Case {n}."} for n in range(10)))
     row = item(f"{template} Which of these are mammals?")
-    assert hits(ContaminationLabels(ContaminationConfig(sets={"many": many})), row) == [[]]
-    assert hits(ContaminationLabels(ContaminationConfig(sets={"few": few, "many": many})), row)[0][0]["set"] == "few"
+    assert hits(ContaminationLabels({"many": many}, LENGTHS), row) == [[]]
+    assert hits(ContaminationLabels({"few": few, "many": many}, LENGTHS), row)[0][0]["set"] == "few"
 
 
 def test_an_evaluation_row_that_is_repeated_often_is_still_found(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "set.jsonl", *({"problem": PROBLEM} for _ in range(64)))
-    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), item(PROBLEM))[0]
+    found = hits(ContaminationLabels({"s": path}, LENGTHS), item(PROBLEM))[0]
     assert [hit["row"] for hit in found] == [0]
 
 
@@ -131,7 +131,7 @@ def conversation(text: str) -> dict[str, str]:
 )
 def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callable[[Path], object]) -> None:
     write(tmp_path / name)
-    labels = ContaminationLabels(ContaminationConfig(sets={"s": str(tmp_path / name)}))
+    labels = ContaminationLabels({"s": str(tmp_path / name)}, LENGTHS)
     found = hits(labels, item(PROBLEM))[0]
     assert [(hit["row"], hit["text"][:20]) for hit in found] == [(1, "a farmer has sevente")]
 
@@ -139,13 +139,13 @@ def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callabl
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("gone.jsonl", None, InputError, r"sets.aime: .*gone.jsonl is missing; expected a file that ends in"),
-        ("set.docx", "a", ConfigError, r"sets.aime = '.*set.docx': the ending tells no format; expected .txt"),
-        ("set.jsonl", '{"problem": "What is 2 + 3?"}\n', InputError, r"sets.aime: no row .* a text of 8 words"),
-        ("set.jsonl", '{"problem": "a"}\n{"prob', InputError, r"sets.aime: .*, line 2: expected a JSON object, saw"),
-        ("set.csv", "id,question\n1\n", InputError, r"sets.aime: .*, line 2: expected 2 cells as in the header"),
-        ("set.csv", b"id,question\n1,\xff\n", InputError, r"sets.aime: .*set.csv, line 2: expected UTF-8"),
-        ("set.parquet", "PAR", InputError, r"sets.aime: .*set.parquet cannot be read as parquet"),
+        ("gone.jsonl", None, InputError, r"aime: .*gone.jsonl is missing; expected a file that ends in"),
+        ("set.docx", "a", ConfigError, r"aime = '.*set.docx': the ending tells no format; expected .txt"),
+        ("set.jsonl", '{"problem": "What is 2 + 3?"}\n', InputError, r"aime: no row .* a text of 8 words"),
+        ("set.jsonl", '{"problem": "a"}\n{"prob', InputError, r"aime: .*, line 2: expected a JSON object, saw"),
+        ("set.csv", "id,question\n1\n", InputError, r"aime: .*, line 2: expected 2 cells as in the header"),
+        ("set.csv", b"id,question\n1,\xff\n", InputError, r"aime: .*set.csv, line 2: expected UTF-8"),
+        ("set.parquet", "PAR", InputError, r"aime: .*set.parquet cannot be read as parquet"),
     ],
 )
 def test_unusable_sets_are_named(
@@ -154,20 +154,15 @@ def test_unusable_sets_are_named(
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(error, match=r"dataset\.contamination\." + message):
-        ContaminationLabels(ContaminationConfig(sets={"aime": str(tmp_path / name)}))
-
-
-def test_sets_without_lengths_to_look_for_are_refused(riddles: str) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.contamination\.ngrams = .* expected lengths of 1 and up"):
-        ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}, ngrams=()))
+        ContaminationLabels({"aime": str(tmp_path / name)}, LENGTHS)
 
 
 def test_the_fingerprint_follows_the_bytes_of_the_files_and_their_names(tmp_path: Path, riddles: str) -> None:
-    config = ContaminationConfig(sets={"riddles": riddles})
-    before = sets_fingerprint(config)
+    sets = {"riddles": riddles}
+    before = sets_fingerprint(sets)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(Path(riddles).read_bytes())
-    assert sets_fingerprint(ContaminationConfig(sets={"riddles": str(copy)})) == before
-    assert sets_fingerprint(ContaminationConfig(sets={"others": riddles})) != before
+    assert sets_fingerprint({"riddles": str(copy)}) == before
+    assert sets_fingerprint({"others": riddles}) != before
     Path(riddles).write_text('{"question": "changed"}\n')
-    assert sets_fingerprint(config) != before
+    assert sets_fingerprint(sets) != before

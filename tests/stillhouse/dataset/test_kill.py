@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.config import DatasetConfig, DuplicatesConfig, FiltersConfig, LabelsConfig, ToolsConfig
+from stillhouse.config import DatasetConfig, FiltersConfig, LabelsConfig, ToolsConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.build import assemble_dataset
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.labelling.label import Labelling, label_shard
@@ -59,16 +60,10 @@ EXPORTS = """
 def shard(tmp_path: Path, make_trajectory: Callable[..., Trajectory], metadata_for: Callable) -> CandidateShard:
     """Labelled rows, every third of them wrong."""
     rows = [make_trajectory(number, answer=f"It is {5 if number % 3 else 6}.") for number in range(NUM_ROWS)]
-    labelling = Labelling(
-        labels=LabelsConfig(render=False),
-        duplicates=DuplicatesConfig(),
-        contamination=DatasetConfig().contamination,
-        tools=ToolsConfig(),
-        tokenizer="",
-    )
+    labelling = Labelling(labels=LabelsConfig(render=False), tools=ToolsConfig(), tokenizer="")
     label_shard(rows, metadata_for(rows), labelling, tmp_path)
     shard = CandidateShard(tmp_path / CANDIDATES_FILE, tmp_path / SIGNATURES_FILE)
-    return replace(shard, duplicates=find_duplicates([shard], DuplicatesConfig(), tmp_path)[0])
+    return replace(shard, duplicates=find_duplicates([shard], Comparison(), tmp_path)[0])
 
 
 @pytest.fixture

@@ -78,11 +78,6 @@ def test_a_label_that_is_no_column_is_refused(make_trajectory: Make) -> None:
         candidate_row(make_trajectory(), None, {"lenght": 3}, None)
 
 
-def test_arguments_are_objects_with_the_keys_the_model_wrote_and_no_others() -> None:
-    row = candidate_row(with_arguments('{"url": "u"}', '{"k": 3, "query": null}'), None, {}, None)
-    assert stored_arguments(row) == [{"url": "u"}, {"k": 3, "query": None}]
-
-
 @pytest.mark.parametrize(
     "text", ["", "oops", '{"a": ', '["a"]', '"{}"', '{"x": NaN}', '{"x": 1e999}', '{"x": 18446744073709551616}',
              '{"x": "\\ud800"}', "[" * 100_000],

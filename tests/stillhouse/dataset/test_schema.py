@@ -82,15 +82,6 @@ def test_datasets_gives_back_exact_json_without_being_told_features(folder: Path
     assert list(full)[: len(CANDIDATE_COLUMNS)] == [column.name for column in CANDIDATE_COLUMNS]
 
 
-def test_a_dataset_that_was_mapped_and_written_again_still_has_the_same_keys(folder: Path) -> None:
-    loaded = datasets.load_dataset(str(folder), split="train", cache_dir=str(folder / "cache"))
-    loaded.map(lambda row: {"num": len(row["messages"])}).to_parquet(folder / "again.parquet")
-    again = datasets.load_dataset(
-        "parquet", data_files=str(folder / "again.parquet"), split="train", cache_dir=str(folder / "cache")
-    )
-    assert json.dumps([again[0]["messages"], again[0]["tools"]]) == json.dumps([STORED, TOOLS])
-
-
 def test_pyarrow_and_pandas_read_json_text(folder: Path) -> None:
     table = pq.read_table(folder / "train.parquet")
     assert table.schema.equals(arrow_schema(CANDIDATE_COLUMNS))

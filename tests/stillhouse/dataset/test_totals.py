@@ -25,13 +25,8 @@ def test_nothing_sampled_is_unknown_rather_than_zero(make_trajectory: Make) -> N
     assert (totals.completion_tokens, totals.cost_usd, totals.latency_s, totals.num_tool_calls) == (None, None, None, 0)
 
 
-def test_calls_that_came_with_the_prompt_are_not_counted(make_trajectory: Make) -> None:
+def test_calls_of_the_prompt_are_not_counted_and_one_without_a_result_is_not_answered(make_trajectory: Make) -> None:
     messages = make_trajectory().messages
-    totals = totals_of(make_trajectory(messages=messages[:-1] + messages))
-    assert (totals.num_tool_calls, totals.num_tool_results) == (1, 1)
-
-
-def test_a_call_without_a_result_is_asked_for_but_not_answered(make_trajectory: Make) -> None:
-    messages = make_trajectory().messages
-    totals = totals_of(make_trajectory(messages=[*messages[:-1], messages[1]]))
-    assert (totals.num_tool_calls, totals.num_tool_results) == (2, 1)
+    for given, counts in ((messages[:-1] + messages, (1, 1)), ([*messages[:-1], messages[1]], (2, 1))):
+        totals = totals_of(make_trajectory(messages=given))
+        assert (totals.num_tool_calls, totals.num_tool_results) == counts

@@ -102,23 +102,16 @@ def test_side_files_lie_beside_their_rows(shards: list[CandidateShard], folder: 
     assert [row["duplicate_similarity"] for row in rows] == [None] * 4 + [0.9] * 3
 
 
-def test_side_files_stay_in_step_over_several_row_groups(folder: Path, tmp_path: Path, make_trajectory: Make) -> None:
-    trajectory = make_trajectory()
-    with TableWriter(tmp_path / "many.parquet", CANDIDATE_COLUMNS, group_bytes=1) as writer:
-        for number in range(1100):
-            writer.write({**candidate_row(trajectory, None, {}, None), "sample_index": number})
-    with TableWriter(tmp_path / "judge.parquet", JUDGE_COLUMNS) as writer:
-        for number in range(1100):
-            writer.write({"judge": json.dumps({"number": number})})
-    assert pq.read_metadata(tmp_path / "many.parquet").num_row_groups == 3
-    nothing = np.zeros(1100)
-    decided = Decided(
-        splits=nothing.astype(np.int8), reasons=nothing.astype(np.uint64), pass_rates=nothing.astype(np.float32),
-        verified=nothing.astype(np.int8), repeated=nothing.astype(bool),
-    )  # fmt: skip
-    write_rows([CandidateShard(tmp_path / "many.parquet", tmp_path, judge=tmp_path / "judge.parquet")], decided, folder)
-    rows = list(read_file(folder / "train.parquet", ["sample_index", "judge"]))
-    assert [row["judge"]["number"] for row in rows] == [row["sample_index"] for row in rows] == list(range(1100))
+def test_a_shard_from_before_a_label_on_request_was_there_has_no_value(
+    shards: list[CandidateShard], folder: Path
+) -> None:
+    for shard in shards:
+        pq.write_table(pq.read_table(shard.candidates).drop_columns(["mixed_scripts"]), shard.candidates)
+    write_rows(shards, Decided(), folder)
+    assert {row["mixed_scripts"] for row in read_rows(folder, "train")} == {None}
+    pq.write_table(pq.read_table(shards[0].candidates).drop_columns(["verifier"]), shards[0].candidates)
+    with pytest.raises(InputError, match="has no column verifier: another version wrote it"):
+        write_rows(shards, Decided(), folder)
 
 
 def test_a_side_file_of_another_length_is_named(shards: list[CandidateShard], folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
 from stillhouse.dataset.label_input import LabelInput
@@ -17,14 +17,16 @@ from stillhouse.dataset.table import TableWriter
 from stillhouse.types import StopReason, Trajectory, Turn
 
 
-def _write_shard(trajectories: Sequence[Trajectory], config: DuplicatesConfig, folder: Path) -> CandidateShard:
+def _write_shard(trajectories: Sequence[Trajectory], config: Comparison, folder: Path) -> CandidateShard:
     folder.mkdir(parents=True)
     shard = CandidateShard(folder / "candidates.parquet", folder / "signatures.parquet")
     with TableWriter(shard.candidates, CANDIDATE_COLUMNS) as writer:
         for trajectory in trajectories:
             writer.write(candidate_row(trajectory, None, {}, None))
     inputs = [LabelInput.of(trajectory, None) for trajectory in trajectories]
-    pq.write_table(pa.Table.from_batches([signature_batch(inputs, config)], SIGNATURE_SCHEMA), shard.signatures)
+    pq.write_table(
+        pa.Table.from_batches([signature_batch(inputs, near=config.near)], SIGNATURE_SCHEMA), shard.signatures
+    )
     return shard
 
 
@@ -56,7 +58,7 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, di
     """Duplicates among trajectories that are spread over shards: rows by id."""
     numbers = count()
 
-    def run(*shards: Sequence[Trajectory], config: DuplicatesConfig) -> dict[str, dict[str, Any]]:
+    def run(*shards: Sequence[Trajectory], config: Comparison) -> dict[str, dict[str, Any]]:
         folder = tmp_path_factory.mktemp(f"corpus-{next(numbers)}")
         written = [_write_shard(rows, config, folder / str(number)) for number, rows in enumerate(shards)]
         parts = find_duplicates(written, config, folder / "duplicates")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.schema import DUPLICATE_COLUMNS, arrow_schema
 from stillhouse.errors import ConfigError, InputError
@@ -17,8 +17,8 @@ from stillhouse.types import Trajectory
 
 Make = Callable[..., Trajectory]
 Find = Callable[..., dict[str, dict[str, Any]]]
-EXACT = DuplicatesConfig()
-NEAR = DuplicatesConfig(near=True)
+EXACT = Comparison()
+NEAR = Comparison(near=True)
 WORDS = [f"{first}{second}" for first in "bcdfghjklmnp" for second in "aeiouaeiou"]
 
 
@@ -89,14 +89,10 @@ THIRD = changed(SECOND, 80, 82)
     ids=["exact alone", "a repeat is never named as near", "the equal row is named first", "nothing written"],
 )
 def test_a_repeat_names_the_row_it_repeats(
-    make: Make, find: Find, config: DuplicatesConfig, answers: list[Any], repeats: list[Any]
+    make: Make, find: Find, config: Comparison, answers: list[Any], repeats: list[Any]
 ) -> None:
     rows = [make("Why?", answer, name, name) for name, answer in zip("abc", answers, strict=False)]
     assert [(row["duplicate_of"], row["duplicate_kind"]) for row in find(rows, config=config).values()] == repeats
-
-
-def test_likeness_is_not_transitive_at_the_threshold() -> None:
-    assert jaccard(FIRST, THIRD) < NEAR.threshold <= min(jaccard(FIRST, SECOND), jaccard(SECOND, THIRD))
 
 
 def test_a_rollout_that_is_there_twice_does_not_repeat_itself(make: Make, write_shard: Any, tmp_path: Path) -> None:
@@ -122,14 +118,9 @@ def test_a_long_system_prompt_does_not_make_questions_alike(make: Make, find: Fi
     assert all(row["duplicate_of"] is None for row in found.values())
 
 
-def test_a_shard_without_rows_has_a_part_without_rows(make: Make, find: Find) -> None:
-    assert find([], config=NEAR) == {}
-    assert set(find([], [make("Why?", "Since.")], config=NEAR)) == {"a"}
-
-
 def test_a_threshold_that_the_signatures_cannot_reach_is_refused(make: Make, find: Find) -> None:
-    config = DuplicatesConfig(near=True, threshold=0.05, num_permutations=16)
-    with pytest.raises(ConfigError, match=r"needs signatures of 77 hashes to find 98% .* num_permutations = 16"):
+    config = Comparison(near=True, threshold=0.02)
+    with pytest.raises(ConfigError, match=r"threshold = 0.02: expected 0\.04 or more"):
         find([make("Why?", "Since.")], config=config)
 
 
@@ -154,7 +145,7 @@ def test_order_and_shards_do_not_matter(make: Make, find: Find, corpus: tuple[An
         return [make(question, answer, rollout, prompt, sample) for question, answer, sample, prompt, rollout in rows]
 
     rows, shuffled, cut = corpus
-    config = DuplicatesConfig(near=True, threshold=threshold)
+    config = Comparison(near=True, threshold=threshold)
     found = find(trajectories(rows), config=config)
     assert find(trajectories(shuffled[:cut]), trajectories(shuffled[cut:]), config=config) == found
     for row in found.values():
@@ -189,7 +180,7 @@ def test_repeats_of_earlier_data_name_their_source(make: Make, write_shard: Any,
     theirs = tmp_path / "theirs.parquet"
     messages = [{"role": "user", "content": "How?"}, {"role": "assistant", "content": "So and so."}]
     pq.write_table(pa.table({"messages": [[messages[0], {"role": "assistant", "content": "No."}], messages]}), theirs)
-    config = DuplicatesConfig(near=True, earlier=(str(ours), str(theirs)))
+    config = Comparison(near=True, earlier=(str(ours), str(theirs)))
     rows = [
         make("Why?", changed(answer, 60), "near"),
         make("how?", "so and so.", "equal", "q"),
@@ -206,7 +197,7 @@ def test_repeats_of_earlier_data_name_their_source(make: Make, write_shard: Any,
 
 def test_a_rollout_of_earlier_data_repeats_itself(make: Make, write_shard: Any, find: Find, tmp_path: Path) -> None:
     shard = write_shard([make("Why?", "Since.", "same")], EXACT, tmp_path / "shard")
-    config = DuplicatesConfig(earlier=(str(shard.candidates),))
+    config = Comparison(earlier=(str(shard.candidates),))
     row = find([make("Why?", "Since.", "same")], config=config)["same"]
     assert (row["duplicate_of"], row["duplicate_source"]) == ("same", str(shard.candidates))
 
@@ -233,4 +224,4 @@ def test_unusable_earlier_datasets_are_named(
     path = tmp_path / "earlier"
     write(path)
     with pytest.raises(InputError, match=message):
-        find([make("Why?", "Since.")], config=DuplicatesConfig(earlier=(str(path),)))
+        find([make("Why?", "Since.")], config=Comparison(earlier=(str(path),)))

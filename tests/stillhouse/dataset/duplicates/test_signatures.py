@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Bands
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, signature_batch
 from stillhouse.dataset.label_input import LabelInput
@@ -13,11 +12,9 @@ from stillhouse.types import Trajectory
 
 Make = Callable[..., Trajectory]
 
-NEAR = DuplicatesConfig(near=True, num_permutations=512)
 
-
-def signed(*trajectories: Trajectory, config: DuplicatesConfig = NEAR) -> list[dict[str, Any]]:
-    batch = signature_batch([LabelInput.of(trajectory, None) for trajectory in trajectories], config)
+def signed(*trajectories: Trajectory, near: bool = True) -> list[dict[str, Any]]:
+    batch = signature_batch([LabelInput.of(trajectory, None) for trajectory in trajectories], near=near)
     assert batch.schema == SIGNATURE_SCHEMA
     return batch.to_pylist()
 
@@ -31,7 +28,7 @@ def test_signatures_agree_as_often_as_texts_are_alike(make: Make) -> None:
 
 
 def test_nothing_is_signed_where_near_duplicates_are_not_looked_for(make: Make) -> None:
-    row = signed(make("Why?", "Since."), config=DuplicatesConfig())[0]
+    row = signed(make("Why?", "Since."), near=False)[0]
     assert row["prompt_signature"] is row["row_signature"] is None
     assert len(row["prompt_hash"]) == len(row["row_hash"]) == 16
 
@@ -43,18 +40,14 @@ def test_a_row_without_anything_written_has_a_prompt_alone(make: Make) -> None:
     assert rows[0]["prompt_signature"] == rows[1]["prompt_signature"] is not None
 
 
-def test_an_empty_batch_has_no_rows() -> None:
-    assert signed() == []
-
-
 def test_signatures_are_the_same_in_every_process(make: Make) -> None:
     row = signed(make("Why is the sky blue?", "Since air scatters blue light more."))[0]
-    assert hashlib.sha256(row["row_signature"]).hexdigest()[:16] == "ca61cd8b6ce8802d"
+    assert hashlib.sha256(row["row_signature"]).hexdigest()[:16] == "2abcda05546b12e6"
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
 def test_bands_propose_what_lies_at_the_threshold_and_are_as_wide_as_that_allows(threshold: float) -> None:
-    number, width = Bands.for_threshold(threshold, 128)
+    number, width = Bands.for_threshold(threshold)
     assert number * width <= 128
     assert 1 - (1 - threshold**width) ** number >= 0.98
     assert width == 128 or 1 - (1 - threshold ** (width + 1)) ** (128 // (width + 1)) < 0.98

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.config import DuplicatesConfig
+from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.duplicates.signatures import ComparedTexts, read_texts, texts_of
 from stillhouse.types import StopReason, Trajectory, Turn
 
@@ -46,7 +46,7 @@ def test_a_stored_row_has_the_texts_of_its_trajectory(write_shard: Callable[...,
         Trajectory("a", "p", 0, MESSAGES, [], [Turn("stop", {}, 0.5, "t")] * 2, StopReason.ANSWERED, "t"),
         Trajectory("b", "p", 1, malformed, [], [Turn("stop", {}, 0.5, "t")], StopReason.MAX_TURNS, "t"),
     ]
-    shard = write_shard(rows, DuplicatesConfig(), tmp_path / "shard")
+    shard = write_shard(rows, Comparison(), tmp_path / "shard")
     assert list(read_texts(shard.candidates)) == [texts_of(MESSAGES, 2), texts_of(malformed, 1)]
 
 

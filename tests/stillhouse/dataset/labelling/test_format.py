@@ -4,13 +4,11 @@ from typing import Any
 import pytest
 
 from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.format import FormatLabels
-from stillhouse.errors import ConfigError
+from stillhouse.dataset.labelling.format import format_labels
 from stillhouse.types import Turn
 
 Label = Callable[..., Any]
 
-SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
 BROKEN = (
     ("<think>2 + 3", "messages[3], line 1: <think> is never closed"),
     ("2 + 3\n</think>\n5", "messages[3], line 2: saw </think>, expected no tag"),
@@ -59,12 +57,12 @@ WELL_FORMED = (
 
 @pytest.mark.parametrize(("answer", "problem"), BROKEN)
 def test_what_is_broken_is_named_with_its_place(label_of: Label, answer: str, problem: str) -> None:
-    assert label_of(FormatLabels({}, None), "format_problem", answer) == problem
+    assert label_of(format_labels, "format_problem", answer) == problem
 
 
 @pytest.mark.parametrize("answer", WELL_FORMED)
 def test_what_is_well_formed_has_no_problem(label_of: Label, answer: str | None) -> None:
-    assert label_of(FormatLabels({}, None), "format_problem", answer) is None
+    assert label_of(format_labels, "format_problem", answer) is None
 
 
 def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_input: Callable[..., LabelInput]) -> None:
@@ -77,50 +75,8 @@ def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_input: Callable[
         {"role": "tool", "tool_call_id": "1", "content": "<think>"},
         {"role": "assistant", "content": "5"},
     ]
-    labels = FormatLabels({}, None)
-    assert labels([make_input(messages=messages)])["format_problem"] == [
+    assert format_labels([make_input(messages=messages)])["format_problem"] == [
         "messages[3], line 1: <tool_call> was left in the content"
     ]
     last = make_input(messages=messages, turns=[Turn("stop", {}, 0.0, "teacher")])
-    assert labels([last])["format_problem"] == [None]
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ('{"total": 5}', None),
-        ('<think>2 + 3</think>\n{"total": 5}', None),
-        ('{"total": "five"}', 'at $.total: saw "five", expected {"type":"integer"}'),
-        ("Five.", "the answer is not JSON alone: "),
-        (None, None),
-    ],
-)
-def test_the_answer_meets_its_schema(label_of: Label, answer: str | None, problem: str | None) -> None:
-    found = label_of(FormatLabels(SCHEMA, None), "format_problem", answer)
-    assert found is None if problem is None else found.startswith(problem)
-
-
-def test_the_answer_holds_its_pattern(label_of: Label) -> None:
-    labels = FormatLabels({}, r"\\boxed\{.+\}")
-    assert label_of(labels, "format_problem", r"So it is $\boxed{5}$.") is None
-    problem = label_of(labels, "format_problem", "So it is 5.")
-    assert problem == r"the answer has nothing that matches '\\\\boxed\\{.+\\}'"
-
-
-def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Label) -> None:
-    labels = FormatLabels({}, r"^(a|aa|aaa)+$(?<=b)")
-    with pytest.raises(ConfigError, match=r"answer_pattern: the search for .* takes more than 1 s .* repeats"):
-        label_of(labels, "format_problem", "a" * 60 + "!")
-
-
-@pytest.mark.parametrize(
-    ("schema", "pattern", "message"),
-    [
-        ({"type": "whole"}, None, r"dataset\.labels\.answer_schema is no JSON schema: at \$\.type"),
-        ({"$ref": "https://e.com/a.json"}, None, r"dataset\.labels\.answer_schema refers to 'https://e\.com"),
-        ({}, "boxed(", r"dataset\.labels\.answer_pattern is no regular expression: .*; saw 'boxed\('"),
-    ],
-)
-def test_a_schema_or_pattern_that_is_none_is_named(schema: dict[str, Any], pattern: str | None, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FormatLabels(schema, pattern)
+    assert format_labels([last])["format_problem"] == [None]

@@ -5,32 +5,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import orjson
 import psutil
 import pytest
 
-from stillhouse.config import (
-    ContaminationConfig,
-    DatasetConfig,
-    DuplicatesConfig,
-    LabelsConfig,
-    StudentConfig,
-    ToolsConfig,
-)
+from stillhouse.config import DatasetConfig, LabelsConfig, StudentConfig, ToolsConfig
 from stillhouse.dataset.label_input import LabelInput, Labeller
-from stillhouse.dataset.labelling.format import FormatLabels
+from stillhouse.dataset.labelling.format import format_labels
 from stillhouse.dataset.labelling.label import (
     Labelling,
     label_file,
     label_processes,
     labelled_rows,
+    text_labels,
     verification_labels,
 )
 from stillhouse.dataset.labelling.privacy import privacy_labels
-from stillhouse.dataset.labelling.refusals import refusal_labels
-from stillhouse.dataset.labelling.text import LanguageLabels, text_labels
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
@@ -65,6 +58,26 @@ def labelling(labels: LabelsConfig, **changes: object) -> Labelling:
     return Labelling.of(DatasetConfig(labels=labels, **changes), tools=ToolsConfig(), student=StudentConfig())
 
 
+def test_lengths_count_what_each_side_wrote(make_input: Callable[..., LabelInput]) -> None:
+    labels = text_labels([make_input("Five."), make_input(None)])
+    assert labels["has_answer"] == [True, False]
+    assert labels["answer_chars"] == [5, None]
+    question, call = "Anna has 2 apples. Anna buys 3 more. Case 0.", '{"expression": "2 + 3"}'
+    assert labels["prompt_chars"] == [len(question)] * 2
+    assert labels["sampled_chars"] == [len(call) + len("\nFive."), len(call)]
+
+
+def test_a_refusal_beside_the_content_is_one(label_of: Callable[..., object]) -> None:
+    question = {"role": "user", "content": "2 + 3?"}
+    declined = {"role": "assistant", "content": None, "refusal": " I'd rather\nnot. "}
+    messages = [question, {"role": "assistant", "content": "Which sum?"}, question, declined]
+    assert label_of(text_labels, "refusal", None, messages=messages) == "I'd rather not."
+    assert label_of(text_labels, "refusal", None, messages=[*messages, question]) is None
+    # A prompt may end with an assistant's message; without a turn nobody was asked.
+    assert label_of(text_labels, "refusal", None, messages=messages, turns=[]) is None
+    assert label_of(text_labels, "refusal", None) is None
+
+
 def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(file: Path, make_trajectory: Make) -> None:
     config = LabelsConfig(render=False, file=str(file))
     inputs = [LabelInput.of(make_trajectory(), None)]
@@ -90,9 +103,9 @@ def test_a_row_says_which_text_was_compared(make_trajectory: Make, jail: None) -
 
 def test_a_labelling_is_equal_wherever_the_rest_of_the_config_makes_no_difference(file: Path) -> None:
     config = LabelsConfig(file=str(file))
-    same = labelling(config, validation_fraction=0.5, duplicates=DuplicatesConfig(threshold=0.5))
+    same = labelling(config, validation_fraction=0.5, duplicates={"threshold": 0.5})
     assert same == labelling(config)
-    assert labelling(config, duplicates=DuplicatesConfig(near=True)) != same
+    assert labelling(config, filters={"duplicates": "near"}) != same
     student, tools = StudentConfig(model="nobody/knows"), ToolsConfig(rewards_file="r.py")
     other = Labelling.of(DatasetConfig(labels=config), tools=tools, student=student)
     assert other.tools == ToolsConfig()
@@ -110,7 +123,7 @@ def test_a_labelling_is_equal_wherever_the_rest_of_the_config_makes_no_differenc
 def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
     exam = tmp_path / "exam.txt"
     exam.write_text("What is the sum of two and three apples in the basket?\n")
-    sets = ContaminationConfig(sets={"exam": str(exam)})
+    sets = {"exam": str(exam)}
     first = labelling(LabelsConfig(), contamination=sets)
     exam.write_text("Something else altogether.\n")
     assert labelling(LabelsConfig(), contamination=sets) != first
@@ -203,7 +216,7 @@ def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "labeller",
-    [text_labels, verification_labels, refusal_labels, privacy_labels, FormatLabels({}, "5"), LanguageLabels()],
+    [partial(text_labels, measured=["language"]), verification_labels, privacy_labels, format_labels],
 )
 def test_the_order_of_a_batch_changes_no_label(labeller: Labeller, make_input: Callable[..., LabelInput]) -> None:
     inputs = [make_input(text) for text in TEXTS]

@@ -46,10 +46,6 @@ def test_a_call_rendered_as_another_is_a_problem_of_a_row(render_labels: RenderL
     assert "message 1 is rendered as something else: the call calculator" in labels["template_problem"][0]
 
 
-def test_no_rows_have_no_labels(render_labels: RenderLabels) -> None:
-    assert set(map(tuple, render_labels([]).values())) == {()}
-
-
 def test_a_student_without_a_tokenizer_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="/no/such/student"):
         RenderLabels("/no/such/student", {})

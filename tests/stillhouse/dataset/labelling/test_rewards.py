@@ -85,7 +85,7 @@ def test_sandboxed_rewards_run_apart_and_start_again_after_close(write: Write, m
 
 
 def test_a_file_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.labels\.rewards is on, but tools\.rewards_file names no file"):
+    with pytest.raises(ConfigError, match=r"measure names rewards, or .* but tools\.rewards_file names no file"):
         RewardLabels(ToolsConfig())
 
 

@@ -54,8 +54,3 @@ def test_rows_that_overlap_with_an_evaluation_set_are_shown(data: Any) -> None:
     rows = [data.kept(1, contamination=[overlap]), data.kept(2, contamination=[]), data.kept(3)]
     (row,) = draw_samples(data.write(rows)).contaminated
     assert row["contamination"] == [overlap]
-
-
-def test_a_dataset_without_rows_has_no_samples(data: Any) -> None:
-    samples = draw_samples(data.write([]))
-    assert samples.kept == samples.dropped == samples.duplicates == samples.contaminated == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stillhouse.dataset.report.figures import FunnelCounts
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.select.filters import STEPS
+from stillhouse.dataset.select.reasons import STEPS
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
@@ -84,7 +84,7 @@ def test_scores_of_functions_and_of_the_judge_have_distributions(data: Any) -> N
         data.dropped(3, "score_low", scores={"reward": 0.25}, judge={"scores": None}),
     ]
     measured = data.summary(rows).measures()
-    scores = {measure.label: parts for measure, parts in measured if measure.unit == "number"}
+    scores = {measure.title: parts for measure, parts in measured if measure.unit == "number"}
     assert {name: (parts.kept.mean, parts.dropped.mean) for name, parts in scores.items()} == {
         "judge/clarity": (0.5, None),
         "reward": (0.5, 0.25),

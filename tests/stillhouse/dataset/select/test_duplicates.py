@@ -14,7 +14,7 @@ from stillhouse.errors import InputError
 Row = dict[str, Any]
 MakeRow = Callable[..., Row]
 Select = Callable[..., Selection]
-NEAR = {"duplicates": {"near": True}, "filters": {"duplicates": "near"}}
+NEAR = {"filters": {"duplicates": "near"}}
 EXACT = {"filters": {"duplicates": "exact"}}
 
 
@@ -45,7 +45,7 @@ OF_ONE_PROMPT = [{"prompt_id": "p", **row} for row in ({"id": "a"}, {"id": "b", 
         (EQUAL_TO_NEAR, NEAR, [[], ["near_duplicate"], ["near_duplicate"]]),
         (EQUAL_TO_NEAR, EXACT, [[], [], ["duplicate"]]),
         # Another row stands in for one that is not kept, or makes room for the next one of its prompt.
-        (RATED, {**EXACT, "selection": {"min_pass_rate": 0.6}}, [["pass_rate"], ["wrong", "pass_rate"], []]),
+        (RATED, {**EXACT, "selection": {"pass_rate": [0.6, None]}}, [["pass_rate"], ["wrong", "pass_rate"], []]),
         (PREFERRED, {**EXACT, "selection": {"rows_per_prompt": 1}}, [[], ["not_preferred"], []]),
         (OF_ONE_PROMPT, {**EXACT, "selection": {"rows_per_prompt": 2}}, [[], ["duplicate"], []]),
     ],

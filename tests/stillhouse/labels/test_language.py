@@ -1,16 +1,6 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from stillhouse.dataset.labelling.text import LanguageLabels
-
-Label = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def languages() -> LanguageLabels:
-    return LanguageLabels()
+from stillhouse.labels.language import identified
 
 
 @pytest.mark.parametrize(
@@ -32,9 +22,11 @@ def languages() -> LanguageLabels:
         ("Die Lösung ist $x = \\frac{the}{answer}$, also fünf Äpfel, siehe https://the-answer.com/is-here", "de"),
     ],
 )
-def test_the_language_of_prose_is_found(languages: LanguageLabels, label_of: Label, answer: str, language: str) -> None:
-    assert label_of(languages, "language", answer) == language
-    assert 0.3 <= label_of(languages, "language_confidence", answer) <= 1
+def test_the_language_of_prose_is_found(answer: str, language: str) -> None:
+    found, confidence = identified(answer)
+    assert found == language
+    assert confidence is not None
+    assert 0.3 <= confidence <= 1
 
 
 @pytest.mark.parametrize(
@@ -52,6 +44,5 @@ def test_the_language_of_prose_is_found(languages: LanguageLabels, label_of: Lab
         "<div><span></span></div><table><tr></tr></table>",
     ],
 )
-def test_answers_without_prose_have_no_language(languages: LanguageLabels, label_of: Label, answer: str | None) -> None:
-    assert label_of(languages, "language", answer) is None
-    assert label_of(languages, "language_confidence", answer) is None
+def test_answers_without_prose_have_no_language(answer: str | None) -> None:
+    assert identified(answer) == (None, None)

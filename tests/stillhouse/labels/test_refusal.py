@@ -1,11 +1,6 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from stillhouse.dataset.labelling.refusals import MAX_SHOWN, refusal_in, refusal_labels
-
-Label = Callable[..., Any]
+from stillhouse.labels.refusal import MAX_SHOWN, refusal_in
 
 REFUSALS = (
     "I'm sorry, but I can't help with that.",
@@ -115,14 +110,3 @@ LONG = "I can't help with " + "very " * 100
 )
 def test_the_words_that_decline_are_given(answer: str, words: str) -> None:
     assert refusal_in(answer) == words
-
-
-def test_a_refusal_beside_the_content_is_one(label_of: Label) -> None:
-    question = {"role": "user", "content": "2 + 3?"}
-    declined = {"role": "assistant", "content": None, "refusal": " I'd rather\nnot. "}
-    messages = [question, {"role": "assistant", "content": "Which sum?"}, question, declined]
-    assert label_of(refusal_labels, "refusal", None, messages=messages) == "I'd rather not."
-    assert label_of(refusal_labels, "refusal", None, messages=[*messages, question]) is None
-    # A prompt may end with an assistant's message; without a turn nobody was asked.
-    assert label_of(refusal_labels, "refusal", None, messages=messages, turns=[]) is None
-    assert label_of(refusal_labels, "refusal", None) is None

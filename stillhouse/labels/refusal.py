@@ -9,11 +9,10 @@ English first; German, French, Spanish and Chinese by their stock phrases. Other
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from stillhouse.dataset.label_input import LabelInput
-from stillhouse.dataset.labelling.text import without_code
+from stillhouse.labels.declare import FLAW, Column, Kind, Label, Limit, Reason, Texts, present
+from stillhouse.labels.prose import without_code
 
 MAX_SHOWN: Final = 200
 """Maximum characters of a refusal in the column."""
@@ -102,13 +101,8 @@ _OTHER_LANGUAGES: Final = re.compile(
 )
 
 
-def refusal_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
-    """The column refusal: the words that decline, at most `MAX_SHOWN` characters; null without any."""
-    return {"refusal": [_refusal(item) for item in inputs]}
-
-
 def refusal_in(answer: str) -> str | None:
-    """The words of `answer` that decline, or that say it comes from a language model; None without any.
+    """Return the words of `answer` that decline, or that say it comes from a language model; None without any.
 
     An answer declines with its first words; quotes and code do not count.
     """
@@ -125,16 +119,25 @@ def refusal_in(answer: str) -> str | None:
     return None
 
 
-def _refusal(item: LabelInput) -> str | None:
-    trajectory = item.trajectory
-    last = trajectory.messages[-1] if trajectory.turns and trajectory.messages else None
-    # OpenAI's models put a refusal into a field of its own, and content is null.
-    refusal = last.get("refusal") if last is not None and last["role"] == "assistant" else None
-    if isinstance(refusal, str) and refusal.strip():
-        return _shortened(refusal)
-    return None if item.answer is None else refusal_in(item.answer)
-
-
 def _shortened(words: str) -> str:
     text = " ".join(words.split()).strip("*_ ")
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _refusal(texts: Texts) -> str | None:
+    if texts.refusal is not None:
+        return _shortened(texts.refusal)
+    return None if texts.answer is None else refusal_in(texts.answer)
+
+
+REFUSAL: Final = Label(
+    place=40,
+    columns=(
+        Column("refusal", Kind.TEXT, "the words with which the answer declines; null if it does not", FLAW, _refusal),
+    ),
+    filters=(
+        present("refusal", Reason("refusal", "the answer declines"), "not refused", Limit("drop_refusals", bool,
+            "Drop answers that refuse, or that mention being a language model. Look at those it drops once: it goes by "
+            "phrases.", off=False), 90),
+    ),
+)  # fmt: skip
