@@ -1,6 +1,6 @@
 """The section of on-policy distillation: what the student learns from on what it samples itself."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -8,11 +8,11 @@ from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import later_field
+from stillhouse.config.section import Section, later_field
 from stillhouse.config.training import Switch, TrainerConfig, written_in_yaml
 
 
-class OnPolicyConfig(TrainerConfig):
+class OnPolicyConfig(Section):
     """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
 
     form_first = (
@@ -56,6 +56,11 @@ class OnPolicyConfig(TrainerConfig):
     prompts alike."""
     conversation_prefix: tuple[PrefixMessage, ...] = later_field(())
     """Messages before each prompt and after its system message, such as examples; student and teachers read them."""
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Peak learning rate. 1e-4 for adapters and 5e-5 for all weights are tinker-cookbook's. Halve it if the loss
+    jumps, double it if `teacher_kl` hardly falls."""
+    trainer: TrainerConfig = TrainerConfig()
+    """Optimiser, schedule, memory, checkpoints and measurements."""
     max_prompt_tokens: int | None = later_field(None, ge=1)
     """Prompts that take more tokens than this, tools and prefix included, are left out and counted; None keeps all. Set
     it where a few long prompts decide how much memory sampling takes."""
@@ -142,12 +147,6 @@ class OnPolicyConfig(TrainerConfig):
     """How several teachers share the loss: by the tokens of their prompts, or in equal parts. `teachers` where answers
     of some teachers are much shorter or rarer than those of others; a teacher's kl_coef then says how much it
     counts."""
-    generate_every_steps: int | None = later_field(None, ge=1)
-    """Optimiser steps between measurements of accuracy on held-out prompts, which the student answers with its most
-    likely tokens; None measures none. A tenth of all steps shows the curve."""
-    num_generations: int = later_field(32, ge=1)
-    """Held-out prompts answered in one such measurement, evenly spread over all of them. 32 show a trend (95 % interval
-    of 17 points either way), 200 a result."""
     pair_check: Annotated[Literal["auto", "warn", "off"], BeforeValidator(written_in_yaml)] = later_field("auto")
     """Measure the pair on a few held-out prompts before a training that may take more than minutes, as `stillhouse
     doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
@@ -171,10 +170,19 @@ class OnPolicyConfig(TrainerConfig):
 
     @property
     def without_optimiser(self) -> Self:
-        """The settings with `loss` and the trainer's own, but the seed, at their defaults: what rollouts depend on."""
-        fields = TrainerConfig.model_fields
-        defaults = {name: fields[name].default for name in fields.keys() - {"seed", "enabled"}}
-        return self.model_copy(update={**defaults, "loss": None})
+        """Return the settings that rollouts depend on, all others (`loss`, the trainer's but the seed) at defaults."""
+        plain = OnPolicyConfig.model_fields["learning_rate"].default
+        return self.model_copy(
+            update={"loss": None, "learning_rate": plain, "trainer": TrainerConfig(seed=self.trainer.seed)}
+        )
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        trainer = fields.pop("trainer")
+        for name in ("generate_every_steps", "num_generations"):
+            # They came later here than in SFT.
+            if trainer[name] == TrainerConfig.model_fields[name].default:
+                del trainer[name]
+        return {**trainer, **fields}
 
     @property
     def num_batches(self) -> int:
@@ -250,8 +258,8 @@ class OnPolicyConfig(TrainerConfig):
         for teacher in self.teachers:
             if self.divergence:
                 self._check_gives_distribution(teacher)
-            if teacher.kind == "ema" and self.ema_decay is None:
-                raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
+            if teacher.kind == "ema" and self.trainer.ema_decay is None:
+                raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.trainer.ema_decay")
         return self
 
     @model_validator(mode="after")

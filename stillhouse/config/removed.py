@@ -3,9 +3,27 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from stillhouse.config.training import TrainerConfig
+
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
+_OF_TRAINERS: Final = {
+    "activation_offload": "set {}.trainer.gradient_checkpointing to `offload`",
+    "beta1": "use {}.trainer.betas",
+    "beta2": "use {}.trainer.betas",
+    "decay_share": "leave it out: `wsd` falls over the last fifth of the steps",
+    "divergence_factor": "leave it out: three times the lowest loss counts as diverged",
+    "keep_checkpoints": "leave it out: the newest two are kept",
+    "min_learning_rate": "leave it out: schedules end at 0",
+    **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
+}
+"""What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""
 REMOVED: Final[dict[str, str]] = {
+    **{
+        f"{section}.{name}": instead.format(section)
+        for section in ("sft", "on_policy")
+        for name, instead in _OF_TRAINERS.items()
+    },
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
     "dataset.filters.min_teacher_nll": _OWN_SCORE,

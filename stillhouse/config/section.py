@@ -67,17 +67,21 @@ class Section(BaseModel):
     removed: ClassVar[Mapping[str, Any]] = {}
     """Fields that this section had once and every dump held, with their defaults."""
 
-    def identity(self, exclude: Any = None) -> dict[str, Any]:
-        """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
-        return _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+    def identity(self) -> dict[str, Any]:
+        """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay."""
+        dump = self.model_dump(mode="json")
+        fields = {name: _identity(value, dump[name]) for name, value in self if name in dump}
+        return self.as_at_first({**self.removed, **fields})
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the dumped `fields` under the names, and in the places, that they had first."""
+        return fields
 
 
-def _with_removed(section: Section, dump: dict[str, Any]) -> dict[str, Any]:
-    """Return the dump of a section with the removed fields of it and of the sections in it."""
-    inner = {
-        name: _with_removed(value, dump[name]) for name, value in section if isinstance(value, Section) and name in dump
-    }
-    return {**section.removed, **dump, **inner}
+def _identity(value: Any, dumped: Any) -> Any:
+    if isinstance(value, Section):
+        return value.identity()
+    return list(map(_identity, value, dumped)) if isinstance(value, tuple) else dumped
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

@@ -200,7 +200,7 @@ _SFT: Final[Table] = {
     "data.group_size": "rollouts of one prompt, which supervised training does not sample",
     "trainer.num_epochs": to("sft.num_epochs"),
     "trainer.learning_rate": to("sft.learning_rate"),
-    "trainer.save_step": Target(("sft.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("sft.trainer.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "evaluation.max_tokens"),
     "algorithm": "supervised training has one loss",
@@ -213,7 +213,7 @@ _ON_POLICY: Final[Table] = {
     # See `map_epochs`.
     "trainer.num_epochs": Target((), lambda _: None),
     "trainer.learning_rate": to("on_policy.learning_rate"),
-    "trainer.save_step": Target(("on_policy.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("on_policy.trainer.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
     "teacher.path": to("teacher.model"),

@@ -19,12 +19,12 @@ from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
 _TRAINING_DEFAULTS: Final[tuple[Default, ...]] = (
-    ("on_policy.seed", "seed", 42),
+    ("on_policy.trainer.seed", "seed", 42),
     ("on_policy.learning_rate", "training_args.learning_rate", 5e-5),
-    ("on_policy.schedule", "training_args.lr_scheduler_type", "linear"),
+    ("on_policy.trainer.schedule", "training_args.lr_scheduler_type", "linear"),
     ("on_policy.beta2", "training_args.adam_beta2", 0.999),
-    ("on_policy.checkpoint_every_steps", "save_steps", 50),
-    ("on_policy.log_every_steps", "logging_steps", 1),
+    ("on_policy.trainer.checkpoint_every_steps", "save_steps", 50),
+    ("on_policy.trainer.log_every_steps", "logging_steps", 1),
 )
 """roll/configs/{base_config,training_args}.py, where they differ from ours."""
 _ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (

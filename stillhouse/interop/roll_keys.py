@@ -13,7 +13,7 @@ _SAMPLING: Final = Approximated("the student is sampled from its own distributio
 _REWARDS: Final = Approximated(
     "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
 )
-PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
+PACKING: Final = "on_policy.trainer.packing puts rows one behind the other, microbatch_tokens in all"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
 
@@ -91,15 +91,15 @@ SHARED: Final[Table] = {
 
 _KEYS: Final[Table] = {
     **SHARED,
-    "seed": to("on_policy.seed"),
-    "save_steps": to("on_policy.checkpoint_every_steps"),
-    "logging_steps": to("on_policy.log_every_steps"),
+    "seed": to("on_policy.trainer.seed"),
+    "save_steps": to("on_policy.trainer.checkpoint_every_steps"),
+    "logging_steps": to("on_policy.trainer.log_every_steps"),
     "rollout_batch_size": to("on_policy.prompts_per_step"),
     "num_return_sequences_in_group": to("on_policy.group_size"),
     "response_length": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "opd_kl_coef": to("on_policy.kl_coef"),
     "advantage_clip": to("on_policy.adv_clip"),
-    "max_grad_norm": to("on_policy.max_grad_norm"),
+    "max_grad_norm": to("on_policy.trainer.max_grad_norm"),
     "prompt_length": Approximated("bounded together with the answer: student.max_length"),
     "actor_train.model_args.model_name_or_path": to("student.model"),
     "actor_train.model_args.dtype": Target(("student.dtype",), dtype),
@@ -109,10 +109,10 @@ _KEYS: Final[Table] = {
     "actor_train.model_args.lora_target": "every linear layer is adapted",
     "actor_train.model_args": "chosen by the trainer",
     "actor_train.training_args.learning_rate": to("on_policy.learning_rate"),
-    "actor_train.training_args.weight_decay": to("on_policy.weight_decay"),
-    "actor_train.training_args.warmup_steps": to("on_policy.warmup_steps"),
-    "actor_train.training_args.lr_scheduler_type": to("on_policy.schedule"),
-    "actor_train.training_args.max_grad_norm": to("on_policy.max_grad_norm"),
+    "actor_train.training_args.weight_decay": to("on_policy.trainer.weight_decay"),
+    "actor_train.training_args.warmup_steps": to("on_policy.trainer.warmup_steps"),
+    "actor_train.training_args.lr_scheduler_type": to("on_policy.trainer.schedule"),
+    "actor_train.training_args.max_grad_norm": to("on_policy.trainer.max_grad_norm"),
     "actor_train.training_args.per_device_train_batch_size": _BATCHES,
     "actor_train.training_args.gradient_accumulation_steps": _BATCHES,
     "actor_train.training_args.num_train_epochs": "on-policy training counts steps: on_policy.num_steps",

@@ -14,15 +14,15 @@ _BATCH: Final = Approximated(
 
 _KEYS: Final[Table] = {
     **SHARED,
-    "seed": to("sft.seed"),
-    "save_steps": to("sft.checkpoint_every_steps"),
-    "logging_steps": to("sft.log_every_steps"),
-    "max_grad_norm": to("sft.max_grad_norm"),
+    "seed": to("sft.trainer.seed"),
+    "save_steps": to("sft.trainer.checkpoint_every_steps"),
+    "logging_steps": to("sft.trainer.log_every_steps"),
+    "max_grad_norm": to("sft.trainer.max_grad_norm"),
     "prompt_key": _COLUMNS,
     "query_key": _COLUMNS,
     "response_key": _COLUMNS,
     "system_key": _COLUMNS,
-    "eval_steps": to("sft.validate_every_steps"),
+    "eval_steps": to("sft.trainer.validate_every_steps"),
     "sft_train.model_args.model_name_or_path": to("student.model"),
     "sft_train.model_args.dtype": Target(("student.dtype",), dtype),
     "sft_train.model_args.lora_rank": Target(("student.lora_rank",), lora_rank),
@@ -32,10 +32,10 @@ _KEYS: Final[Table] = {
     "sft_train.model_args": "chosen by the trainer",
     "sft_train.training_args.num_train_epochs": Target(("sft.num_epochs",), lambda epochs: max(1, round(epochs))),
     "sft_train.training_args.learning_rate": to("sft.learning_rate"),
-    "sft_train.training_args.weight_decay": to("sft.weight_decay"),
-    "sft_train.training_args.warmup_steps": to("sft.warmup_steps"),
-    "sft_train.training_args.lr_scheduler_type": to("sft.schedule"),
-    "sft_train.training_args.max_grad_norm": to("sft.max_grad_norm"),
+    "sft_train.training_args.weight_decay": to("sft.trainer.weight_decay"),
+    "sft_train.training_args.warmup_steps": to("sft.trainer.warmup_steps"),
+    "sft_train.training_args.lr_scheduler_type": to("sft.trainer.schedule"),
+    "sft_train.training_args.max_grad_norm": to("sft.trainer.max_grad_norm"),
     "sft_train.training_args.per_device_train_batch_size": _BATCH,
     "sft_train.training_args.gradient_accumulation_steps": _BATCH,
     "sft_train.data_args": "the tokenizer's chat template is used",
@@ -47,12 +47,12 @@ _KEYS: Final[Table] = {
 }
 _DEFAULTS: Final = (
     ("sft.num_epochs", "training_args.num_train_epochs", 1),
-    ("sft.seed", "seed", 42),
+    ("sft.trainer.seed", "seed", 42),
     ("sft.learning_rate", "training_args.learning_rate", 5e-5),
-    ("sft.schedule", "training_args.lr_scheduler_type", "linear"),
+    ("sft.trainer.schedule", "training_args.lr_scheduler_type", "linear"),
     ("sft.beta2", "training_args.adam_beta2", 0.999),
-    ("sft.checkpoint_every_steps", "save_steps", 50),
-    ("sft.log_every_steps", "logging_steps", 1),
+    ("sft.trainer.checkpoint_every_steps", "save_steps", 50),
+    ("sft.trainer.log_every_steps", "logging_steps", 1),
 )
 
 

@@ -96,6 +96,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             method,
             student,
             job.trainer,
+            peak_rate=job.config.learning_rate,
             work_dir=job.work_dir,
             identity=job.identity(),
             ranks=ranks,
@@ -167,14 +168,15 @@ def _measurements(
     if job.method == "on_policy":
         return held_out_generations(job, student, listener, resources)
     sft = job.sft
-    if sft is None or sft.generate_every_steps is None:
+    if sft is None or sft.trainer.generate_every_steps is None:
         return []
     rows = [] if job.dataset_folder is None else read_rows(job.dataset_folder, "validation")
-    prompts, metadata = validation_prompts(rows, sft.num_generations)
+    prompts, metadata = validation_prompts(rows, sft.trainer.num_generations)
     if not prompts:
         raise ConfigError(
-            f"sft.generate_every_steps = {sft.generate_every_steps}: no validation row of the dataset has an expected "
-            "answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or set it to null"
+            f"sft.trainer.generate_every_steps = {sft.trainer.generate_every_steps}: no validation row of the dataset "
+            "has an expected answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or "
+            "set it to null"
         )
     sampling = SamplingSettings(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
     max_context = student.max_context or job.student.max_length
@@ -192,7 +194,7 @@ def _measurements(
             sample,
             prompts,
             metadata,
-            every_steps=sft.generate_every_steps,
+            every_steps=sft.trainer.generate_every_steps,
             work_dir=job.work_dir if ranks.is_first else None,
             listener=listener,
         )

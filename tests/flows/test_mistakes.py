@@ -57,7 +57,7 @@ MISTAKES = [
     (
         "distill wrong.yaml",
         "sft: {schedule: foo}\n",
-        "sft.schedule = 'foo': expected 'constant', 'linear'",
+        "sft.trainer.schedule = 'foo': expected 'constant', 'linear'",
     ),
     ("distill wrong.yaml", "sft: 5\n", "sft = 5: expected a mapping"),
     ("distill wrong.yaml", "prompts: {sources: [{source: a.jsonl}]}\n", "prompts.sources.0.name: missing"),

@@ -20,7 +20,7 @@ SHORT = {
     "on_policy.prompts_per_step": 4,
     "on_policy.max_tokens": 16,
     "on_policy.max_turns": 2,
-    "on_policy.log_every_steps": 1,
+    "on_policy.trainer.log_every_steps": 1,
     "runtime.launcher": "inline",
 }
 

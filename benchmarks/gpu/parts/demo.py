@@ -24,6 +24,7 @@ from stillhouse.config import (
     SftConfig,
     StudentConfig,
     ToolsConfig,
+    TrainerConfig,
     load_config,
 )
 from stillhouse.config.training import SftSource
@@ -106,7 +107,9 @@ class Trainings:
         """Return the share of held-out prompts that a model answers rightly, always with the same seeds."""
         student = load_student(model, self._config.student, self._bench.device, seed=0)
         limits = self._config.evaluation
-        settings = OnPolicyConfig(max_tokens=limits.max_tokens, max_turns=limits.max_turns, seed=1)
+        settings = OnPolicyConfig(
+            max_tokens=limits.max_tokens, max_turns=limits.max_turns, trainer=TrainerConfig(seed=1)
+        )
         places = student.causal_lm.config.max_position_embeddings
         sampler = Sampler(student.tokenizer, Toolbox.from_config(self._config.tools), settings, places)
         prompts, metadata = zip(*self._shop.held_out, strict=True)

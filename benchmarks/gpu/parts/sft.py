@@ -24,7 +24,7 @@ from benchmarks.gpu.models import Built, build, shape_of
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.profile import StepProfiler
 from benchmarks.sft.workload import word_tokenizer
-from stillhouse.config import SftConfig
+from stillhouse.config import SftConfig, TrainerConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Batch
@@ -83,12 +83,11 @@ def measure_student(
     batches = workload(bench, student.causal_lm.config.vocab_size)
     config = SftConfig(
         sources=(SftSource(path="none"),),
-        optimizer=optimizer,
+        trainer=TrainerConfig(
+            optimizer=optimizer, microbatch_tokens=row_tokens, compile="on" if compiled else "off", log_every_steps=1
+        ),
         learning_rate=_LEARNING_RATE,
         beta2=0.999,
-        microbatch_tokens=row_tokens,
-        compile="on" if compiled else "off",
-        log_every_steps=1,
         divergence_factor=None,
     )
     peak_flops = _prepare(bench)

@@ -33,6 +33,7 @@ def build_trainer(
     student: Student,
     config: TrainerConfig,
     *,
+    peak_rate: float,
     work_dir: Path,
     identity: JsonObject,
     ranks: Ranks | None = None,
@@ -49,6 +50,7 @@ def build_trainer(
         method: supplies batches and the loss.
         student: the model; its trained parameters are changed in place.
         config: optimiser, schedule, memory, intervals.
+        peak_rate: the highest learning rate of the schedule.
         work_dir: holds `checkpoints/` and `metrics.jsonl`.
         identity: what the result depends on; checkpoints of another identity are refused.
         ranks: the processes that train together; None for this one alone.
@@ -101,6 +103,7 @@ def build_trainer(
         Weights(student, config, ranks),
         watch,
         config,
+        peak_rate,
         ranks,
         work_dir / "checkpoints",
         identity,

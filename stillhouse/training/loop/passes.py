@@ -60,7 +60,7 @@ class Passes:
         self._ranks = ranks
         self._max_tokens = config.microbatch_tokens
         self.packing = config.packing and student.packs_exactly()
-        self._activations = activation_offload if config.activation_offload else nullcontext
+        self._activations = activation_offload if config.gradient_checkpointing == "offload" else nullcontext
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
         """Adds the gradient of the mean loss to the trained parameters."""

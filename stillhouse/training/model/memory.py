@@ -93,7 +93,7 @@ def wants_checkpointing(
     if is_needed and checkpointed.total > _USABLE * free:
         logger.warning(
             "training may run out of memory even with gradient checkpointing; lower microbatch_tokens, train an "
-            "adapter, or set activation_offload"
+            "adapter, or set gradient_checkpointing to `offload`"
         )
     return is_needed
 
@@ -127,9 +127,9 @@ def estimate_memory(
     num_blocks = len(decoder_blocks(student.causal_lm))
     summed = _summed_bytes(student)
     block = (per_token * num_tokens + summed) / num_blocks
-    if checkpointed or config.activation_offload:
+    if checkpointed or config.gradient_checkpointing == "offload":
         fixed -= summed
-    if config.activation_offload:
+    if config.gradient_checkpointing == "offload":
         kept = 0.0
     elif checkpointed:
         embedding = student.causal_lm.get_input_embeddings().weight

@@ -1,7 +1,7 @@
 """Builds on-policy distillation from a job."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
@@ -23,7 +23,7 @@ from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_stud
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
@@ -131,7 +131,7 @@ def load_maker(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = load_sampler(job, config, student, toolbox, max_context, metadata)
+    sampler = load_sampler(job, SamplingSettings.of(config), student, toolbox, max_context, metadata)
     used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
         used,
@@ -173,17 +173,19 @@ def load_toolbox(job: TrainJob, config: OnPolicyConfig) -> Toolbox:
 
 def load_sampler(
     job: TrainJob,
-    config: OnPolicyConfig,
+    settings: SamplingSettings,
     student: Student,
     toolbox: Toolbox,
     max_context: int,
     metadata: dict[str, PromptMetadata],
 ) -> Sampler:
-    """The sampler of a job, by the settings of `config`."""
-    if config.agentic == "off":
-        config = config.model_copy(update={"max_turns": 1})
+    """Return the sampler of a job, by `settings`."""
+    if job.on_policy is not None and job.on_policy.agentic == "off":
+        settings = replace(settings, max_turns=1)
     generation = student.causal_lm.generation_config
-    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules, generation)
+    return Sampler(
+        student.tokenizer, toolbox, settings, max_context, job.system_prompt, metadata, job.rules, generation
+    )
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:

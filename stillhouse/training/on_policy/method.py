@@ -147,7 +147,7 @@ class OnPolicy:
             self._student,
             nullcontext,
             temperature=self._config.temperature,
-            batch_tokens=self._config.microbatch_tokens,
+            batch_tokens=self._config.trainer.microbatch_tokens,
         )
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
         scores = iter(scorer.start(requests).result())

@@ -74,7 +74,7 @@ def prompts_of_batch(prompts: Sequence[Prompt], metadata: Metadata, config: OnPo
     """The distinct prompts of batch `index`: a function of these arguments, so that a restart draws the same."""
     drawn: list[tuple[float, Prompt]] = []
     for count, part in _parts(prompts, metadata, config).values():
-        rows = distinct_rows(index, count, len(part), config.seed)
+        rows = distinct_rows(index, count, len(part), config.trainer.seed)
         drawn += [((place + 0.5) / count, part[row]) for place, row in enumerate(rows)]
     # Evenly mixed, so that each substep has its share of each source.
     return [prompt for _, prompt in sorted(drawn, key=itemgetter(0))]

@@ -13,6 +13,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.load import load_sampler, load_toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.prompts import read_student_prompts
+from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
@@ -69,7 +70,7 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
     prompts = read_student_prompts(job.prompts_file, config)
     max_context = student.max_context or job.student.max_length
-    sampler = load_sampler(job, config, student, load_toolbox(job, config), max_context, metadata)
+    sampler = load_sampler(job, SamplingSettings.of(config), student, load_toolbox(job, config), max_context, metadata)
     started = time.monotonic()
     with TransformersEngines(student, config.max_concurrent).engine(0) as engine:
         sampled_all = sampler.sample(engine, prompts, round_index=0)
@@ -83,7 +84,7 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
         student,
         nullcontext,
         temperature=config.temperature,
-        batch_tokens=config.microbatch_tokens,
+        batch_tokens=config.trainer.microbatch_tokens,
         top_k=TOP_K,
     )
     scores = itself.start([request_of(trajectory) for trajectory in trajectories]).result()

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
+from stillhouse.config import OnPolicyConfig, OnPolicyTeacher, TrainerConfig
 
 TOP_K: Final = 20
 """Most probable tokens compared at each place: as many as a vLLM server gives unless it is told otherwise."""
@@ -29,14 +29,16 @@ def pair_settings(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyCo
         route_by=config.route_by,
         unrouted="no_kl",
         adv_estimator="reinforce",
-        compile="off",
+        trainer=TrainerConfig(
+            compile="off", seed=config.trainer.seed, microbatch_tokens=config.trainer.microbatch_tokens
+        ),
         **{name: getattr(config, name) for name in _SAMPLING},
     )
 
 
 _SAMPLING: Final = (
     *("conversation_prefix", "max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "agentic"),
-    *("temperature", "top_p", "seed", "microbatch_tokens"),
+    *("temperature", "top_p"),
 )
 
 

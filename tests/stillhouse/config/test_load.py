@@ -73,8 +73,10 @@ def test_an_override_replaces_a_value_or_makes_its_section(tmp_path: Path, overr
 
 @pytest.mark.parametrize("switch", ["on", "off", "auto"])
 def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
-    config = load_config(written(tmp_path, f"sft: {{compile: {switch}}}"), [f"sft.gradient_checkpointing={switch}"])
-    assert (config.sft.compile, config.sft.gradient_checkpointing) == (switch, switch)
+    config = load_config(
+        written(tmp_path, f"sft: {{compile: {switch}}}"), [f"sft.trainer.gradient_checkpointing={switch}"]
+    )
+    assert (config.sft.trainer.compile, config.sft.trainer.gradient_checkpointing) == (switch, switch)
 
 
 @pytest.mark.parametrize(

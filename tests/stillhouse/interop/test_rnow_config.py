@@ -54,7 +54,7 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     write(tmp_path / "rewards.py", "")
     config, unmapped = rnow(dataset_type="sft", teacher=None, algorithm=None, rollout=None)
     assert (config.sft.enabled, config.on_policy.enabled) == (True, False)
-    assert (config.sft.num_epochs, config.sft.batch_size, config.sft.checkpoint_every_steps) == (3, 4, 20)
+    assert (config.sft.num_epochs, config.sft.batch_size, config.sft.trainer.checkpoint_every_steps) == (3, 4, 20)
     (prompt,) = parse_prompts(config.prompts).prompts
     assert config.rollouts.trajectories_file is not None
     (trajectory,) = read_trajectories(Path(config.rollouts.trajectories_file))

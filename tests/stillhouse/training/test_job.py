@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig
 from stillhouse.training.job import TrackingTarget, TrainJob
 
 
@@ -32,7 +32,7 @@ def job(tmp_path: Path, prompts_file: Path) -> TrainJob:
         {"runtime": RuntimeConfig(num_threads=7)},
         {"tracking": TrackingTarget(uri="sqlite:///x.db", run_id="r")},
         {"metadata_file": Path("answers.jsonl")},
-        {"on_policy": OnPolicyConfig(checkpoint_every_steps=7, log_every_steps=3)},
+        {"on_policy": OnPolicyConfig(trainer=TrainerConfig(checkpoint_every_steps=7, log_every_steps=3))},
         {"output_dir": Path("elsewhere")},
     ],
 )
@@ -43,7 +43,7 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
 @pytest.mark.parametrize(
     "change",
     [
-        {"on_policy": OnPolicyConfig(seed=1)},
+        {"on_policy": OnPolicyConfig(trainer=TrainerConfig(seed=1))},
         {"student": StudentConfig(lora_rank=8)},
         {"student_ref": "embedded:teacher"},
         {"system_prompt": "Be brief."},

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
@@ -53,6 +54,19 @@ class SamplingSettings:
     top_p: float = 1.0
     seed: int = 0
 
+    @classmethod
+    def of(cls, config: OnPolicyConfig) -> Self:
+        """Return how a training samples."""
+        return cls(
+            config.max_tokens,
+            config.max_turns,
+            config.group_size,
+            config.max_concurrent,
+            config.temperature,
+            config.top_p,
+            config.trainer.seed,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
@@ -71,7 +85,7 @@ class Sampler:
 
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
-    config: OnPolicyConfig | SamplingSettings
+    config: SamplingSettings
     max_context: int
     system_prompt: str | None = None
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)

@@ -202,7 +202,7 @@ class _Loading:
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.
-            compiled=not settings.quantised and pays_to_compile(self.config, self.config.num_steps, device),
+            compiled=not settings.quantised and pays_to_compile(self.config.trainer, self.config.num_steps, device),
         )
 
 

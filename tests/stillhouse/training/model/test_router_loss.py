@@ -135,9 +135,9 @@ def test_recomputed_blocks_give_the_same_bits(lora: bool):
 
 def test_blocks_that_give_router_logits_are_not_compiled():
     made = student()
-    assert not wants_compile(made, SftConfig(router_aux_loss_coef=COEF), num_steps=10**6)
+    assert not wants_compile(made, SftConfig(trainer=TrainerConfig(router_aux_loss_coef=COEF)), num_steps=10**6)
     with pytest.raises(ConfigError, match="with compile = 'on'"):
-        wants_compile(made, SftConfig(router_aux_loss_coef=COEF, compile="on"), num_steps=1)
+        wants_compile(made, SftConfig(trainer=TrainerConfig(router_aux_loss_coef=COEF, compile="on")), num_steps=1)
 
 
 def test_a_frozen_router_is_balanced_through_the_layers_below_it():
