@@ -6,7 +6,6 @@ from typing import Any, Final, Self
 from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
-from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
@@ -115,7 +114,7 @@ class DistillConfig(Section):
     @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
         names = [source.name for source in self.prompts.sources]
-        if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:
+        if unknown := [source for source in self.on_policy.mixture if source not in names]:
             raise ValueError(
                 f"on_policy.mixture names {', '.join(unknown)}, but prompts.sources has {', '.join(names) or 'none'}; "
                 "name the sources there"
@@ -222,9 +221,9 @@ DEMO: Final = DistillConfig(
     ),
     on_policy=OnPolicyConfig(
         enabled=True,
+        algorithm="divergence",
         num_steps=60,
         prompts_per_step=32,
-        divergence=(Divergence(kind="reverse_kl"),),
         max_tokens=48,
         max_turns=6,
         learning_rate=1e-3,

@@ -1,6 +1,6 @@
 """Sections of the student and of the trainings it goes through."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -61,6 +61,7 @@ def written_in_yaml(value: object) -> object:
 
 
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(written_in_yaml)]
+_Part = Literal["text", "reasoning", "tool_calls"]
 _Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -157,7 +158,7 @@ class SftConfig(Section):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
-    removed = {"label_smoothing": 0.0, "z_loss": 0.0}
+    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "max_tokens": 512, "max_turns": 10}
 
     enabled: bool = True
     """Run this stage."""
@@ -179,13 +180,9 @@ class SftConfig(Section):
     too_long: Literal["truncate", "drop"] = "truncate"
     """What to do with rows longer than student.max_length; both are counted. `truncate` learns their beginnings, `drop`
     no answer without its end."""
-    train_on_text: bool = True
-    """Learn the assistant's text outside reasoning and tool calls, with the end of a turn that makes no tool call."""
-    train_on_reasoning: bool = True
-    """Learn the reasoning. Off for a student that is to answer at once."""
-    train_on_tool_calls: bool = True
-    """Learn the tool calls, with the end of a turn that makes some. Off for a student that is only to read results and
-    answer."""
+    train_on: tuple[_Part, ...] = Field(default=("text", "reasoning", "tool_calls"), min_length=1)
+    """Parts of the assistant's messages to learn: text outside reasoning and tool calls, reasoning, tool calls, the end
+    of a turn going with its calls or else its text. No `reasoning` for a student that is to answer at once."""
     loss: Literal["nll", "kl"] = "nll"
     """Cross-entropy, or the KL from a teacher that scores the rows once. `nll` first; `kl` learns from each token what
     else could stand there."""
@@ -197,34 +194,28 @@ class SftConfig(Section):
     top_k: int = later_field(20, ge=1)
     """Most probable tokens of the teacher that `kl` compares at each token, all others being one more. 20 leaves little
     of a sharp teacher to the others (`soft_targets_tail`); 100 takes five times the space (some 440 bytes a token)."""
-    soft_weight: float = later_field(1.0, gt=0.0)
-    """Factor of the KL."""
     hard_weight: float = later_field(0.0, ge=0.0)
     """Factor of the cross-entropy beside the KL. 0 where the teacher wrote the rows itself; up to 1 for rows that are
     better than the teacher."""
     soft_temperature: float = later_field(1.0, gt=0.0)
     """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one sampled completion; as long as the teacher's answers."""
-    max_turns: int = Field(default=10, ge=1)
-    """Most completions of one sampled answer; as rollouts.max_turns."""
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields.pop("trainer"), **fields}
+        learnt = fields.pop("train_on")
+        parts = {f"train_on_{part}": part in learnt for part in get_args(_Part)}
+        return {**fields.pop("trainer"), **fields, **parts}
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
         if self.dataset_weight == 0.0 and not self.sources:
             raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
-        if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
-            raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
         return self
 
     @model_validator(mode="after")
     def _a_teacher_of_soft_targets(self) -> Self:
         if self.loss != "kl":
-            names = ("teacher", "teachers", "top_k", "soft_weight", "hard_weight", "soft_temperature")
+            names = ("teacher", "teachers", "top_k", "hard_weight", "soft_temperature")
             fields = type(self).model_fields
             if unused := [f"sft.{name}" for name in names if getattr(self, name) != fields[name].default]:
                 raise ValueError(f"sft.loss `{self.loss}` has no use for {', '.join(unused)}; expected loss `kl`")

@@ -169,7 +169,7 @@ class TrainJob(BaseModel):
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
         if self.on_policy is None:
-            # They bound answers sampled for validation only.
+            # They bounded answers sampled for validation only.
             del fields["max_tokens"], fields["max_turns"]
         return fields
 

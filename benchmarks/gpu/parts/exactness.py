@@ -72,7 +72,7 @@ def _loss_and_gradients(dtype: torch.dtype, bench: Bench, *, packing: bool) -> t
     config = SftConfig(
         sources=(SftSource(path="none"),), trainer=TrainerConfig(microbatch_tokens=4_096, packing=packing)
     )
-    passes = Passes(student, Ranks.single(bench.device), config)
+    passes = Passes(student, Ranks.single(bench.device), config.trainer)
     if passes.packing != packing:
         raise RuntimeError(f"rows are {'padded' if packing else 'packed'} although packing is {packing}")
     method = Sft([], [], Mixture((1,), (1.0,), 1, 1, 0), [1] * vocabulary, config, {})

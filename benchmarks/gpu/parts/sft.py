@@ -84,11 +84,13 @@ def measure_student(
     config = SftConfig(
         sources=(SftSource(path="none"),),
         trainer=TrainerConfig(
-            optimizer=optimizer, microbatch_tokens=row_tokens, compile="on" if compiled else "off", log_every_steps=1
+            optimizer=optimizer,
+            microbatch_tokens=row_tokens,
+            compile="on" if compiled else "off",
+            log_every_steps=1,
+            betas=(0.9, 0.999),
         ),
         learning_rate=_LEARNING_RATE,
-        beta2=0.999,
-        divergence_factor=None,
     )
     peak_flops = _prepare(bench)
     with tempfile.TemporaryDirectory() as work_dir:
@@ -225,8 +227,10 @@ def _train_ours(
 def _record_estimate(student: Student, config: SftConfig, bench: Bench) -> None:
     """What `gradient_checkpointing: auto` goes by, to be held against the peak."""
     weights = sum(p.nbytes for p in student.model.parameters())
-    compiled = config.compile == "on"
-    whole = estimate_memory(student, config, config.microbatch_tokens, checkpointed=False, compiled=compiled)
+    compiled = config.trainer.compile == "on"
+    whole = estimate_memory(
+        student, config.trainer, config.trainer.microbatch_tokens, checkpointed=False, compiled=compiled
+    )
     bench.record({"estimated_memory_gib": (weights + whole.total) / 2**30})
 
 

@@ -66,10 +66,13 @@ def _config(job: SftJob) -> SftConfig:
         num_epochs=job.order(num_rows).num_epochs,
         learning_rate=job.learning_rate,
         trainer=TrainerConfig(
-            weight_decay=job.weight_decay, schedule="cosine", checkpoint_every_steps=job.num_steps, log_every_steps=1
+            weight_decay=job.weight_decay,
+            schedule="cosine",
+            betas=(0.9, 0.999),
+            checkpoint_every_steps=job.num_steps,
+            log_every_steps=1,
+            **job.settings,
         ),
-        beta2=0.999,
-        **job.settings,
     )
 
 

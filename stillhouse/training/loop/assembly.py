@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from stillhouse.config import TrainerConfig
+from stillhouse.config import OnPolicyConfig, SftConfig
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.passes import Passes
@@ -31,9 +31,8 @@ _RECOMPILE_LIMIT: Final = 32
 def build_trainer(
     method: Method,
     student: Student,
-    config: TrainerConfig,
+    section: SftConfig | OnPolicyConfig,
     *,
-    peak_rate: float,
     work_dir: Path,
     identity: JsonObject,
     ranks: Ranks | None = None,
@@ -49,8 +48,7 @@ def build_trainer(
     Args:
         method: supplies batches and the loss.
         student: the model; its trained parameters are changed in place.
-        config: optimiser, schedule, memory, intervals.
-        peak_rate: the highest learning rate of the schedule.
+        section: the learning rate and all that is in `trainer`.
         work_dir: holds `checkpoints/` and `metrics.jsonl`.
         identity: what the result depends on; checkpoints of another identity are refused.
         ranks: the processes that train together; None for this one alone.
@@ -64,6 +62,7 @@ def build_trainer(
     Raises:
         ConfigError: this student, method or machine does not support what the config asks for.
     """
+    config = section.trainer
     ranks = ranks or Ranks.single(student.device)
     student.step.router_loss = router_loss(student.causal_lm, config.router_aux_loss_coef)
     passes = Passes(student, ranks, config)
@@ -103,7 +102,7 @@ def build_trainer(
         Weights(student, config, ranks),
         watch,
         config,
-        peak_rate,
+        section.learning_rate,
         ranks,
         work_dir / "checkpoints",
         identity,

@@ -63,8 +63,8 @@ class Trainer:
         if not method.validation and (config.keep == "best" or config.early_stopping_patience is not None):
             raise ConfigError(
                 f"{method.name}.trainer: keep = {config.keep!r}, early_stopping_patience = "
-                f"{config.early_stopping_patience}: both go by the validation loss, and {method.name} has no validation "
-                "rows here. Keep some rows for validation, or use `last` and no patience"
+                f"{config.early_stopping_patience}: both go by the validation loss, and {method.name} has no rows to "
+                "validate with here. Keep some, or use `last` and no patience"
             )
         self._step = 0
         self._random = random_state()

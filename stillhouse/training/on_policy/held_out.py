@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 from stillhouse.errors import InputError
 from stillhouse.serving.generator import Generator
-from stillhouse.store.records import read_metadata
+from stillhouse.store.records import read_metadata, read_prompts
+from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.trainer import Measurement
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.load import load_sampler, load_toolbox
-from stillhouse.training.on_policy.prompts import read_student_prompts
+from stillhouse.training.on_policy.load import load_sampler
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory
@@ -39,7 +39,7 @@ def held_out_generations(
         return []
     assert job.held_out_file is not None
     assert job.held_out_metadata_file is not None
-    prompts = read_student_prompts(job.held_out_file, config)
+    prompts = list(read_prompts(job.held_out_file))
     if not prompts:
         raise InputError(
             f"on_policy.trainer.generate_every_steps = {every_steps}: {job.held_out_file} holds no prompt to measure "
@@ -52,7 +52,7 @@ def held_out_generations(
     settings = SamplingSettings(
         config.max_tokens, config.max_turns, max_concurrent=config.max_concurrent, seed=config.trainer.seed
     )
-    sampler = load_sampler(job, settings, student, load_toolbox(job, config), max_context, metadata)
+    sampler = load_sampler(job, settings, student, Toolbox.from_config(job.tools), max_context, metadata)
     scorer = resources.enter_context(RewardScorer(job.tools)) if job.tools.rewards_file else None
 
     def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:

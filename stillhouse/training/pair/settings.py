@@ -36,10 +36,7 @@ def pair_settings(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyCo
     )
 
 
-_SAMPLING: Final = (
-    *("conversation_prefix", "max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "agentic"),
-    *("temperature", "top_p"),
-)
+_SAMPLING: Final = ("max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "temperature")
 
 
 def _with_top_k(teacher: OnPolicyTeacher) -> OnPolicyTeacher:

@@ -92,7 +92,6 @@ class Sft:
             losses_N = soft_targets(
                 cross_entropy(scores.logprobs_N),
                 scores.divergence_N,
-                soft_weight=config.soft_weight,
                 hard_weight=config.hard_weight,
                 temperature=config.soft_temperature,
             )

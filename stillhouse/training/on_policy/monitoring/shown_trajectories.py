@@ -20,6 +20,7 @@ from stillhouse.types import JsonObject
 
 SHOWN_FOLDER: Final = "trajectories"
 
+_EVERY_STEPS: Final = 20
 _NUM_EACH: Final = 2
 
 Choice = Literal["best", "worst", "random"]
@@ -41,13 +42,13 @@ class ScoredTrajectory(NamedTuple):
 
 
 class ShownTrajectories:
-    """Writes some trajectories every `show_every_steps` steps and logs their file as an artifact.
+    """Writes some trajectories every 20 optimiser steps and logs their file as an artifact.
 
     Args:
         tokenizer: the student's.
         folder: where the files are written.
         listener: logs each file as an artifact.
-        algorithm: computes the advantages; its config says how often a file is due.
+        algorithm: computes the advantages; its config says how many steps a batch has.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ShownTrajectories:
         config = self._algorithm.config
         num_steps = config.updates_per_batch
         step = index * num_steps
-        if -step % config.show_every_steps >= num_steps or not samples:
+        if -step % _EVERY_STEPS >= num_steps or not samples:
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]

@@ -51,7 +51,6 @@ class SamplingSettings:
     group_size: int = 1
     max_concurrent: int = 256
     temperature: float = 0.0
-    top_p: float = 1.0
     seed: int = 0
 
     @classmethod
@@ -63,7 +62,6 @@ class SamplingSettings:
             config.group_size,
             config.max_concurrent,
             config.temperature,
-            config.top_p,
             config.trainer.seed,
         )
 
@@ -75,7 +73,7 @@ class Sampler:
     Args:
         tokenizer: the student's.
         toolbox: every tool configured; a prompt may offer fewer.
-        config: trajectories per prompt and at once, temperature, nucleus, most tokens and turns, seed.
+        config: trajectories per prompt and at once, temperature, most tokens and turns, seed.
         max_context: most tokens the student's position encoding holds.
         system_prompt: put before each prompt that has no system message; None adds none.
         metadata: by prompt id, for tools that ask whose call they run; may lack any.
@@ -100,13 +98,11 @@ class Sampler:
                 "the student's chat template does not write calls of tools in a form that is read here (Qwen, Hermes, "
                 "Qwen3-Coder, GLM): a call that the student makes is taken for its answer, and no tool runs"
             )
-        if self.config.top_p < 1.0 or self.config.temperature not in (0.0, 1.0):
+        if self.config.temperature not in (0.0, 1.0):
             logger.warning(
-                "samples are drawn with temperature %g and top_p %g: what is learnt from them is about that "
-                "distribution and not the one the student has when it is used with 1 and 1, and with top_p below 1 the "
-                "log-probabilities of sampling and training differ by the mass that was cut off",
+                "samples are drawn with temperature %g: what is learnt from them is about that distribution and not "
+                "the one that the student has when it is used with 1",
                 self.config.temperature,
-                self.config.top_p,
             )
 
     def sample(
@@ -231,7 +227,6 @@ class Sampler:
             prompt_ids=list(rollout.token_ids),
             max_tokens=min(self.config.max_tokens, room),
             temperature=self.config.temperature,
-            top_p=self.config.top_p,
             seed=int(digest(place)[:15], 16),
             stop_ids=self._stop_ids,
             processed_logprobs=True,

@@ -16,7 +16,7 @@ from stillhouse.inference.budget import Budget
 from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
@@ -83,7 +83,7 @@ def _only_teacher(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyTe
     if ref is None:
         raise ConfigError(
             f"on_policy.kl_coef = {config.kl_coef}, but there is no teacher that scores tokens: name a local model in "
-            "on_policy.teacher, list teachers in on_policy.teachers, or set kl_coef to 0 and train on rewards alone"
+            "on_policy.teacher, list teachers in on_policy.teachers, or set on_policy.algorithm to `rewards`"
         )
     return OnPolicyTeacher(name=_ONLY_TEACHER, model=ref)
 
@@ -179,7 +179,7 @@ class _Loading:
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
         device = student.device if settings.device is None else _device(settings.name, settings.device)
-        dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        dtype = student.dtype if settings.dtype in ("auto", "4bit") else getattr(torch, settings.dtype)
         model = load_local_model(ref, settings, device, dtype)
         self._warn_of_stop_tokens(settings, reading, model.generation_config)
         rows = len(model.get_output_embeddings().weight)
@@ -199,10 +199,9 @@ class _Loading:
             ),
             model,
             device,
-            weights=HostWeights(model, device) if settings.offload else None,
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.
-            compiled=not settings.quantised and pays_to_compile(self.config.trainer, self.config.num_steps, device),
+            compiled=settings.dtype != "4bit" and pays_to_compile(self.config.trainer, self.config.num_steps, device),
         )
 
 
