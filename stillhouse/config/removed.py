@@ -1,6 +1,6 @@
 """Keys and values that configs had once, and what to use instead."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stillhouse.config.training import TrainerConfig
@@ -18,7 +18,18 @@ _OF_TRAINERS: Final = {
     **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
 }
 """What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""
+_OF_TEACHERS: Final = {
+    "max_in_flight": "leave it out",
+    "offload": "set dtype to `4bit`, or serve the teacher by vLLM",
+    "quantised": "set dtype to `4bit`",
+    "request_timeout_s": "use runtime.request_timeout_s",
+}
 REMOVED: Final[dict[str, str]] = {
+    **{
+        f"{section}.teachers.{name}": instead
+        for section in ("sft", "on_policy")
+        for name, instead in _OF_TEACHERS.items()
+    },
     **{
         f"{section}.{name}": instead.format(section)
         for section in ("sft", "on_policy")
@@ -34,23 +45,41 @@ REMOVED: Final[dict[str, str]] = {
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
     "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",
     "sft.loss=dft": "use `nll`, or `kl` with a teacher",
+    "sft.max_tokens": "leave it out: answers are as long as student.max_length allows",
+    "sft.max_turns": "leave it out: 10 completions of an answer are enough to measure",
+    "sft.soft_weight": "leave it out, or weigh the cross-entropy by sft.hard_weight",
+    "sft.train_on_reasoning": "list what is learnt in sft.train_on",
+    "sft.train_on_text": "list what is learnt in sft.train_on",
+    "sft.train_on_tool_calls": "list what is learnt in sft.train_on",
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
     "student.lora_variant=dora": "use `lora` or `rslora`",
     "student.neftune_alpha": "leave it out, or set student.lora_dropout",
     "on_policy.adv_estimator=mean": "use `rloo`, which is that times G / (G - 1) in a group of G",
+    "on_policy.advantage_against": "leave it out: the KL is taken under the weights being trained",
+    "on_policy.agentic": "leave it out: the configured tools decide, and max_turns 1 samples one completion",
     "on_policy.asymmetric": _OWN_LOSS,
     "on_policy.balance=gaps": "use `teachers`, or a teacher's kl_coef",
     "on_policy.balance=spreads": "use `teachers`, or a teacher's kl_coef",
     "on_policy.cispo_max": _OWN_LOSS,
     "on_policy.cispo_min": _OWN_LOSS,
+    "on_policy.conversation_prefix": "begin the prompts' own `messages` with them",
+    "on_policy.correction_max": "use on_policy.correction_bounds",
+    "on_policy.correction_min": "use on_policy.correction_bounds",
+    "on_policy.divergence.tail": "leave it out: the tokens outside the k count as one more",
+    "on_policy.engine": "set on_policy.engine_url for vLLM, or leave it out",
     "on_policy.kl_baseline": "use a `divergence` of kind reverse_kl, whose variance is lower still",
     "on_policy.kl_discount_factor": "leave it out: each token answers for its own KL",
     "on_policy.kl_in_reward": "leave it out: the KL is taken off the advantage",
     "on_policy.loss_fn=cispo": "use `ppo`, or a loss of your own (on_policy.loss)",
+    "on_policy.ppo_clip_high": "use on_policy.ppo_clip",
+    "on_policy.ppo_clip_low": "use on_policy.ppo_clip",
     "on_policy.ppo_dual_clip": "leave it out, or bound advantages by adv_clip",
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
     "on_policy.prune": _OWN_LOSS,
+    "on_policy.show_every_steps": "leave it out: some trajectories of every 20 steps are shown",
+    "on_policy.skip_first_n_tokens": "leave it out",
     "on_policy.token_weights": _OWN_LOSS,
+    "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
@@ -58,14 +87,19 @@ REMOVED: Final[dict[str, str]] = {
 
 def check_removed(body: Mapping[str, Any]) -> None:
     """Raise ValueError naming each removed key or value that a config still has."""
-    if found := [key for key in REMOVED if _has(body, key)]:
+    if found := [key for key in REMOVED if _has(body, *_parsed(key))]:
         raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
 
 
-def _has(body: Mapping[str, Any], key: str) -> bool:
+def _parsed(key: str) -> tuple[list[str], str]:
     path, _, value = key.partition("=")
-    *sections, name = path.split(".")
-    section: Any = body
-    for part in sections:
-        section = section.get(part) if isinstance(section, Mapping) else None
-    return isinstance(section, Mapping) and name in section and value in ("", section[name])
+    return path.split("."), value
+
+
+def _has(section: Any, path: Sequence[str], value: str) -> bool:
+    if isinstance(section, list):
+        return any(_has(entry, path, value) for entry in section)
+    if not isinstance(section, Mapping) or path[0] not in section:
+        return False
+    inside = section[path[0]]
+    return _has(inside, path[1:], value) if path[1:] else value in ("", inside)

@@ -31,7 +31,6 @@ def map_agentic(body: JsonObject, mapper: ConfigMapper) -> None:
     manager = dict(manager) if isinstance(manager, dict) else {}
     environments = body.pop("custom_envs", None)
     environments = environments if isinstance(environments, dict) else {}
-    mapper.set("on_policy.agentic", "on", "custom_envs", list(environments))
     for name, environment in environments.items():
         is_known = isinstance(environment, dict)
         mapper.skip(_ENVIRONMENT if is_known else _INCLUDED, f"custom_envs.{name}", environment)

@@ -8,8 +8,8 @@ from stillhouse.interop.mapping import Approximated, Table, Target, to
 CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
 _BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
-_ENGINE: Final = "the student is sampled in the training process; on_policy.engine and engine_url name a server of vLLM"
-_SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
+_ENGINE: Final = "the student is sampled in the training process; on_policy.engine_url names a server of vLLM"
+SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
 _REWARDS: Final = Approximated(
     "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
 )
@@ -47,9 +47,10 @@ def _off(reason: str) -> Target:
     return Target((), refuse)
 
 
-def _no_top_k(value: Any) -> None:
-    if isinstance(value, int) and value > 0:
-        raise ValueError(Approximated("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p"))
+def _all_tokens(value: Any) -> None:
+    """Refuse a nucleus or a `top_k`: 0, -1 and 1 leave every token in."""
+    if value not in (-1, 0, 1):
+        raise ValueError(SAMPLING)
 
 
 TEACHER: Final[Table] = {
@@ -125,9 +126,9 @@ _KEYS: Final[Table] = {
     "actor_infer.generating_args.temperature": to("on_policy.temperature"),
     "actor_infer.generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "actor_infer.generating_args.num_return_sequences": to("on_policy.group_size"),
-    "actor_infer.generating_args.top_p": to("on_policy.top_p"),
-    "actor_infer.generating_args.top_k": Target((), _no_top_k),
-    "actor_infer.generating_args": _SAMPLING,
+    "actor_infer.generating_args.top_p": Target((), _all_tokens),
+    "actor_infer.generating_args.top_k": Target((), _all_tokens),
+    "actor_infer.generating_args": SAMPLING,
     "actor_infer.model_args.model_name_or_path": to("student.model"),
     "actor_infer.model_args": "chosen by the trainer",
     "actor_infer.data_args": "prompts are read by their own form; see prompts",

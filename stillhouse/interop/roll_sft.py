@@ -50,7 +50,7 @@ _DEFAULTS: Final = (
     ("sft.trainer.seed", "seed", 42),
     ("sft.learning_rate", "training_args.learning_rate", 5e-5),
     ("sft.trainer.schedule", "training_args.lr_scheduler_type", "linear"),
-    ("sft.beta2", "training_args.adam_beta2", 0.999),
+    ("sft.trainer.betas", "training_args.adam_beta2", [0.9, 0.999]),
     ("sft.trainer.checkpoint_every_steps", "save_steps", 50),
     ("sft.trainer.log_every_steps", "logging_steps", 1),
 )
