@@ -30,7 +30,7 @@ def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Convert) -> None
         "evals",
         "data",
     }
-    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator, config.on_policy.agentic) == ("ppo", "grpo", "on")
+    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator) == ("ppo", "grpo")
     assert config.on_policy.reward_coef == 0.0
     assert unmapped["data"]["value"] == "train.jsonl"
 

@@ -32,7 +32,7 @@ def test_distillation_on_given_answers_keeps_its_divergence(objective: str, kind
     assert (config.student.model, config.teacher.model) == ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-14B-Instruct")
     (term,) = config.on_policy.divergence
     assert (term.kind, term.top_k) == (kind, 32 if kind == "forward_kl" else None)
-    assert (config.on_policy.learning_rate, config.on_policy.trainer.schedule, config.on_policy.beta2) == (
+    assert (config.on_policy.learning_rate, config.on_policy.trainer.schedule, config.on_policy.trainer.betas[1]) == (
         2e-5,
         "linear",
         0.999,

@@ -7,6 +7,7 @@ import pytest
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig
 from stillhouse.training.job import TrackingTarget, TrainJob
+from tests.stillhouse.training.sections import on_policy_of
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_the_template_that_renders_for_a_served_teacher_is_part_of_the_identity(
     far = {"name": "far", "kind": "vllm", "model": str(folder), "base_url": "http://127.0.0.1:9/v1"}
 
     def digests() -> list[str]:
-        configs = [OnPolicyConfig.model_validate({"teachers": [{**far, **own}]}) for own in ({}, {"template": "own"})]
+        configs = [on_policy_of({"teachers": [{**far, **own}]}) for own in ({}, {"template": "own"})]
         return [job.model_copy(update={"on_policy": config}).digest() for config in configs]
 
     by_students, by_own = digests()

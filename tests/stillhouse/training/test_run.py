@@ -103,7 +103,7 @@ def test_rows_longer_than_the_student_has_positions_are_cut(new_job, tmp_path: P
 
 
 def test_activations_kept_on_the_host_change_no_bit(new_job):
-    plain, kept = new_job("plain"), new_job("kept", activation_offload=True, gradient_checkpointing="on")
+    plain, kept = new_job("plain"), new_job("kept", gradient_checkpointing="offload")
     for job in (plain, kept):
         run_job(job, NoProgress())
     assert weights(plain) == weights(kept)

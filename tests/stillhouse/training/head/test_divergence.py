@@ -24,13 +24,13 @@ WHOLE = [
     Divergence(kind="skewed_forward_kl"),
 ]
 TOP_K = [
-    Divergence(kind=kind, top_k=k, top_k_of=of, tail=tail)
-    for kind, k, of, tail in product(("reverse_kl", "forward_kl"), (1, 7, S), ("teacher", "student"), (True, False))
+    Divergence(kind=kind, top_k=k, top_k_of=of)
+    for kind, k, of in product(("reverse_kl", "forward_kl"), (1, 7, S), ("teacher", "student"))
 ]
 
 
 def name(term: Divergence) -> str:
-    return f"{term.kind}-{term.top_k}-{term.top_k_of}-{'tail' if term.tail else 'raw'}" if term.top_k else term.kind
+    return f"{term.kind}-{term.top_k}-{term.top_k_of}" if term.top_k else term.kind
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def naive(student: Tensor, teacher: Tensor, term: Divergence) -> Tensor:
     p, q = student.softmax(-1), teacher.softmax(-1)
     if term.top_k is not None:
         ids = (q if term.top_k_of == "teacher" else p).topk(term.top_k).indices
-        p, q = (with_tail(whole, ids) if term.tail and term.top_k < S else whole.gather(1, ids) for whole in (p, q))
+        p, q = (with_tail(whole, ids) if term.top_k < S else whole.gather(1, ids) for whole in (p, q))
     by_kind: dict[str, Callable[[], Tensor]] = {
         "reverse_kl": lambda: kl(p, q),
         "forward_kl": lambda: kl(q, p),

@@ -99,7 +99,7 @@ def test_comparing_with_a_teacher_takes_its_logits_and_hidden_states_besides(stu
 def test_offloaded_or_recomputed_activations_take_less(student: Student):
     kept = estimate_memory(student, TrainerConfig(), 4096, checkpointed=False).kept
     recomputed = estimate_memory(student, TrainerConfig(), 4096, checkpointed=True).kept
-    offloaded = estimate_memory(student, TrainerConfig(activation_offload=True), 4096, checkpointed=False).kept
+    offloaded = estimate_memory(student, TrainerConfig(gradient_checkpointing="offload"), 4096, checkpointed=False).kept
     assert 0 <= offloaded < 0.2 * kept
     # The inputs of two blocks of width 16.
     assert recomputed == offloaded + 2 * 16 * 4 * 4096

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import Divergence, SftConfig, StudentConfig, TrainerConfig
+from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.loop.passes import Passes
@@ -135,9 +135,9 @@ def test_recomputed_blocks_give_the_same_bits(lora: bool):
 
 def test_blocks_that_give_router_logits_are_not_compiled():
     made = student()
-    assert not wants_compile(made, SftConfig(trainer=TrainerConfig(router_aux_loss_coef=COEF)), num_steps=10**6)
+    assert not wants_compile(made, TrainerConfig(router_aux_loss_coef=COEF), num_steps=10**6)
     with pytest.raises(ConfigError, match="with compile = 'on'"):
-        wants_compile(made, SftConfig(trainer=TrainerConfig(router_aux_loss_coef=COEF, compile="on")), num_steps=1)
+        wants_compile(made, TrainerConfig(router_aux_loss_coef=COEF, compile="on"), num_steps=1)
 
 
 def test_a_frozen_router_is_balanced_through_the_layers_below_it():
@@ -190,4 +190,4 @@ def test_a_student_without_such_a_loss_is_refused_by_name(kind: str, sizes: dict
 
 
 def test_configs_without_the_option_keep_their_form():
-    assert "router_aux_loss_coef" not in SftConfig().model_dump(mode="json")
+    assert "router_aux_loss_coef" not in TrainerConfig().model_dump(mode="json")

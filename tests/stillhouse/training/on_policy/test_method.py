@@ -341,7 +341,7 @@ def test_a_snapshot_is_the_student_of_the_last_refresh(new_method: NewMethod, tm
     student = StudentConfig(parameters=parameters, dtype="float32", max_length=512)
     rewards = {"reward_coef": 1.0, "adv_estimator": "reinforce"}
     settings = {**rewards, "num_steps": 5, "log_every_steps": 1, "learning_rate": 1e-3}
-    settings |= {"checkpoint_every_steps": 1, "keep_checkpoints": 1}
+    settings |= {"checkpoint_every_steps": 1}
     train(new_method(folder=tmp_path, student=student, teachers=[teacher], **settings))
     rows = read_metrics(tmp_path / "metrics.jsonl")
     kls = [row["metrics"]["on_policy/teacher_kl_k3"] for row in rows]

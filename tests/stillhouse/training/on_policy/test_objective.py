@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
+from tests.stillhouse.training.sections import on_policy_of
 
 V, T = 3, 3
 STATES = {prefix: i for i, prefix in enumerate(p for t in range(T) for p in itertools.product(range(V), repeat=t))}
@@ -61,7 +62,7 @@ def kl_gradient(student: Tensor, teacher: Tensor, visits: Tensor) -> Tensor:
 
 
 def config(**settings: Any) -> OnPolicyConfig:
-    return OnPolicyConfig.model_validate({"group_size": 27, **settings})
+    return on_policy_of({"group_size": 27, **settings})
 
 
 def samples(sampler: Tensor = STUDENT, teacher: Tensor | None = TEACHER, **fields: Any) -> list[ScoredSample]:
@@ -85,11 +86,11 @@ def rewards(seed: int = 9) -> list[float]:
 def credited(
     samples: Sequence[ScoredSample], rewards: Sequence[float | None], settings: OnPolicyConfig
 ) -> list[ScoredSample]:
-    return with_advantages(samples, rewards, choose_algorithm(settings, has_teacher=True))
+    return with_advantages(samples, rewards, algorithm_of(settings))
 
 
 def objective_of(settings: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> Objective:
-    return Objective(choose_algorithm(settings, has_teacher=bool(teachers)), teachers, routes)
+    return Objective(algorithm_of(settings), teachers, routes)
 
 
 def values_of(objective: Objective, samples: Sequence[ScoredSample]) -> dict[str, Tensor]:

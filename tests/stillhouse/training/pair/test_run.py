@@ -15,6 +15,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.pair.figures import PairFigures, TeacherFigures, read_figures
 from stillhouse.training.pair.settings import pair_settings
 from stillhouse.training.run import run_job
+from tests.stillhouse.training.sections import on_policy_of
 
 Measured = Callable[..., PairFigures]
 SMALL = {"max_tokens": 48, "max_turns": 6}
@@ -30,7 +31,7 @@ def measured(
     tmp_path: Path,
 ) -> Measured:
     def run(*teachers: dict[str, Any], default: str | None = None, student: str = "embedded:student") -> PairFigures:
-        config = OnPolicyConfig.model_validate({**SMALL, "teachers": teachers})
+        config = on_policy_of({**SMALL, "teachers": teachers})
         job = TrainJob(
             method="pair",
             student_ref=student,
@@ -106,7 +107,7 @@ def test_a_teacher_to_which_no_prompt_is_routed_is_loaded_and_not_asked(measured
 
 def test_teachers_that_are_the_student_itself_are_left_out() -> None:
     teachers = [{"name": "mean", "kind": "ema"}, {"name": "far", "model": "m", "kl_coef": 0.0}]
-    config = OnPolicyConfig.model_validate({"ema_decay": 0.9, "teachers": teachers})
+    config = on_policy_of({"ema_decay": 0.9, "teachers": teachers})
     assert pair_settings(config, None).teachers == ()
 
 
@@ -118,7 +119,7 @@ def test_settings_ask_for_the_best_tokens_of_teachers_that_give_them() -> None:
         {"name": "far", **far, "routes": ["a"]},
         {"name": "echo", **far, "kind": "echo", "routes": ["b"]},
     ]
-    config = OnPolicyConfig.model_validate({"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3})
+    config = on_policy_of({"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3})
     settings = pair_settings(config, None)
     assert [teacher.top_k for teacher in settings.teachers] == [20, 5, 20, None]
     assert settings.group_size == 1

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
@@ -26,6 +26,7 @@ from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
+from tests.stillhouse.training.sections import on_policy_of
 
 FULL = StudentConfig(parameters="full", dtype="float32")
 LORA = StudentConfig(parameters="lora", lora_rank=4, dtype="float32")
@@ -34,7 +35,7 @@ NEAR = {"name": "near", "model": "embedded:teacher"}
 
 @contextmanager
 def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[TeacherRouter]:
-    on_policy = OnPolicyConfig.model_validate(config)
+    on_policy = on_policy_of(config)
     teachers = load_teachers(on_policy, student, default_ref=ref, work_dir=work_dir, averaged=nullcontext)
     yield teachers
     teachers.close()
@@ -113,7 +114,7 @@ def test_the_base_is_what_the_student_was_before_training(
 def test_the_mean_is_swapped_in_only_when_it_scores(
     student: Student, requests: list[ScoreRequest], tmp_path: Path
 ) -> None:
-    config = OnPolicyConfig.model_validate({"teachers": [{"name": "mean", "kind": "ema"}], "ema_decay": 0.9})
+    config = on_policy_of({"teachers": [{"name": "mean", "kind": "ema"}], "ema_decay": 0.9})
     swaps = []
 
     def averaged() -> nullcontext[None]:

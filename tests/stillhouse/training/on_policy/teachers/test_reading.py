@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import encode, load_tokenizer
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.tools.toolbox import Toolbox
@@ -26,6 +26,7 @@ from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, StopReason
+from tests.stillhouse.training.sections import on_policy_of
 
 NewTrajectory = Callable[..., SampledTrajectory]
 NewTeachers = Callable[..., TeacherRouter]
@@ -45,7 +46,7 @@ def load(tmp_path: Path) -> Iterator[NewTeachers]:
     with ExitStack() as resources:
 
         def make(student: Student, **teacher: Any) -> TeacherRouter:
-            config = OnPolicyConfig.model_validate({"teachers": [teacher]})
+            config = on_policy_of({"teachers": [teacher]})
             teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
             resources.callback(teachers.close)
             return teachers

@@ -7,7 +7,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.model.student import Student
@@ -15,6 +14,7 @@ from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, SharedIds
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from tests.stillhouse.training.sections import on_policy_of
 
 
 def with_one_more_token(folder: Path) -> str:
@@ -34,7 +34,7 @@ def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
 ) -> None:
     scores = []
     for ref in ("embedded:teacher", with_one_more_token(tmp_path / "teacher")):
-        config = OnPolicyConfig.model_validate({"teachers": [{"name": "near", "model": ref}]})
+        config = on_policy_of({"teachers": [{"name": "near", "model": ref}]})
         teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
         teacher = teachers.by_name["near"]
         assert isinstance(teacher, LocalTeacher)
