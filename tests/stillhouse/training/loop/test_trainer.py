@@ -359,7 +359,7 @@ def test_training_ends_when_patience_runs_out_and_is_shown_as_done(student: Stud
 
 @pytest.mark.parametrize("setting", [{"keep": "best"}, {"early_stopping_patience": 2}])
 def test_what_goes_by_the_validation_loss_needs_one(student: Student, tmp_path: Path, setting: dict[str, object]):
-    with pytest.raises(ConfigError, match="no validation rows"):
+    with pytest.raises(ConfigError, match="no rows to validate"):
         trainer(Imitation(drawn(0)), student, tmp_path, **setting)
 
 

@@ -18,7 +18,7 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
 ) -> None:
     teacher = {"name": "big", "kind": "vllm", "model": "teacher", "base_url": serve("embedded:teacher", "teacher")}
     sizes = {"num_steps": 4, "prompts_per_step": 4, "max_tokens": 24, "max_turns": 3}
-    engine = {"engine": "vllm", "engine_url": serve("embedded:student", "student"), "max_staleness": 1}
+    engine = {"engine_url": serve("embedded:student", "student"), "max_staleness": 1}
     settings = {**sizes, **engine, "learning_rate": 1e-3, "log_every_steps": 1, "teachers": [teacher]}
     job = new_job(
         on_policy_of(settings),

@@ -120,23 +120,6 @@ def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, s
     assert off_one.mean() < 1e-5, "the importance ratio is 1 where sampler and trainer are one"
 
 
-def test_nucleus_log_probs_are_those_of_what_was_sampled_from(
-    student: Student, sample: Sample, prompts: Prompts, caplog: pytest.LogCaptureFixture
-):
-    for trajectory in sample(prompts[:3], temperature=2.0, top_p=0.5, max_tokens=24):
-        with torch.no_grad():
-            logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1] / 2.0
-        probs, order = logits.softmax(-1).sort(descending=True)
-        kept = torch.where(probs.cumsum(-1) - probs < 0.5, probs, 0.0)
-        kept = kept / kept.sum(-1, keepdim=True)
-        for place, (token, mask) in enumerate(zip(trajectory.token_ids, trajectory.loss_mask, strict=True)):
-            if mask:
-                expected = kept[place - 1, order[place - 1] == token].log().item()
-                assert trajectory.sampling_logprobs[place] == pytest.approx(expected, abs=1e-3)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "temperature 2 and top_p 0.5" in caplog.text
-
-
 def test_turns_that_would_be_tokenised_otherwise_are_counted_and_kept_as_sampled(
     student: Student, sample: Sample, prompts: Prompts
 ):

@@ -133,9 +133,9 @@ def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
         new_engines(student).engine(0).__enter__()
 
 
-def test_log_probs_without_the_nucleus_are_refused(new_engines: NewEngines):
+def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(new_engines: NewEngines):
     with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
-        new_engines(student_of(), top_p=0.9).engine(0).__enter__()
+        new_engines(student_of(), temperature=0.9).engine(0).__enter__()
 
 
 def answer(**changed: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyTeacher
+from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
@@ -23,10 +23,13 @@ class Far:
     def __init__(self, server: Any, tokenizer: PreTrainedTokenizerBase, work_dir: Path) -> None:
         self.server, self._tokenizer, self._work_dir = server, tokenizer, work_dir
 
-    def connect(self, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> ServedTeacher:
+    def connect(
+        self, kind: str = "vllm", temperature: float = 1.0, runtime: RuntimeConfig | None = None, **settings: object
+    ) -> ServedTeacher:
         fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
         teacher = OnPolicyTeacher.model_validate(fields)
-        return connect(teacher, 1.0, temperature, self._tokenizer, None, ArtifactStore(self._work_dir))
+        store = ArtifactStore(self._work_dir)
+        return connect(teacher, 1.0, temperature, self._tokenizer, None, store, runtime=runtime)
 
     @staticmethod
     def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:

@@ -2,10 +2,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stillhouse.config import RuntimeConfig
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
@@ -166,7 +168,7 @@ def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Fa
 @pytest.fixture
 def teacher(far: Far) -> Iterator[ServedTeacher]:
     """A teacher whose probe of the server is forgotten there."""
-    connected = far.connect(batch_tokens=1000, max_in_flight=2, request_timeout_s=1.0)
+    connected = far.connect(batch_tokens=1000)
     far.server.bodies.clear()
     far.server.asked.clear()
     yield connected
@@ -209,16 +211,19 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
         teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
 
 
-def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
+def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, tmp_path: Path) -> None:
+    runtime = RuntimeConfig(store=str(tmp_path), request_timeout_s=1.0)
+    teacher = far.connect(runtime=runtime, batch_tokens=1000)
     delays_s = [1.2]
     far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
     assert far.logprobs(teacher.start(requests)) == far.truths(requests)
+    teacher.close()
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
     far.server.delay_s = 0.01
-    far.score(requests, batch_tokens=1, max_in_flight=3)
-    assert 1 < far.server.most_at_once <= 3
+    far.score(requests, batch_tokens=1)
+    assert 1 < far.server.most_at_once <= 8
 
 
 @pytest.mark.parametrize(
