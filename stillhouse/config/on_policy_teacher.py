@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 
-TeacherKind = Literal["local", "base", "ema", "snapshot", "vllm", "sglang", "echo"]
+TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
 
-_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema", "snapshot"})
+_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema"})
 _SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
 _MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "device")
 
@@ -49,13 +49,9 @@ class OnPolicyTeacher(Section):
     """Name in its metrics: `teacher_kl/NAME`."""
     kind: TeacherKind = "local"
     """A model in this process (`local`), the student before training (`base`), the running mean of the student's
-    weights (`ema`, needs ema_decay), the student as it was every so many steps (`snapshot`), or a server: vLLM, SGLang,
-    or completions with `echo` in OpenAI's form."""
+    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
     model: str | None = None
-    """Model ref, or the model's name on the server; `base`, `ema` and `snapshot` have none."""
-    refresh_every_steps: int | None = later_field(None, ge=1)
-    """Optimiser steps after which a `snapshot` takes the student's present weights; it begins with those the training
-    starts from. Few steps follow the student closely, many hold it to what it was."""
+    """Model ref, or the model's name on the server; `base` and `ema` have none."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
@@ -117,7 +113,7 @@ class OnPolicyTeacher(Section):
         """Raise ValueError if it cannot give what is compared, at each step or `is_recorded` before the first."""
         where = f"teacher {self.name!r} of kind {self.kind!r}"
         gives_all = self.is_local and not is_recorded
-        if is_recorded and self.kind in ("ema", "snapshot"):
+        if is_recorded and self.kind == "ema":
             raise ValueError(
                 f"{where} changes with the student, and on_policy.source `rollouts` is scored before the first step; "
                 "use another teacher, or source `student`"
@@ -151,12 +147,7 @@ class OnPolicyTeacher(Section):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        needed = {
-            "model": not self.is_student,
-            "refresh_every_steps": self.kind == "snapshot",
-            "base_url": not self.is_local,
-        }
-        for name, is_needed in needed.items():
+        for name, is_needed in {"model": not self.is_student, "base_url": not self.is_local}.items():
             if is_needed != (getattr(self, name) is not None):
                 verb = "needs" if is_needed else "has no use for"
                 raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} {verb} `{name}`")
@@ -166,7 +157,7 @@ class OnPolicyTeacher(Section):
     def _has_nothing_of_another_kind(self) -> Self:
         unused = {
             "api_key_env": self.is_local,
-            **dict.fromkeys(_MODEL_FIELDS, not self.is_local or self.kind in ("ema", "snapshot")),
+            **dict.fromkeys(_MODEL_FIELDS, not self.is_local or self.kind == "ema"),
             "template": self.is_student or self.alignment == "bytes",
             "chat_template_kwargs": not self.reads_own_template,
             "top_k": self.kind == "echo" or self.alignment == "bytes",

@@ -21,7 +21,9 @@ _OF_TRAINERS: Final = {
 _OF_TEACHERS: Final = {
     "max_in_flight": "leave it out",
     "offload": "set dtype to `4bit`, or serve the teacher by vLLM",
+    "kind=snapshot": "use `ema` with on_policy.trainer.ema_decay, or `base`",
     "quantised": "set dtype to `4bit`",
+    "refresh_every_steps": "leave it out",
     "request_timeout_s": "use runtime.request_timeout_s",
 }
 REMOVED: Final[dict[str, str]] = {

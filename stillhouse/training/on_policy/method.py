@@ -26,7 +26,6 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
 
@@ -89,9 +88,6 @@ class OnPolicy:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
         index, update = divmod(step, self._config.updates_per_batch)
         checkpoints = saved_steps(self._checkpoints)
-        for teacher in self._teachers.by_name.values():
-            if isinstance(teacher, SnapshotTeacher):
-                teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
         rollouts = self._with_old_logprobs(self._queue.get(index, step))

@@ -13,7 +13,7 @@ TOP_K: Final = 20
 def pair_settings(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyConfig:
     """One whole trajectory of each prompt, sampled in the training process, and its teachers with their best tokens.
 
-    Teachers that are the student itself as it changes (`ema`, `snapshot`) are left out.
+    A teacher that is the student itself as it changes (`ema`) is left out.
 
     Args:
         config: of the training.
@@ -25,7 +25,7 @@ def pair_settings(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyCo
     return OnPolicyConfig(
         # Recorded, as no update follows, and in this form local teachers give their best tokens too.
         source="rollouts",
-        teachers=tuple(_with_top_k(teacher) for teacher in scoring if teacher.kind not in ("ema", "snapshot")),
+        teachers=tuple(_with_top_k(teacher) for teacher in scoring if teacher.kind != "ema"),
         route_by=config.route_by,
         unrouted="no_kl",
         adv_estimator="reinforce",

@@ -66,7 +66,10 @@ EXACT = {"algorithm": "divergence"}
         ({"teachers": [{**NEAR[0], "top_k": 5}]}, "compares the whole vocabulary: leave out its top_k"),
         ({"source": "rollouts", "max_staleness": 1}, "samples nothing meanwhile"),
         ({"source": "rollouts", **EXACT}, "list it in on_policy.teachers with its `top_k`"),
-        ({"source": "rollouts", "teachers": [{"name": "s", "kind": "snapshot", "refresh_every_steps": 2}]}, "changes"),
+        (
+            {"source": "rollouts", "trainer": {"ema_decay": 0.9}, "teachers": [{"name": "s", "kind": "ema"}]},
+            "changes with the student",
+        ),
         ({"source": "rollouts", **EXACT, "teachers": NEAR[:1]}, "set its `top_k`"),
         ({**EXACT, "teachers": [FAR]}, "set its `top_k`"),
         ({**EXACT, "teachers": [{**FAR, "kind": "echo"}]}, "does not give its distribution"),

@@ -22,7 +22,6 @@ from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
 
@@ -50,7 +49,7 @@ def load_teachers(
         config: lists the teachers.
         student: samples the tokens that they score.
         default_ref: model used if the config names none; None if there is none.
-        work_dir: holds the copies of a `snapshot`, and without `runtime` the ledger of scores.
+        work_dir: without `runtime` it holds the ledger of scores.
         averaged: context in which the student has its EMA weights.
         runtime: hedging, and the store, which keeps scores and learnt rate limits; None hedges and learns none.
         budget: limits the spending of served teachers.
@@ -105,7 +104,7 @@ class _Loading:
         reading = reading_of(settings, self.student.tokenizer, self.config)
         teacher: Teacher
         match settings.kind:
-            case "base" | "ema" | "snapshot":
+            case "base" | "ema":
                 teacher = self._self_teacher(settings, kl_coef, reading)
             case "local":
                 assert settings.model is not None
@@ -155,17 +154,6 @@ class _Loading:
         if settings.kind == "base" and not has_adapter:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, reading)
-        if settings.refresh_every_steps is not None:
-            return SnapshotTeacher(
-                settings.name,
-                kl_coef,
-                student,
-                self.work_dir / COPIES_FOLDER,
-                every_steps=settings.refresh_every_steps,
-                temperature=self.config.temperature,
-                batch_tokens=settings.batch_tokens,
-                top_k=settings.top_k or 0,
-            )
         return SelfTeacher(
             settings.name,
             kl_coef,
