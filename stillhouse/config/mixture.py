@@ -9,6 +9,15 @@ Share = Annotated[int, Field(strict=True, ge=1)] | Annotated[float, Field(gt=0.0
 """A number of prompts, or a share of those that no number takes."""
 
 
+def as_shares(mixture: Mapping[str, Share]) -> list[dict[str, str | float | None]]:
+    """Return the mixture in the form that it had first."""
+    return [
+        {"source": source, "num_prompts": None, "weight": None}
+        | {"num_prompts" if isinstance(share, int) else "weight": share}
+        for source, share in mixture.items()
+    ]
+
+
 def prompts_by_source(mixture: Mapping[str, Share], prompts_per_step: int) -> dict[str, int]:
     """Return how many prompts of each source a batch has, in the order of `mixture`; together `prompts_per_step`.
 
@@ -20,6 +29,8 @@ def prompts_by_source(mixture: Mapping[str, Share], prompts_per_step: int) -> di
     """
     counts = {source: share if isinstance(share, int) else 0 for source, share in mixture.items()}
     shares = {source: share for source, share in mixture.items() if isinstance(share, float)}
+    if not mixture:
+        return {}
     left = prompts_per_step - sum(counts.values())
     if left < 0 or (left > 0 and not shares):
         raise ValueError(

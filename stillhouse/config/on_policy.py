@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.mixture import Share, prompts_by_source
+from stillhouse.config.mixture import Share, as_shares, prompts_by_source
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section, later_field
@@ -22,17 +22,7 @@ _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
 class OnPolicyConfig(Section):
     """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
 
-    form_first = (
-        "enabled",
-        "algorithm",
-        "teacher",
-        "num_steps",
-        "prompts_per_step",
-        "group_size",
-        "learning_rate",
-        "max_tokens",
-        "max_turns",
-    )
+    form_first = ("enabled", "algorithm", "teacher", "num_steps", "prompts_per_step", "learning_rate", "max_tokens")
 
     removed = {
         **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
@@ -43,10 +33,9 @@ class OnPolicyConfig(Section):
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
     algorithm: Literal["sampled_kl", "divergence", "rewards", "mixed"] = "sampled_kl"
-    """What is learnt from: the teacher's log-probability of each sampled token, its distribution there (`divergence`),
-    rewards alone, or rewards beside a teacher, by its distribution where `divergence` has terms. `sampled_kl` first,
-    since any teacher will do; `divergence` has less noise, so that fewer steps do; rewards are what lets a student pass
-    its teacher."""
+    """What is learnt from: the teacher's log-probability of each sampled token, its distribution there, rewards, or
+    rewards beside a teacher, by its distribution where `divergence` has terms. `sampled_kl` first, since any teacher
+    will do; `divergence` has less noise, so that fewer steps do; rewards let a student pass its teacher."""
     teacher: str | None = None
     """Local model that scores; None takes the teacher's own model, which must then be a local one."""
     teachers: tuple[OnPolicyTeacher, ...] = ()
@@ -57,8 +46,8 @@ class OnPolicyConfig(Section):
     """What to do with a prompt without a teacher: fail at the start, or train on rewards alone."""
     source: Literal["student", "rollouts"] = later_field("student")
     """What is trained on: samples of the student as it is at each step, or rollouts that it made before the first step
-    and that were scored once, so that no teacher is needed meanwhile (Lightning OPD). `student` first; `rollouts` where
-    the teacher is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
+    and that were scored once, with no teacher meanwhile (Lightning OPD). `student` first; `rollouts` where the teacher
+    is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps. 100 to 200 are what published runs take (Thinking Machines: 150; tinker-cookbook: 200); enough
     when `teacher_kl` falls no more."""
@@ -84,8 +73,7 @@ class OnPolicyConfig(Section):
     """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with loss `ppo`,
     make more of slow sampling."""
     num_passes: int = Field(default=1, ge=1)
-    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling is what takes the
-    time."""
+    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling takes the time."""
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
     vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
@@ -100,8 +88,7 @@ class OnPolicyConfig(Section):
     """Most tokens of one completion. Raise it where more than a tenth are cut (`truncated_share`): a cut one does not
     show how to end."""
     max_turns: int = Field(default=10, ge=1)
-    """Most completions of one trajectory, in which the student calls the tools that are configured; as
-    rollouts.max_turns."""
+    """Most completions of one trajectory, in which the student calls the configured tools; as rollouts.max_turns."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature. Leave it at 1,
     the student's own distribution."""
@@ -115,8 +102,8 @@ class OnPolicyConfig(Section):
     the group, or as they are. `grpo` first; `rloo` where groups that nearly agree weigh too much; `reinforce` for
     groups of one."""
     divergence: tuple[Divergence, ...] = ()
-    """Terms of the algorithm `divergence`, or of the KL of `mixed`, whose weighted sum is the loss: a single
-    `reverse_kl` where `divergence` has none. With local teachers, or the `top_k` of a served one."""
+    """Terms of the algorithm `divergence`, or of the KL of `mixed`, whose weighted sum is the loss; a single
+    `reverse_kl` unless the former has others. With local teachers, or the `top_k` of a served one."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
@@ -142,9 +129,8 @@ class OnPolicyConfig(Section):
     trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of Dr.
     GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
     balance: Literal["none", "teachers"] = later_field("none")
-    """How several teachers share the loss: by the tokens of their prompts, or in equal parts. `teachers` where answers
-    of some teachers are much shorter or rarer than those of others; a teacher's kl_coef then says how much it
-    counts."""
+    """How several teachers share the loss: by the tokens of their prompts, or in equal parts, times their kl_coef.
+    `teachers` where answers of some teachers are much shorter or rarer than others."""
     pair_check: Annotated[Literal["auto", "warn", "off"], BeforeValidator(written_in_yaml)] = later_field("auto")
     """Measure the pair on a few held-out prompts before a training that may take more than minutes, as `stillhouse
     doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
@@ -161,10 +147,9 @@ class OnPolicyConfig(Section):
     @property
     def without_optimiser(self) -> Self:
         """Return the settings that rollouts depend on, all others (`loss`, the trainer's but the seed) at defaults."""
-        plain = OnPolicyConfig.model_fields["learning_rate"].default
-        return self.model_copy(
-            update={"loss": None, "learning_rate": plain, "trainer": TrainerConfig(seed=self.trainer.seed)}
-        )
+        plain = OnPolicyConfig()
+        trainer = TrainerConfig(seed=self.trainer.seed)
+        return self.model_copy(update={"loss": None, "learning_rate": plain.learning_rate, "trainer": trainer})
 
     @property
     def num_batches(self) -> int:
@@ -176,11 +161,6 @@ class OnPolicyConfig(Section):
         """Optimiser steps that train on one batch of rollouts."""
         return self.num_substeps * self.num_passes
 
-    @property
-    def num_prompts_by_source(self) -> dict[str, int]:
-        """Prompts of each source of `mixture` in a batch."""
-        return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
-
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
         del fields["algorithm"]
         trainer = fields.pop("trainer")
@@ -189,17 +169,9 @@ class OnPolicyConfig(Section):
             if trainer[name] == TrainerConfig.model_fields[name].default:
                 del trainer[name]
         if self.mixture:
-            fields["mixture"] = [
-                {"source": source, "num_prompts": share, "weight": None}
-                if isinstance(share, int)
-                else {"source": source, "num_prompts": None, "weight": share}
-                for source, share in self.mixture.items()
-            ]
-        for pair, low, high in (
-            ("ppo_clip", "ppo_clip_low", "ppo_clip_high"),
-            ("correction_bounds", "correction_min", "correction_max"),
-        ):
-            fields[low], fields[high] = fields.pop(pair)
+            fields["mixture"] = as_shares(self.mixture)
+        fields["ppo_clip_low"], fields["ppo_clip_high"] = fields.pop("ppo_clip")
+        fields["correction_min"], fields["correction_max"] = fields.pop("correction_bounds")
         return {**trainer, **fields, "engine": "vllm" if self.engine_url else "transformers"}
 
     @model_validator(mode="before")
@@ -243,7 +215,7 @@ class OnPolicyConfig(Section):
             raise ValueError(
                 f"num_substeps = {self.num_substeps} does not divide prompts_per_step = {self.prompts_per_step}"
             )
-        _ = self.num_prompts_by_source
+        prompts_by_source(self.mixture, self.prompts_per_step)
         return self
 
     @model_validator(mode="after")

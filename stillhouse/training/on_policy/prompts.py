@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.config.mixture import prompts_by_source
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts.parse import PROMPT_SOURCE
 from stillhouse.training.loop.row_order import distinct_rows
@@ -83,7 +84,7 @@ def _parts(
         by_source.setdefault(entry and entry.metadata.get(PROMPT_SOURCE), []).append(prompt)
     return {
         f"on_policy.mixture, prompts of {source!r} in a batch": (count, by_source.get(source, []))
-        for source, count in config.num_prompts_by_source.items()
+        for source, count in prompts_by_source(config.mixture, config.prompts_per_step).items()
     }
 
 

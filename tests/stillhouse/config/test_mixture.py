@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.config.mixture import prompts_by_source
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from stillhouse.config import OnPolicyConfig
 )
 def test_numbers_are_kept_and_shares_divide_the_rest_of_a_batch(mixture: Any, expected: dict[str, int]) -> None:
     config = OnPolicyConfig(mixture=mixture, prompts_per_step=32)
-    assert config.num_prompts_by_source == expected
+    assert prompts_by_source(config.mixture, 32) == expected
     assert OnPolicyConfig.model_validate_json(config.model_dump_json()) == config
 
 

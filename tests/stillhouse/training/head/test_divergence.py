@@ -89,10 +89,7 @@ def test_nothing_is_to_be_learnt_from_oneself(logits: tuple[Tensor, Tensor], ter
     student, _ = logits
     values, gradients = ours(student, student.detach(), term)
     assert_close(values, torch.zeros(R, dtype=torch.float64), atol=1e-15)
-    if term.tail or term.top_k == S:
-        assert_close(gradients, torch.zeros(R, S, dtype=torch.float64), atol=1e-15)
-    else:
-        assert gradients.abs().max() > 0.01, "a raw top-k sum is no divergence: the teacher is not its minimum"
+    assert_close(gradients, torch.zeros(R, S, dtype=torch.float64), atol=1e-15)
 
 
 def test_mixture_of_terms_is_their_weighted_sum(logits: tuple[Tensor, Tensor]):
@@ -152,43 +149,28 @@ def test_logits_far_apart_stay_finite_and_exact_in_float32(term: Divergence):
     torch.testing.assert_close(gradients.double(), exact_gradients, rtol=1e-3, atol=1e-3)
 
 
-def descended(term: Divergence, num_steps: int = 600) -> tuple[float, float, float, float]:
-    """The term's value, the student's mass on the teacher's top 16 before and after, and its whole forward KL, where
-    gradient descent on free logits leads.
+def descended(term: Divergence, num_steps: int = 600) -> tuple[float, float, float]:
+    """The term's value, the student's mass on the teacher's top 16, and its whole forward KL, where gradient descent on
+    free logits leads.
     """
     student, teacher = torch.randn(2, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     teacher = 1.5 * teacher
     student = student * 0.3 + teacher * 0.7
     top = teacher.topk(16).indices
-    before = float(student.softmax(-1).gather(1, top).sum())
     for _ in range(num_steps):
         values, gradients = ours(student, teacher, term)
         student = student - 5.0 * gradients
     mass = student.softmax(-1).gather(1, top).sum()
-    return float(values), before, float(mass), float(ours(student, teacher, Divergence(kind="forward_kl"))[0])
-
-
-def test_raw_top_k_reverse_kl_flees_from_what_it_compares():
-    value, before, after, _ = descended(Divergence(kind="reverse_kl", top_k=16, tail=False))
-    assert value < -0.1
-    assert after < before / 2
-
-
-def test_raw_top_k_forward_kl_takes_all_mass_while_the_true_one_grows():
-    value, before, after, true_kl = descended(Divergence(kind="forward_kl", top_k=16, tail=False))
-    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
-    assert value < -0.05
-    assert before < 0.95 < after
-    assert true_kl > 2 * kl_at_start
+    return float(values), float(mass), float(ours(student, teacher, Divergence(kind="forward_kl"))[0])
 
 
 @pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl"])
 def test_with_the_tail_the_same_descent_finds_the_teacher(kind: str):
-    value, _, after, true_kl = descended(Divergence(kind=kind, top_k=16))
+    value, after, true_kl = descended(Divergence(kind=kind, top_k=16))
     assert value == pytest.approx(0.0, abs=1e-6)
-    _, _, wanted, _ = descended(Divergence(kind=kind))
+    _, wanted, _ = descended(Divergence(kind=kind))
     assert after == pytest.approx(wanted, abs=1e-3)
-    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
+    _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
     assert true_kl < kl_at_start
 
 
