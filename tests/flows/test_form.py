@@ -91,7 +91,7 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
     ("path", "value", "message"),
     [
         ("tools.builtin", ["search"], "tools.builtin names search, but tools.search_url is not set"),
-        ("sft.min_learning_rate", 1.0, "min_learning_rate 1.0 is above learning_rate 0.0005"),
+        ("on_policy.reward_coef", 1.0, "expected algorithm `mixed`"),
         ("dataset.filters.duplicates", "near", "filters.duplicates is near, but duplicates.near is off: switch it on"),
     ],
 )

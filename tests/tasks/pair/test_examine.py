@@ -88,7 +88,7 @@ def test_only_the_teachers_that_score_are_asked(new_config: NewConfig) -> None:
     url = "http://127.0.0.1:9/v1"
     assert PairCase.of(new_config(url)).scorers == ()
     on = "on_policy.enabled=true"
-    rewarded = ("on_policy.kl_coef=0", "on_policy.reward_coef=1", "on_policy.group_size=4")
+    rewarded = ("on_policy.algorithm=rewards", "on_policy.group_size=4")
     assert PairCase.of(new_config(url, *rewarded, on)).scorers == ()
     default = PairCase.of(new_config(url, "on_policy.teacher=embedded:teacher", on))
     assert [teacher.model for teacher in default.scorers] == ["embedded:teacher"]
