@@ -58,7 +58,7 @@ MISTAKES = [
     (
         "distill wrong.yaml",
         "sft: {trainer: {schedule: foo}}\n",
-        "sft.trainer.schedule = 'foo': expected 'constant', 'l",
+        "sft.trainer.schedule = 'foo': expected 'const",
     ),
     ("distill wrong.yaml", "on_policy: {divergence: [{}]}\n", "expected algorithm `divergence`"),
     ("distill wrong.yaml", "sft: 5\n", "sft = 5: expected a mapping"),
