@@ -89,19 +89,22 @@ REMOVED: Final[dict[str, str]] = {
 
 def check_removed(body: Mapping[str, Any]) -> None:
     """Raise ValueError naming each removed key or value that a config still has."""
-    if found := [key for key in REMOVED if _has(body, *_parsed(key))]:
+    if found := [key for key in REMOVED if _has(body, key)]:
         raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
 
 
-def _parsed(key: str) -> tuple[list[str], str]:
+def _has(body: Mapping[str, Any], key: str) -> bool:
     path, _, value = key.partition("=")
-    return path.split("."), value
+    return _holds(body, path.split("."), value)
 
 
-def _has(section: Any, path: Sequence[str], value: str) -> bool:
-    if isinstance(section, list):
-        return any(_has(entry, path, value) for entry in section)
+def _holds(section: Any, path: Sequence[str], value: str) -> bool:
+    if isinstance(section, list | tuple):
+        return any(_holds(item, path, value) for item in section)
     if not isinstance(section, Mapping) or path[0] not in section:
         return False
-    inside = section[path[0]]
-    return _has(inside, path[1:], value) if path[1:] else value in ("", inside)
+    name, *rest = path
+    if rest:
+        return _holds(section[name], rest, value)
+    seen = section[name]
+    return value in seen if isinstance(seen, list | tuple) and value else value in ("", seen)
