@@ -15,6 +15,7 @@ _OF_TRAINERS: Final = {
     "divergence_factor": "leave it out: three times the lowest loss counts as diverged",
     "keep_checkpoints": "leave it out: the newest two are kept",
     "min_learning_rate": "leave it out: schedules end at 0",
+    "router_aux_loss_coef": "leave it out: routers are trained by the loss alone, or frozen below an adapter",
     **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
 }
 """What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""

@@ -91,9 +91,6 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm. 1 is usual; where `grad_norm` is above it at every step, lower the
     learning rate first."""
-    router_aux_loss_coef: float = later_field(0.0, ge=0.0)
-    """Coefficient of the loss that spreads the tokens of a microbatch over the experts of a mixture of experts. 0
-    first; 0.001 to 0.01 if `expert_max_load` grows."""
     ema_decay: float | None = Field(default=None, gt=0.0, lt=1.0)
     """Decay of a running mean of the weights, which is then what is validated and written; None keeps none. 0.99
     averages about 100 steps; 0.95 to 0.99 for a teacher of kind `ema`."""

@@ -16,7 +16,6 @@ from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
 from stillhouse.training.model.memory import wants_checkpointing
-from stillhouse.training.model.router_loss import router_loss
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.flops import known_flops, measure_peak_flops
 from stillhouse.training.monitoring.metrics import Listener, NoListener
@@ -64,7 +63,6 @@ def build_trainer(
     """
     config = section.trainer
     ranks = ranks or Ranks.single(student.device)
-    student.step.router_loss = router_loss(student.causal_lm, config.router_aux_loss_coef)
     passes = Passes(student, ranks, config)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:

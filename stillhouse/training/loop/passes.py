@@ -1,8 +1,7 @@
 """Forward and backward passes of a batch: microbatch by microbatch, each rank its share.
 
 The loss is the sum over the loss positions of the whole batch divided by their number, so that neither the split into
-microbatches, nor packing, nor the number of ranks changes it. Only a loss of routers (`router_loss`) depends on the
-split.
+microbatches, nor packing, nor the number of ranks changes it.
 """
 
 import math

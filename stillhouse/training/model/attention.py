@@ -52,14 +52,13 @@ def segment_arguments(segments: Segments | None) -> dict[str, Any]:
     return {"segments": segments, "attention_mask": mask}
 
 
-def backbone_outputs(backbone: Any, microbatch: Microbatch, **options: bool) -> Any:
-    """What `backbone` returns for the tokens of a microbatch; `options` say what it returns beside hidden states."""
+def backbone_outputs(backbone: Any, microbatch: Microbatch) -> Any:
+    """Return what `backbone` makes of the tokens of a microbatch."""
     return backbone(
         input_ids=microbatch.inputs_BT,
         position_ids=microbatch.position_ids_BT,
         use_cache=False,
         **segment_arguments(microbatch.segments),
-        **options,
     )
 
 

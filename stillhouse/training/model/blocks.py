@@ -66,16 +66,8 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
     """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces.
 
     Raises:
-        ConfigError: `on`, with a loss of the routers, whose logits transformers does not record in compiled blocks; or
-            as `pays_to_compile`.
+        ConfigError: as `pays_to_compile`.
     """
-    if student.step.router_loss is not None:
-        if config.compile == "on":
-            raise ConfigError(
-                f"router_aux_loss_coef = {config.router_aux_loss_coef} with compile = 'on': compiled blocks do not "
-                "give the logits of their routers. Set compile to `auto` or `off`"
-            )
-        return False
     settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
     if config.compile == "auto" and settings is not None and settings.target_parameters:
         return False
