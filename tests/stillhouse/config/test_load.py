@@ -111,6 +111,7 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ("", ["num_epochs=3"], ["--set 'num_epochs=3'", "section.key=value"]),
         ("", ["sft"], ["--set 'sft'", "section.key=value"]),
         ("sft: 3", ["sft.num_epochs=1"], ["sft is not a section"]),
+        ("on_policy: {mixture: {a: 1.5}}", [], ["on_policy.mixture.a = 1.5: expected a whole number or less than 1"]),
         ("on_policy: {teachers: [{name: a, offload: true}]}", [], ["on_policy.teachers.offload was removed"]),
         ("teacher: {base_url: 'http://x/v1'}\non_policy: {enabled: true}", [], ["on_policy.teacher", "http://x/v1"]),
     ],

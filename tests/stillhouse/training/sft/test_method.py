@@ -98,7 +98,7 @@ def test_sources_are_mixed_by_weight_with_the_runs_own_dataset(tmp_path: Path, d
 def measured(sft: Sft, tiny_model: str, full_student: StudentConfig) -> tuple[dict[str, float], list[torch.Tensor]]:
     """What a pass says of the validation rows, and the log-probabilities of all tokens at each target by torch."""
     student = load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
-    figures = Passes(student, ALONE, CONFIG).measure(sft.validation, sft)
+    figures = Passes(student, ALONE, CONFIG.trainer).measure(sft.validation, sft)
     with torch.no_grad():
         return figures, [
             student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)[places(sample) - 1]

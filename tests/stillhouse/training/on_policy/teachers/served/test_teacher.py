@@ -212,9 +212,9 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
 
 
 def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, tmp_path: Path) -> None:
-    runtime = RuntimeConfig(store=str(tmp_path), request_timeout_s=1.0)
+    runtime = RuntimeConfig(store=str(tmp_path), request_timeout_s=2.0)
     teacher = far.connect(runtime=runtime, batch_tokens=1000)
-    delays_s = [1.2]
+    delays_s = [2.5]
     far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
     assert far.logprobs(teacher.start(requests)) == far.truths(requests)
     teacher.close()
