@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig, load_config
+from stillhouse.store import digest
 from stillhouse.training.job import TrackingTarget, TrainJob
 from tests.stillhouse.training.sections import on_policy_of
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 @pytest.fixture
@@ -54,6 +57,22 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
 )
 def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict[str, Any]):
     assert job.model_copy(update=change).digest() != job.digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("demo", "sft", "a7170b5d"),
+        ("demo", "on_policy", "8f498327"),
+        ("on_policy/several_teachers", "on_policy", "7fccd48a"),
+    ],
+)
+def test_a_training_that_an_earlier_version_began_is_continued(
+    job: TrainJob, dataset_folder: Path, name: str, method: str, expected: str
+):
+    section = getattr(load_config(CONFIGS / f"{name}.yaml"), method)
+    fields = {"method": method, "on_policy": None, "dataset_folder": dataset_folder, method: section}
+    assert digest(job.model_copy(update=fields).identity()[method])[:8] == expected
 
 
 def test_the_template_that_renders_for_a_served_teacher_is_part_of_the_identity(
