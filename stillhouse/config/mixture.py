@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 Share = Annotated[int, Field(strict=True, ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
 """A number of prompts, or a share of those that no number takes."""
+# Prefect's form has no field for a value of several types.
+Mixture = Annotated[Mapping[str, Share], WithJsonSchema({"type": "object"})]
+"""By source."""
 
 
 def as_shares(mixture: Mapping[str, Share]) -> list[dict[str, str | float | None]]:

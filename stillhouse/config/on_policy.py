@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.mixture import Share, as_shares, prompts_by_source
+from stillhouse.config.mixture import Mixture, as_shares, prompts_by_source
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section, later_field
@@ -62,7 +62,7 @@ class OnPolicyConfig(Section):
     jumps, double it if `teacher_kl` hardly falls."""
     trainer: TrainerConfig = TrainerConfig()
     """Optimiser, schedule, memory, checkpoints and measurements."""
-    mixture: Mapping[str, Share] = later_field({})
+    mixture: Mixture = later_field({})
     """How prompts.sources share the prompts of each batch, by their names: an entire number is that of its prompts, a
     share below 1 stands, relative to other shares, for the prompts that no number takes. A source not named here has
     none; empty draws from all prompts alike."""
