@@ -8,7 +8,6 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.evaluation.log_ratio import ServedBy
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.scoring.api import TokenSequence
-from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
@@ -32,7 +31,6 @@ class ServedScorer:
             temperature=1.0,
             tokenizer=load_tokenizer(served.student_ref),
             alignment=None,
-            store=ArtifactStore(runtime.store, runtime.scratch),
             runtime=runtime,
             budget=Budget(served.budget, None),
         )

@@ -20,9 +20,8 @@ from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FO
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings, beginning
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
@@ -110,7 +109,6 @@ def load_maker(
         config,
         student,
         default_ref=job.teacher_ref,
-        work_dir=job.work_dir,
         averaged=averaged,
         runtime=job.runtime,
         budget=job.budget,

@@ -24,6 +24,7 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
@@ -137,14 +138,8 @@ class OnPolicy:
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        scorer = SelfTeacher(
-            "student",
-            0.0,
-            self._student,
-            nullcontext,
-            temperature=self._config.temperature,
-            batch_tokens=self._config.trainer.microbatch_tokens,
-        )
+        scoring = ScoringSettings("student", 0.0, self._config.temperature, self._config.trainer.microbatch_tokens)
+        scorer = SelfTeacher(scoring, self._student, nullcontext)
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
         scores = iter(scorer.start(requests).result())
         parts = [[replace(sample, old_logprobs=next(scores).logprobs) for sample in part] for part in rollouts.parts]

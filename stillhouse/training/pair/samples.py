@@ -15,6 +15,7 @@ from stillhouse.training.on_policy.load import load_sampler
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.training.pair.agreement import sampled
@@ -80,15 +81,8 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
     if not trajectories:
         raise InputError(f"none of the {len(prompts)} prompts leaves room for an answer; shorten them")
     ended = time.monotonic()
-    itself = SelfTeacher(
-        "student",
-        0.0,
-        student,
-        nullcontext,
-        temperature=config.temperature,
-        batch_tokens=config.trainer.microbatch_tokens,
-        top_k=TOP_K,
-    )
+    scoring = ScoringSettings("student", 0.0, config.temperature, config.trainer.microbatch_tokens, TOP_K)
+    itself = SelfTeacher(scoring, student, nullcontext)
     scores = itself.start([request_of(trajectory) for trajectory in trajectories]).result()
     return StudentSamples(
         student,

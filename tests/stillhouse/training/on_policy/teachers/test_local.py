@@ -18,7 +18,8 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
 
@@ -27,9 +28,8 @@ LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="fl
 FULL = StudentConfig(parameters="full", dtype="float32")
 
 
-def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int = 64, **more: object) -> LocalTeacher:
-    rows = len(model.get_output_embeddings().weight)
-    return LocalTeacher(LocalSettings("near", 1.0, temperature, batch_tokens, rows), model, CPU, **more)  # type: ignore[arg-type]
+def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int = 64, **more: Any) -> LocalTeacher:
+    return LocalTeacher(ScoringSettings("near", 1.0, temperature, batch_tokens), model, CPU, **more)
 
 
 def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[TeacherScores]:
@@ -161,8 +161,8 @@ def changed_student(config: StudentConfig) -> Student:
     return student
 
 
-def own(student: Student, weights: object) -> SelfTeacher:
-    return SelfTeacher("own", 1.0, student, weights, temperature=1.0, batch_tokens=64)  # type: ignore[arg-type]
+def own(student: Student, weights: Any) -> SelfTeacher:
+    return SelfTeacher(ScoringSettings("own", 1.0, 1.0, 64), student, weights)
 
 
 def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_student_trains(

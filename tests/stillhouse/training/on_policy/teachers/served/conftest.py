@@ -8,7 +8,6 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
-from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
@@ -28,8 +27,8 @@ class Far:
     ) -> ServedTeacher:
         fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
         teacher = OnPolicyTeacher.model_validate(fields)
-        store = ArtifactStore(self._work_dir)
-        return connect(teacher, 1.0, temperature, self._tokenizer, None, store, runtime=runtime)
+        runtime = runtime or RuntimeConfig(store=str(self._work_dir), max_outage_s=0.0)
+        return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime)
 
     @staticmethod
     def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:

@@ -1,13 +1,10 @@
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stillhouse.config import RuntimeConfig
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
@@ -175,31 +172,6 @@ def teacher(far: Far) -> Iterator[ServedTeacher]:
     connected.close()
 
 
-def test_a_busy_server_is_waited_for_as_long_as_it_says(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
-    far.server.failures = [far.server.refusal(429, "too many requests", {"Retry-After": "0.4"})]
-    started = time.monotonic()
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
-    assert time.monotonic() - started >= 0.4
-    assert len(far.server.bodies) == 1
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_waited_for_before_the_training_too(far: Far, status: int) -> None:
-    far.server.failures = [far.server.refusal(status, "loading", {"Retry-After": "0.2"})]
-    started = time.monotonic()
-    far.connect().close()
-    assert time.monotonic() - started >= 0.2
-
-
-@pytest.mark.parametrize("status", [400, 413, 500, 503])
-def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
-    far: Far, requests: Requests, teacher: ServedTeacher, status: int
-) -> None:
-    far.server.failures = [far.server.refusal(status, "no")]
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
-    assert [len(body["prompt"]) for body in far.server.bodies] == [3, 3]
-
-
 def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     far: Far, requests: Requests, teacher: ServedTeacher
 ) -> None:
@@ -209,15 +181,6 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
         teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
-
-
-def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, tmp_path: Path) -> None:
-    runtime = RuntimeConfig(store=str(tmp_path), request_timeout_s=2.0)
-    teacher = far.connect(runtime=runtime, batch_tokens=1000)
-    delays_s = [2.5]
-    far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
-    teacher.close()
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
