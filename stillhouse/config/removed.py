@@ -8,14 +8,14 @@ from stillhouse.config.training import TrainerConfig
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 _OF_TRAINERS: Final = {
-    "activation_offload": "set {}.trainer.gradient_checkpointing to `offload`",
+    "activation_offload": "leave it out; {}.trainer.gradient_checkpointing `on` is the faster way to the same end",
     "beta1": "use {}.trainer.betas",
     "beta2": "use {}.trainer.betas",
     "decay_share": "leave it out: `wsd` falls over the last fifth of the steps",
     "divergence_factor": "leave it out: three times the lowest loss counts as diverged",
     "keep_checkpoints": "leave it out: the newest two are kept",
     "min_learning_rate": "leave it out: schedules end at 0",
-    "router_aux_loss_coef": "leave it out: routers are trained by the loss alone, or frozen below an adapter",
+    "router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower {}.learning_rate for all weights",
     **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
 }
 """What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""
@@ -55,6 +55,7 @@ REMOVED: Final[dict[str, str]] = {
     "sft.train_on_text": "list what is learnt in sft.train_on",
     "sft.train_on_tool_calls": "list what is learnt in sft.train_on",
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
+    "student.cast_lm_head_to_fp32": "leave it out; student.dtype `float32` computes all in float32",
     "student.lora_variant=dora": "use `lora` or `rslora`",
     "student.neftune_alpha": "leave it out, or set student.lora_dropout",
     "on_policy.adv_estimator=mean": "use `rloo`, which is that times G / (G - 1) in a group of G",

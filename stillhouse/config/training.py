@@ -40,8 +40,6 @@ class StudentConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the frozen weights and of computation; what is trained is float32. `bfloat16` on GPUs; `float32` for
     exact comparisons, and on CPUs without bfloat16 units."""
-    cast_lm_head_to_fp32: bool = later_field(False)
-    """Compute logits in float32 under bfloat16, in training and in its own sampling; slower, and nearer to float32."""
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded. The
     dataset's report shows their lengths: set it to hold nearly all, since memory grows with it."""
@@ -100,12 +98,9 @@ class TrainerConfig(Section):
     packing: bool = True
     """Concatenate the rows of a microbatch, each attending only to itself; off, or if a model mixes them, pad them. Off
     only to look for a fault: short rows then train several times slower."""
-    gradient_checkpointing: Annotated[Literal["auto", "on", "off", "offload"], BeforeValidator(written_in_yaml)] = (
-        "auto"
-    )
+    gradient_checkpointing: Switch = "auto"
     """Recompute activations in the backward pass, which takes a third more time; `auto` does if an estimate says that
-    they would not fit. `on` if memory runs out all the same; `offload` keeps them in host memory instead, which is
-    slower yet, for rows that do not fit even so."""
+    they would not fit. `on` if memory runs out all the same."""
     compile: Switch = "auto"
     """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)

@@ -24,7 +24,12 @@ from stillhouse.processes.guarded_process import run_guarded
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _PRELOADED: Final = (
     *("torch", "transformers", "transformers.modeling_utils", "transformers.models.qwen3.modeling_qwen3"),
-    *("stillhouse.serving.server", "stillhouse.serving.app", "stillhouse.serving.models", "stillhouse.training.run"),
+    *(
+        "stillhouse.serving.server",
+        "stillhouse.serving.app",
+        "stillhouse.serving.models",
+        "stillhouse.training.run_job",
+    ),
 )
 
 

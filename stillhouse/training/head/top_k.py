@@ -50,10 +50,6 @@ class ComparedIds(NamedTuple):
     tail: Compared
     """All others, [R, 1] each."""
 
-    def reverse_kl(self) -> Tensor:
-        """KL(student || teacher) of each row."""
-        return torch.cat([part.p_RS * part.r_RS for part in (self.inside, self.tail)], dim=1).sum(dim=1)
-
 
 def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
     """The `most` best ids of teacher or student, of whole distributions."""

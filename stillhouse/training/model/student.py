@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import GENERATION_FILE
 from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss, TopReference
-from stillhouse.training.model.attention import backbone_outputs, packs_exactly
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
+from stillhouse.training.model.packing import packs_exactly, states_before_targets
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
@@ -52,7 +53,7 @@ class Student:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model = model
-        self.causal_lm = causal_lm
+        self.causal_lm = use_attention(causal_lm)
         self.tokenizer = tokenizer
         self.base_ref = base_ref
         self.step = StudentStep(model, causal_lm)
@@ -205,13 +206,12 @@ class StudentStep(nn.Module):
     def forward(
         self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | TopReference | None = None
     ) -> LossSums:
-        """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
+        """Return `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
 
         `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
-        outputs = backbone_outputs(self.backbone, microbatch)
         return fused_loss(
-            microbatch.before_targets(outputs.last_hidden_state),
+            states_before_targets(self.backbone, microbatch),
             self.head,
             microbatch.targets_N,
             microbatch.values,
@@ -219,7 +219,7 @@ class StudentStep(nn.Module):
             scale=scale,
             temperature=method.temperature,
             divergence_temperature=method.divergence_temperature,
-            wants=method.wants,
+            wants_entropy=method.wants_entropy,
             divergence=method.divergence,
             reference=reference,
             scaling=self.scaling,

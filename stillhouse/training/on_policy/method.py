@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores, TopReference
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
@@ -76,7 +76,7 @@ class OnPolicy:
         self._activity = activity
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
-        self.wants: frozenset[ScoreName] = objective.wants
+        self.wants_entropy = objective.wants_entropy
         self.divergence: Sequence[Divergence] = objective.divergence
 
     @property

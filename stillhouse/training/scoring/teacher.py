@@ -33,13 +33,7 @@ Score = Callable[[Sequence[Sample]], list[SequenceScores]]
 def scoring_teacher(
     job: TrainJob, tokenizer: PreTrainedTokenizerBase, device: torch.device, say: Callable[[str | None], None]
 ) -> Iterator[Score]:
-    """The teacher of the job's soft targets.
-
-    Args:
-        job: names it.
-        tokenizer: of the rows.
-        device: of a teacher in this process, unless its settings name another.
-        say: shows what is waited for; None when it is over.
+    """Yield the scores by the teacher of the job's soft targets; `say` shows what is waited for, None when it is over.
 
     Raises:
         ConfigError: a local teacher cannot be loaded, or a served one ignores the temperature.

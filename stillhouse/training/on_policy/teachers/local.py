@@ -9,14 +9,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.head.scores import Reference
-from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
+from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
@@ -104,4 +105,4 @@ def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, 
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"teacher {settings.name!r}: model {ref!r} cannot be loaded: {error}") from error
-    return model.eval().requires_grad_(False)
+    return use_attention(model).eval().requires_grad_(False)

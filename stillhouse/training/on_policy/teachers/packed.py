@@ -19,9 +19,9 @@ from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.attention import backbone_outputs
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
+from stillhouse.training.model.packing import states_before_targets
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Alignment, ScoreRequest, TeacherScores, placed
 from stillhouse.types import Sample
@@ -90,8 +90,7 @@ class PackedModel:
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
-        outputs = backbone_outputs(self._backbone, microbatch)
-        return microbatch.before_targets(outputs.last_hidden_state), microbatch.targets_N
+        return states_before_targets(self._backbone, microbatch), microbatch.targets_N
 
     def _target_scores(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float, top_k: int) -> SequenceScores:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)

@@ -91,10 +91,10 @@ def equal_logprobs_in_batches(answer: Any) -> Any:
     ("kind", "spoil", "message"),
     [
         ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"of token \d+ is missing; there are .*'5'"),
-        ("vllm", with_logprob(math.nan), "is nan; expected a finite"),
+        ("vllm", with_logprob(math.nan), "is nan; expected a number"),
         ("vllm", with_logprob(-math.inf), "is -inf; expected a finite"),
         ("vllm", with_logprob(-9999.0), "is -9999.0; expected a finite"),
-        ("vllm", with_logprob(0.5), "is 0.5; expected a finite number of at most 0"),
+        ("vllm", with_logprob(0.5), "is 0.5; expected a number of at most 0"),
         ("vllm", with_logprob(None), "is None; expected a number"),
         ("vllm", each_choice("prompt_logprobs", lambda entries: entries[:-1]), r"has 63 prompt_logprobs for 64 tokens"),
         ("vllm", each_choice("prompt_logprobs", lambda entries: [entries[1], *entries[1:]]), "expected None"),
