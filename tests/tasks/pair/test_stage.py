@@ -99,7 +99,7 @@ def test_the_teachers_that_change_with_the_student_or_do_not_score_are_left_out(
         {"name": "mean", "kind": "ema", "routes": ["c"]},
         {"name": "mute", **far, "kl_coef": 0.0, "routes": ["d"]},
     ]
-    changes = {"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3, "ema_decay": 0.9}
+    changes = {"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3, "trainer": {"ema_decay": 0.9}}
     training = OnPolicyConfig.model_validate({"enabled": True, **changes})
     config = new_config("http://127.0.0.1:9/v1", "on_policy.enabled=true", "on_policy.teacher=embedded:teacher")
     settings = PairCase.of(config).model_copy(update={"training": training}).settings
