@@ -5,7 +5,7 @@ Claim
     lifts it again or keeps it, with every seed and not only with the one a README shows.
 
 Measured
-    The whole flow once a seed (`sft.seed` and `on_policy.seed`: data order, the student's sampling), as
+    The whole flow once a seed (`sft.trainer.seed` and `on_policy.trainer.seed`: data order, the student's sampling), as
     `stillhouse distill` runs it, each in a process of its own. All runs share a store, so prompts, rollouts, dataset
     and the evaluations of base and teacher are made once and reused: what varies is training and its evaluation alone.
     Accuracies are shares of held-out prompts; the two improvements are paired, that of one seed's student over the
@@ -118,7 +118,8 @@ def run_seed(config_path: Path, overrides: Sequence[str], store: Path, seed: int
         StillhouseError: the config is wrong or the run failed.
     """
     config = load_config(
-        config_path, [f"runtime.store={store}", *overrides, f"sft.seed={seed}", f"on_policy.seed={seed}"]
+        config_path,
+        [f"runtime.store={store}", *overrides, f"sft.trainer.seed={seed}", f"on_policy.trainer.seed={seed}"],
     )
     published = run_distill(config, store)
     from tasks.run.summary import SUMMARY_COLUMNS

@@ -16,7 +16,7 @@ from tasks.training_job import run_training_job
 
 SCORES = Stage("scores", version=2)
 
-_ROWS = ("dataset_weight", "sources", "too_long", "train_on_text", "train_on_reasoning", "train_on_tool_calls")
+_ROWS = ("dataset_weight", "sources", "too_long", "train_on")
 _TEACHER = ("loss", "teacher", "teachers", "top_k", "soft_temperature")
 
 

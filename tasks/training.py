@@ -46,7 +46,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         sources=[source_fingerprint(source) for source in config.sft.sources],
         student=config.student,
         sft=config.sft,
-        tools=config.tools if config.sft.generate_every_steps else None,
+        tools=config.tools if config.sft.trainer.generate_every_steps else None,
         **scored,
     )
     if rejected := artifact.facts.get("first_rejected"):
@@ -82,7 +82,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     }
     deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}
-    further = measured if settings.generate_every_steps else {}
+    further = measured if settings.trainer.generate_every_steps else {}
     if settings.loss is not None:
         further["loss"] = loss_sha256(settings.loss)
     if settings.source == "rollouts":

@@ -216,7 +216,7 @@ def shop_config() -> Callable[..., dict[str, Any]]:
             "tools": {"builtin": ["calculator"]},
             "dataset": {"validation_fraction": 0.0},
             "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
-            "sft": {"num_epochs": 6, "batch_size": 16, "learning_rate": 5e-4, "schedule": "linear"},
+            "sft": {"num_epochs": 6, "batch_size": 16, "learning_rate": 5e-4, "trainer": {"schedule": "linear"}},
             "evaluation": {"max_tokens": 48, "max_turns": 6},
             "promotion": {"enabled": True, "start_from_champion": True, "min_prompts": 80},
             "tracking": {"register_as": "shop"},

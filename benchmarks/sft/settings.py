@@ -11,7 +11,7 @@ BEST: Final = (PLAIN, "compiled")
 """TRL's on a CPU: one or the other is ahead, by the precision and the size of the model (`--sweep`)."""
 NAMES: Final = (*BEST, "packed", "padding-free", "grouped", "rebalanced", "padded", "defaults")
 OURS: Final[dict[str, dict[str, Any]]] = {"plain": {}, "compiled": {"compile": "on"}}
-"""Fields of `SftConfig` of this project's trainer, by what a round calls them."""
+"""Fields of this project's `TrainerConfig`, by what a round calls them."""
 
 
 def trl_settings(name: str, batch_size: int) -> dict[str, Any]:

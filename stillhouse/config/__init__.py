@@ -9,10 +9,9 @@ from stillhouse.config.dataset import (
     LabelsConfig,
     SelectionConfig,
 )
-from stillhouse.config.divergence import Divergence
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,

@@ -14,7 +14,7 @@ from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeate
 from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
 from stillhouse.errors import ConfigError
 
-_ALTERNATIVE: Final = re.compile(r"bool|int|float|str|(literal|tuple|list|dict)\[.*\]")
+_ALTERNATIVE: Final = re.compile(r"bool|(constrained-)?(int|float|str)|(literal|tuple|list|dict)\[.*\]")
 """The last part of the place of a mistake, which names one of the types that a value may have."""
 
 

@@ -1,38 +1,41 @@
 """The section of on-policy distillation: what the student learns from on what it samples itself."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.divergence import Divergence
-from stillhouse.config.on_policy_prompts import PrefixMessage, SourceShare, prompts_by_source
-from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.mixture import Mixture, as_shares, prompts_by_source
+from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import later_field
-from stillhouse.config.training import Switch, TrainerConfig, written_in_yaml
+from stillhouse.config.section import Section, later_field
+from stillhouse.config.training import TrainerConfig, written_in_yaml
+
+_BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
+    "divergence": {"divergence": [{}]},
+    "rewards": {"kl_coef": 0.0, "reward_coef": 1.0},
+    "mixed": {"reward_coef": 1.0},
+}
+"""Defaults that an algorithm has of its own."""
 
 
-class OnPolicyConfig(TrainerConfig):
+class OnPolicyConfig(Section):
     """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
 
-    form_first = (
-        "enabled",
-        "teacher",
-        "num_steps",
-        "prompts_per_step",
-        "group_size",
-        "learning_rate",
-        "max_tokens",
-        "max_turns",
-    )
+    form_first = ("enabled", "algorithm", "teacher", "num_steps", "prompts_per_step", "learning_rate", "max_tokens")
 
     removed = {
         **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
-        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0, "activation_offload": False},
+        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0},
+        **{"agentic": "auto", "top_p": 1.0, "advantage_against": "current", "show_every_steps": 20},
     }
 
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
+    algorithm: Literal["sampled_kl", "divergence", "rewards", "mixed"] = "sampled_kl"
+    """What is learnt from: the teacher's log-probability of each sampled token, its distribution there, rewards, or
+    rewards beside a teacher, by its distribution where `divergence` has terms. `sampled_kl` first, since any teacher
+    will do; `divergence` has less noise, so that fewer steps do; rewards let a student pass its teacher."""
     teacher: str | None = None
     """Local model that scores; None takes the teacher's own model, which must then be a local one."""
     teachers: tuple[OnPolicyTeacher, ...] = ()
@@ -43,39 +46,40 @@ class OnPolicyConfig(TrainerConfig):
     """What to do with a prompt without a teacher: fail at the start, or train on rewards alone."""
     source: Literal["student", "rollouts"] = later_field("student")
     """What is trained on: samples of the student as it is at each step, or rollouts that it made before the first step
-    and that were scored once, so that no teacher is needed meanwhile (Lightning OPD). `student` first; `rollouts` where
-    the teacher is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
+    and that were scored once, with no teacher meanwhile (Lightning OPD). `student` first; `rollouts` where the teacher
+    is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps. 100 to 200 are what published runs take (Thinking Machines: 150; tinker-cookbook: 200); enough
     when `teacher_kl` falls no more."""
     prompts_per_step: int = Field(default=32, ge=1)
     """Distinct prompts of one batch of rollouts. 64, with a group_size of 1 to 4, is a good first choice; fewer are
     quicker and noisier."""
-    mixture: tuple[SourceShare, ...] = later_field(())
-    """How prompts.sources share the prompts of each batch, sources not named here having none; empty draws from all
-    prompts alike."""
-    conversation_prefix: tuple[PrefixMessage, ...] = later_field(())
-    """Messages before each prompt and after its system message, such as examples; student and teachers read them."""
-    max_prompt_tokens: int | None = later_field(None, ge=1)
-    """Prompts that take more tokens than this, tools and prefix included, are left out and counted; None keeps all. Set
-    it where a few long prompts decide how much memory sampling takes."""
     group_size: int = Field(default=1, ge=1)
     """Trajectories per prompt. 1 is enough for the KL, which judges each token; rewards are compared within a group and
     need 4 to 16."""
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Peak learning rate. 1e-4 for adapters and 5e-5 for all weights are tinker-cookbook's. Halve it if the loss
+    jumps, double it if `teacher_kl` hardly falls."""
+    trainer: TrainerConfig = TrainerConfig()
+    """Optimiser, schedule, memory, checkpoints and measurements."""
+    mixture: Mixture = later_field({})
+    """How prompts.sources share the prompts of each batch, by their names: an entire number is that of its prompts, a
+    share below 1 stands, relative to other shares, for the prompts that no number takes. A source not named here has
+    none; empty draws from all prompts alike."""
+    max_prompt_tokens: int | None = later_field(None, ge=1)
+    """Prompts that take more tokens than this, tools included, are left out and counted; None keeps all. Set it where a
+    few long prompts decide how much memory sampling takes."""
     num_substeps: int = Field(default=1, ge=1)
     """Optimiser steps among which one batch of rollouts is divided. 1 is exactly on-policy; 2 to 4, with loss `ppo`,
     make more of slow sampling."""
     num_passes: int = Field(default=1, ge=1)
-    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling is what takes the
-    time."""
+    """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling takes the time."""
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
     vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """Where the student samples: in the training process, or on a vLLM server that receives each update. `vllm` for
-    long completions, where a GPU is free for it."""
     engine_url: str | None = None
-    """Address of the vLLM server that samples, such as `http://127.0.0.1:8000/v1`."""
+    """Address of a vLLM server that samples and receives each update, such as `http://127.0.0.1:8000/v1`; None samples
+    in the training process. For long completions, where a GPU is free for it."""
     engine_api_key_env: VariableName | None = None
     """Name of the environment variable that holds that server's key; None sends none."""
     max_concurrent: int = Field(default=256, ge=1)
@@ -84,54 +88,40 @@ class OnPolicyConfig(TrainerConfig):
     """Most tokens of one completion. Raise it where more than a tenth are cut (`truncated_share`): a cut one does not
     show how to end."""
     max_turns: int = Field(default=10, ge=1)
-    """Most completions of one trajectory; as rollouts.max_turns."""
-    agentic: Switch = "auto"
-    """Let the student call tools in several turns; `auto` does if tools are configured, off samples one completion."""
+    """Most completions of one trajectory, in which the student calls the configured tools; as rollouts.max_turns."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature. Leave it at 1,
     the student's own distribution."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Mass of the nucleus sampled from. Leave it at 1: below, the student is trained on another distribution than its
-    own."""
-    skip_first_n_tokens: int = later_field(0, ge=0)
-    """First sampled tokens of each trajectory that bear no loss, such as phrases that a teacher's hint leads to."""
     kl_coef: float = Field(default=1.0, ge=0.0)
-    """Factor of the KL; 0 is reinforcement learning alone. 1 for a teacher alone, 0.1 to 1 beside rewards; ROLL's
-    example has 0.5."""
+    """Factor of the KL. 1 for a teacher alone, 0.1 to 1 beside rewards; ROLL's example has 0.5."""
     reward_coef: float = Field(default=0.0, ge=0.0)
-    """Factor of the normalised reward in the advantage; at 0 rewards are reported and change nothing. Try 1: rewards
-    are what lets a student pass its teacher."""
+    """Factor of the normalised reward in the advantage, 1 where `algorithm` has rewards and this is left out; with
+    other algorithms rewards are reported and change nothing."""
     adv_estimator: Literal["grpo", "rloo", "reinforce"] = "grpo"
     """How rewards become advantages: less the group's mean over its standard deviation, less the mean of the others of
     the group, or as they are. `grpo` first; `rloo` where groups that nearly agree weigh too much; `reinforce` for
     groups of one."""
     divergence: tuple[Divergence, ...] = ()
-    """Exact divergence in place of the sampled KL: the weighted sum of its terms, with local teachers or the
-    `top_k` of a served one. Try a single `reverse_kl`: the same goal with less noise, so that fewer steps do."""
+    """Terms of the algorithm `divergence`, or of the KL of `mixed`, whose weighted sum is the loss; a single
+    `reverse_kl` unless the former has others. With local teachers, or the `top_k` of a served one."""
     adv_clip: float | None = Field(default=None, gt=0.0)
     """Advantages are clipped to this absolute value; None clips nothing. Try 5 (rllm's) if single tokens that the
     teacher finds nearly impossible make the gradient jump."""
-    advantage_against: Literal["current", "sampler"] = "current"
-    """Whose log-probability the KL of a sampled token is taken from: the student's being trained, or the sampler's.
-    `current` is exact however often a batch is used; `sampler` reproduces ROLL and tinker-cookbook."""
     loss: str | None = later_field(None, pattern=r"\.py:\w+$")
     """Loss of your own in place of `loss_fn`, as FILE.py:function: the docs' page `A method from a paper` has one."""
     loss_fn: Literal["importance_sampling", "ppo", "reinforce"] = "importance_sampling"
     """Form of the policy gradient. `importance_sampling` for one update a batch; `ppo`, which bounds the ratios,
     where num_substeps, num_passes or max_staleness use samples of older weights."""
-    ppo_clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
-    """Ratios below 1 minus this are clipped by `ppo`; 0.2 is usual."""
-    ppo_clip_high: float = Field(default=0.2, gt=0.0)
-    """Ratios above 1 plus this are clipped by `ppo`. 0.2 is usual; 0.28 (DAPO's) keeps the entropy of rewarded students
-    up."""
+    ppo_clip: tuple[Annotated[float, Field(gt=0.0, le=1.0)], Annotated[float, Field(gt=0.0)]] = (0.2, 0.2)
+    """How far below and above 1 `ppo` clips ratios. 0.2 is usual; 0.28 above (DAPO's) keeps the entropy of rewarded
+    students up."""
     correction: Literal["none", "truncate", "mask"] = "none"
     """What becomes of a token that the trainer gives another probability than the sampler did: its weight is the ratio
-    of both up to correction_max, or it is left out where the ratio is not between correction_min and correction_max.
-    `none` where the training process samples; `truncate` with vLLM."""
-    correction_min: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Least ratio that `mask` keeps; 0.5 is IcePop's."""
-    correction_max: float = Field(default=2.0, ge=1.0)
-    """Largest ratio that `mask` keeps, and the cap of `truncate`. 2 is SkyRL's; others take 1.2 (ROLL) to 3 (TRL)."""
+    of both up to the upper one of correction_bounds, or it is left out where the ratio is not between them. `none`
+    where the training process samples; `truncate` with vLLM."""
+    correction_bounds: tuple[Annotated[float, Field(gt=0.0, le=1.0)], Annotated[float, Field(ge=1.0)]] = (0.5, 2.0)
+    """Ratios between which `mask` keeps a token, the upper one being the cap of `truncate`. 0.5 is IcePop's and 2
+    SkyRL's; others cap at 1.2 (ROLL) to 3 (TRL)."""
     aggregation: Literal[
         "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "token_sum"
     ] = "token_mean"
@@ -139,15 +129,8 @@ class OnPolicyConfig(TrainerConfig):
     trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of Dr.
     GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
     balance: Literal["none", "teachers"] = later_field("none")
-    """How several teachers share the loss: by the tokens of their prompts, or in equal parts. `teachers` where answers
-    of some teachers are much shorter or rarer than those of others; a teacher's kl_coef then says how much it
-    counts."""
-    generate_every_steps: int | None = later_field(None, ge=1)
-    """Optimiser steps between measurements of accuracy on held-out prompts, which the student answers with its most
-    likely tokens; None measures none. A tenth of all steps shows the curve."""
-    num_generations: int = later_field(32, ge=1)
-    """Held-out prompts answered in one such measurement, evenly spread over all of them. 32 show a trend (95 % interval
-    of 17 points either way), 200 a result."""
+    """How several teachers share the loss: by the tokens of their prompts, or in equal parts, times their kl_coef.
+    `teachers` where answers of some teachers are much shorter or rarer than others."""
     pair_check: Annotated[Literal["auto", "warn", "off"], BeforeValidator(written_in_yaml)] = later_field("auto")
     """Measure the pair on a few held-out prompts before a training that may take more than minutes, as `stillhouse
     doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
@@ -155,9 +138,6 @@ class OnPolicyConfig(TrainerConfig):
     watch: Literal["off", "warn", "stop"] = "warn"
     """What is done about growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
     nobody looks at."""
-    show_every_steps: int = Field(default=20, ge=1)
-    """Optimiser steps between files of sampled trajectories with the advantage of each token, for `stillhouse view`.
-    Read the first ones: what is learnt is easier to see there than in curves."""
 
     @property
     def needs_teacher(self) -> bool:
@@ -165,16 +145,11 @@ class OnPolicyConfig(TrainerConfig):
         return self.kl_coef > 0.0 or any(teacher.kl_coef for teacher in self.teachers)
 
     @property
-    def num_prompts_by_source(self) -> dict[str, int]:
-        """Prompts of each source of `mixture` in a batch."""
-        return prompts_by_source(self.mixture, self.prompts_per_step) if self.mixture else {}
-
-    @property
     def without_optimiser(self) -> Self:
-        """The settings with `loss` and the trainer's own, but the seed, at their defaults: what rollouts depend on."""
-        fields = TrainerConfig.model_fields
-        defaults = {name: fields[name].default for name in fields.keys() - {"seed", "enabled"}}
-        return self.model_copy(update={**defaults, "loss": None})
+        """Return the settings that rollouts depend on, all others (`loss`, the trainer's but the seed) at defaults."""
+        plain = OnPolicyConfig()
+        trainer = TrainerConfig(seed=self.trainer.seed)
+        return self.model_copy(update={"loss": None, "learning_rate": plain.learning_rate, "trainer": trainer})
 
     @property
     def num_batches(self) -> int:
@@ -186,10 +161,39 @@ class OnPolicyConfig(TrainerConfig):
         """Optimiser steps that train on one batch of rollouts."""
         return self.num_substeps * self.num_passes
 
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        del fields["algorithm"]
+        trainer = fields.pop("trainer")
+        for name in ("generate_every_steps", "num_generations"):
+            # They came later here than in SFT.
+            if trainer[name] == TrainerConfig.model_fields[name].default:
+                del trainer[name]
+        if self.mixture:
+            fields["mixture"] = as_shares(self.mixture)
+        fields["ppo_clip_low"], fields["ppo_clip_high"] = fields.pop("ppo_clip")
+        fields["correction_min"], fields["correction_max"] = fields.pop("correction_bounds")
+        return {**trainer, **fields, "engine": "vllm" if self.engine_url else "transformers"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_algorithm(cls, body: Any) -> Any:
+        return {**_BY_ALGORITHM.get(str(body.get("algorithm")), {}), **body} if isinstance(body, Mapping) else body
+
     @model_validator(mode="after")
-    def _something_to_learn_from(self) -> Self:
-        if not self.needs_teacher and self.reward_coef == 0.0:
+    def _algorithm_fits(self) -> Self:
+        fitting = {
+            (True, False): "divergence" if self.divergence else "sampled_kl",
+            (False, True): "rewards",
+            (True, True): "mixed",
+        }.get((self.needs_teacher, self.reward_coef > 0.0))
+        if fitting is None:
             raise ValueError("kl_coef and reward_coef are both 0: nothing is left to learn from; raise one of them")
+        if self.algorithm != fitting or (self.divergence and fitting == "rewards"):
+            raise ValueError(
+                f"algorithm `{self.algorithm}` does not go with kl_coef {self.kl_coef:g}, reward_coef "
+                f"{self.reward_coef:g} and {len(self.divergence)} terms of divergence; expected algorithm `{fitting}`, "
+                "or leave those out"
+            )
         if self.reward_coef > 0.0 and self.group_size == 1 and self.adv_estimator != "reinforce":
             raise ValueError(
                 f"adv_estimator {self.adv_estimator!r} compares the rewards of one prompt's trajectories, of which "
@@ -199,40 +203,19 @@ class OnPolicyConfig(TrainerConfig):
 
     @model_validator(mode="after")
     def _a_loss_of_its_own_is_the_only_one(self) -> Self:
-        names = (
-            "loss_fn",
-            "adv_clip",
-            "ppo_clip_low",
-            "ppo_clip_high",
-            "correction",
-            "correction_min",
-            "correction_max",
-        )
+        names = ("loss_fn", "adv_clip", "ppo_clip", "correction", "correction_bounds")
         set_too = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
         if self.loss is not None and set_too:
             raise ValueError(f"loss = {self.loss} takes the place of {', '.join(set_too)}; leave out either")
         return self
 
     @model_validator(mode="after")
-    def _substeps_share_out_prompts(self) -> Self:
+    def _prompts_are_shared_out(self) -> Self:
         if self.prompts_per_step % self.num_substeps:
             raise ValueError(
                 f"num_substeps = {self.num_substeps} does not divide prompts_per_step = {self.prompts_per_step}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _mixture_fills_a_batch(self) -> Self:
-        _ = self.num_prompts_by_source
-        return self
-
-    @model_validator(mode="after")
-    def _tokens_are_left_to_train_on(self) -> Self:
-        if self.skip_first_n_tokens >= self.max_tokens:
-            raise ValueError(
-                f"skip_first_n_tokens = {self.skip_first_n_tokens} leaves nothing of completions of max_tokens = "
-                f"{self.max_tokens}; expected less"
-            )
+        prompts_by_source(self.mixture, self.prompts_per_step)
         return self
 
     @model_validator(mode="after")
@@ -242,71 +225,20 @@ class OnPolicyConfig(TrainerConfig):
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):
             raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
-        if self.source == "rollouts" and self.divergence and not self.teachers:
-            raise ValueError(
-                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` "
-                "list it in on_policy.teachers with its `top_k`, such as 100"
-            )
-        for teacher in self.teachers:
-            if self.divergence:
-                self._check_gives_distribution(teacher)
-            if teacher.kind == "ema" and self.ema_decay is None:
-                raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
-        return self
-
-    @model_validator(mode="after")
-    def _balance_has_several_teachers(self) -> Self:
         if self.balance != "none" and len(self.teachers) < 2:
             raise ValueError(
                 f"balance {self.balance!r} shares the loss among the teachers of on_policy.teachers, of which there "
                 f"are {len(self.teachers)}; expected two or more, or leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _recorded_before_the_first_step(self) -> Self:
-        if self.source == "student":
-            if recording := [teacher.name for teacher in self.teachers if teacher.is_local and teacher.top_k]:
-                raise ValueError(
-                    f"teacher {recording[0]!r} is in this process and compares the whole vocabulary: leave out its "
-                    "top_k, which is for servers and for on_policy.source `rollouts`"
-                )
-            return self
-        if self.max_staleness:
+        if self.source == "rollouts" and self.divergence and not self.teachers:
+            raise ValueError(
+                "on_policy.source `rollouts` records the most probable tokens of a teacher: for `divergence` "
+                "list it in on_policy.teachers with its `top_k`, such as 100"
+            )
+        if self.source == "rollouts" and self.max_staleness:
             raise ValueError("on_policy.source `rollouts` samples nothing meanwhile; leave max_staleness out")
-        if moving := [teacher for teacher in self.teachers if teacher.kind in ("ema", "snapshot")]:
-            raise ValueError(
-                f"on_policy.source is `rollouts`, scored before the first step, and teacher {moving[0].name!r} of kind "
-                f"{moving[0].kind!r} changes with the student; use another teacher, or source `student`"
-            )
-        return self
-
-    def _check_gives_distribution(self, teacher: OnPolicyTeacher) -> None:
-        if teacher.alignment != "ids" or teacher.kind == "echo":
-            raise ValueError(
-                f"`divergence` needs the teacher's distribution over the student's vocabulary, which "
-                f"teacher {teacher.name!r} (kind {teacher.kind!r}, alignment {teacher.alignment!r}) does not give; use "
-                "a teacher of the student's family, local or behind vLLM or SGLang"
-            )
-        if teacher.is_local and self.source == "student":
-            return
-        if teacher.top_k is None:
-            raise ValueError(
-                f"`divergence` compares distributions, and teacher {teacher.name!r} of kind "
-                f"{teacher.kind!r} gives or records the sampled token's alone: set its `top_k`, such as 20 (of vLLM "
-                "at most its --max-logprobs)"
-            )
-        for term in self.divergence:
-            if not term.fits_a_server or (term.top_k or 0) > teacher.top_k:
-                raise ValueError(
-                    f"a term of `divergence` has top_k {term.top_k}, top_k_of {term.top_k_of!r} and tail {term.tail}, "
-                    f"but teacher {teacher.name!r} of kind {teacher.kind!r} gives its own {teacher.top_k} best tokens; "
-                    "leave top_k, top_k_of and tail out, or use a local teacher"
-                )
-
-    @model_validator(mode="after")
-    def _engine_has_an_address(self) -> Self:
-        if (self.engine == "vllm") != (self.engine_url is not None):
-            remedy = "leave it out, or set engine to `vllm`" if self.engine_url else "set it to the server's address"
-            raise ValueError(f"engine {self.engine!r} does not go with engine_url {self.engine_url!r}; {remedy}")
+        for teacher in self.teachers:
+            if teacher.kind == "ema" and self.trainer.ema_decay is None:
+                raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.trainer.ema_decay")
+            teacher.check_fits(self.divergence, is_recorded=self.source == "rollouts")
         return self

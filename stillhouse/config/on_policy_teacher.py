@@ -1,7 +1,8 @@
-"""A teacher of on-policy distillation, and which names and addresses rule a model out as one."""
+"""A teacher of on-policy distillation, how the student is compared with it, and which models are none."""
 
 import re
-from typing import Final, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -9,28 +10,48 @@ from pydantic import Field, model_validator
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 
-TeacherKind = Literal["local", "base", "ema", "snapshot", "vllm", "sglang", "echo"]
+TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
 
-_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema", "snapshot"})
+_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema"})
 _SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
-_SERVER_FIELDS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s")
-_MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "quantised", "device", "offload")
+_MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "device")
+
+
+class Divergence(Section):
+    """One term of an exact divergence between student and teacher over the vocabulary."""
+
+    kind: Literal["reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward_kl"] = "reverse_kl"
+    """KL(student || teacher), KL(teacher || student), the generalised Jensen-Shannon divergence, or the KL to a mixture
+    of both. `reverse_kl` first: it learns what the teacher finds likely; `forward_kl` covers all that the teacher might
+    say, `jsd` lies between."""
+    weight: float = Field(default=1.0, gt=0.0)
+    """Factor of the term. With a single term it acts like a higher learning rate: leave it at 1."""
+    beta: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Share of the teacher in the mixture of `jsd`; 0.5 is the default of TRL's GKD and of ms-swift."""
+    skew: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of the first distribution of a skewed KL in its mixture with the second; 0.1 is DistiLLM's."""
+    top_k: int | None = Field(default=None, ge=1)
+    """Compare the k most probable tokens, and all others as one. None compares all, and is exact; with a server it
+    compares the tokens that this gives (the teacher's `top_k`). 64 is NeMo-RL's and ROLL's."""
+    top_k_of: Literal["teacher", "student"] = "teacher"
+    """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
+    weigh the sum. A server gives the teacher's alone."""
+
+    removed = {"tail": True}
 
 
 class OnPolicyTeacher(Section):
     """A teacher that scores the tokens which the student sampled."""
 
+    removed = {"offload": False, "max_in_flight": 8, "request_timeout_s": 120.0}
+
     name: str = Field(pattern=r"^[\w.-]+$")
     """Name in its metrics: `teacher_kl/NAME`."""
     kind: TeacherKind = "local"
     """A model in this process (`local`), the student before training (`base`), the running mean of the student's
-    weights (`ema`, needs ema_decay), the student as it was every so many steps (`snapshot`), or a server: vLLM, SGLang,
-    or completions with `echo` in OpenAI's form."""
+    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
     model: str | None = None
-    """Model ref, or the model's name on the server; `base`, `ema` and `snapshot` have none."""
-    refresh_every_steps: int | None = later_field(None, ge=1)
-    """Optimiser steps after which a `snapshot` takes the student's present weights; it begins with those the training
-    starts from. Few steps follow the student closely, many hold it to what it was."""
+    """Model ref, or the model's name on the server; `base` and `ema` have none."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
@@ -58,25 +79,16 @@ class OnPolicyTeacher(Section):
     chat_template_kwargs: ChatTemplateKwargs = later_field({})
     """With `template: own` or `alignment: bytes`, values for variables of its own chat template, such as
     `enable_thinking: false`."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "4bit"] = "auto"
     """Type a local teacher computes in; `auto` takes the student's. `bfloat16` halves its memory beside a student in
-    float32."""
-    quantised: bool = False
-    """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`): a quarter of the memory of bfloat16,
-    slightly other log-probabilities."""
+    float32; `4bit` (CUDA and the extra `quantised`) holds the weights in a quarter of that and computes in the
+    student's type, with slightly other log-probabilities."""
     device: str | None = None
     """Device of a local teacher, such as `cuda:1`; None takes the student's. A second GPU, where there is one, leaves
     the first one's memory to the student."""
-    offload: bool = False
-    """Keep a local teacher in host memory while it does not score. Each batch waits for it: for teachers that do not
-    fit beside the student."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Most tokens of one forward pass, or of one request to a server. Halve it when the teacher or its server runs out
     of memory."""
-    max_in_flight: int = Field(default=8, ge=1)
-    """Requests to a server at once. Raise it while the server's GPU is not busy."""
-    request_timeout_s: float = Field(default=120.0, gt=0.0)
-    """Longest wait for one response of a server in seconds. Raise it for long trajectories or a busy server."""
 
     @property
     def is_local(self) -> bool:
@@ -93,66 +105,69 @@ class OnPolicyTeacher(Section):
         """Whether its own chat template renders what it reads."""
         return self.template == "own" or self.alignment == "bytes"
 
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        is_4bit = self.dtype == "4bit"
+        return {**fields, "quantised": is_4bit, "dtype": "auto" if is_4bit else self.dtype}
+
+    def check_fits(self, divergence: Sequence[Divergence], *, is_recorded: bool) -> None:
+        """Raise ValueError if it cannot give what is compared, at each step or `is_recorded` before the first."""
+        where = f"teacher {self.name!r} of kind {self.kind!r}"
+        gives_all = self.is_local and not is_recorded
+        if is_recorded and self.kind == "ema":
+            raise ValueError(
+                f"{where} changes with the student, and on_policy.source `rollouts` is scored before the first step; "
+                "use another teacher, or source `student`"
+            )
+        if gives_all and self.top_k:
+            raise ValueError(
+                f"{where} is in this process and compares the whole vocabulary: leave out its top_k, which is for "
+                "servers and for on_policy.source `rollouts`"
+            )
+        if not divergence:
+            return
+        if self.alignment != "ids" or self.kind == "echo":
+            raise ValueError(
+                f"{where} with alignment {self.alignment!r} does not give its distribution over the student's "
+                "vocabulary, which `divergence` needs; use a teacher of the student's family, local or behind vLLM or "
+                "SGLang"
+            )
+        if gives_all:
+            return
+        if self.top_k is None:
+            raise ValueError(
+                f"{where} gives or records the sampled token's probability alone, and `divergence` compares "
+                "distributions: set its `top_k`, such as 20 (of vLLM at most its --max-logprobs)"
+            )
+        for term in divergence:
+            if (term.top_k or 0) > self.top_k or (term.top_k and term.top_k_of == "student"):
+                raise ValueError(
+                    f"a term of `divergence` has top_k {term.top_k} and top_k_of {term.top_k_of!r}, but {where} gives "
+                    f"its own {self.top_k} best tokens; leave both out, or use a local teacher"
+                )
+
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        is_served = not self.is_local
-        needs_model = not self.is_student
-        if needs_model and self.model is None:
-            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} needs `model`")
-        if not needs_model and self.model is not None:
-            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} is the student itself; leave out `model`")
-        if (self.kind == "snapshot") != (self.refresh_every_steps is not None):
-            raise ValueError(
-                f"teacher {self.name!r} of kind {self.kind!r} "
-                + ("needs" if self.kind == "snapshot" else "keeps its weights; leave out")
-                + " `refresh_every_steps`"
-            )
-        if is_served != (self.base_url is not None):
-            raise ValueError(
-                f"teacher {self.name!r} of kind {self.kind!r} "
-                + ("needs `base_url`" if is_served else "has no server; leave out `base_url`")
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_template_of_its_own(self) -> Self:
-        if self.template == "own" and self.is_student:
-            raise ValueError(
-                f"teacher {self.name!r} of kind {self.kind!r} is the student and has its chat template; leave out "
-                "`template`"
-            )
-        if self.template == "own" and self.alignment == "bytes":
-            raise ValueError(
-                f"teacher {self.name!r} with `alignment: bytes` reads by its own chat template anyway; leave out "
-                "`template`"
-            )
-        if self.chat_template_kwargs and not self.reads_own_template:
-            raise ValueError(
-                f"teacher {self.name!r} reads the student's tokens: set student.chat_template_kwargs, or `template: "
-                "own` for a teacher with a chat template of its own"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _gives_ids_of_its_top_k(self) -> Self:
-        if self.top_k is not None and (self.kind == "echo" or self.alignment == "bytes"):
-            raise ValueError(
-                f"teacher {self.name!r} has a top_k, but kind {self.kind!r} with alignment {self.alignment!r} gives no "
-                "ids of the student's vocabulary; leave it out"
-            )
+        for name, is_needed in {"model": not self.is_student, "base_url": not self.is_local}.items():
+            if is_needed != (getattr(self, name) is not None):
+                verb = "needs" if is_needed else "has no use for"
+                raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} {verb} `{name}`")
         return self
 
     @model_validator(mode="after")
     def _has_nothing_of_another_kind(self) -> Self:
-        unused = _SERVER_FIELDS if self.is_local else _MODEL_FIELDS
-        if self.kind in ("ema", "snapshot"):
-            unused += _MODEL_FIELDS
+        unused = {
+            "api_key_env": self.is_local,
+            **dict.fromkeys(_MODEL_FIELDS, not self.is_local or self.kind == "ema"),
+            "template": self.is_student or self.alignment == "bytes",
+            "chat_template_kwargs": not self.reads_own_template,
+            "top_k": self.kind == "echo" or self.alignment == "bytes",
+        }
         fields = type(self).model_fields
-        misplaced = [name for name in unused if getattr(self, name) != fields[name].default]
-        if misplaced:
+        defaults = {name: fields[name].get_default(call_default_factory=True) for name in unused}
+        if misplaced := [name for name in unused if unused[name] and getattr(self, name) != defaults[name]]:
             raise ValueError(
-                f"teacher {self.name!r} of kind {self.kind!r} has no use for what is set here: leave out "
-                f"{', '.join(misplaced)}"
+                f"teacher {self.name!r} of kind {self.kind!r} with alignment {self.alignment!r} and template "
+                f"{self.template!r} has no use for what is set here: leave out {', '.join(misplaced)}"
             )
         return self
 

@@ -1,12 +1,44 @@
 """Keys and values that configs had once, and what to use instead."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from stillhouse.config.training import TrainerConfig
 
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.scores)"
 _OWN_OBJECTION: Final = "write it as a function of dataset.labels.file that returns its objection"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
+_OF_TRAINERS: Final = {
+    "activation_offload": "leave it out; {}.trainer.gradient_checkpointing `on` is the faster way to the same end",
+    "beta1": "use {}.trainer.betas",
+    "beta2": "use {}.trainer.betas",
+    "decay_share": "leave it out: `wsd` falls over the last fifth of the steps",
+    "divergence_factor": "leave it out: three times the lowest loss counts as diverged",
+    "keep_checkpoints": "leave it out: the newest two are kept",
+    "min_learning_rate": "leave it out: schedules end at 0",
+    "router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower {}.learning_rate for all weights",
+    **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
+}
+"""What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""
+_OF_TEACHERS: Final = {
+    "max_in_flight": "leave it out",
+    "offload": "set dtype to `4bit`, or serve the teacher by vLLM",
+    "kind=snapshot": "use `ema` with on_policy.trainer.ema_decay, or `base`",
+    "quantised": "set dtype to `4bit`",
+    "refresh_every_steps": "leave it out",
+    "request_timeout_s": "use runtime.request_timeout_s",
+}
 REMOVED: Final[dict[str, str]] = {
+    **{
+        f"{section}.teachers.{name}": instead
+        for section in ("sft", "on_policy")
+        for name, instead in _OF_TEACHERS.items()
+    },
+    **{
+        f"{section}.{name}": instead.format(section)
+        for section in ("sft", "on_policy")
+        for name, instead in _OF_TRAINERS.items()
+    },
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
     "dataset.filters.min_teacher_nll": _OWN_SCORE,
@@ -45,30 +77,44 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.selection.score": "use dataset.selection.prefer: score:NAME",
     "dataset.selection.prefer=score": "use dataset.selection.prefer: score:NAME",
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
-    "sft.activation_offload": "leave it out; gradient_checkpointing `on` is the faster way to the same end",
     "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",
     "sft.loss=dft": "use `nll`, or `kl` with a teacher",
-    "sft.router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower sft.learning_rate for all weights",
+    "sft.max_tokens": "leave it out: answers are as long as student.max_length allows",
+    "sft.max_turns": "leave it out: 10 completions of an answer are enough to measure",
+    "sft.soft_weight": "leave it out, or weigh the cross-entropy by sft.hard_weight",
+    "sft.train_on_reasoning": "list what is learnt in sft.train_on",
+    "sft.train_on_text": "list what is learnt in sft.train_on",
+    "sft.train_on_tool_calls": "list what is learnt in sft.train_on",
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
     "student.cast_lm_head_to_fp32": "leave it out; student.dtype `float32` computes all in float32",
     "student.lora_variant=dora": "use `lora` or `rslora`",
     "student.neftune_alpha": "leave it out, or set student.lora_dropout",
-    "on_policy.activation_offload": "leave it out; gradient_checkpointing `on` is the faster way to the same end",
     "on_policy.adv_estimator=mean": "use `rloo`, which is that times G / (G - 1) in a group of G",
+    "on_policy.advantage_against": "leave it out: the KL is taken under the weights being trained",
+    "on_policy.agentic": "leave it out: the configured tools decide, and max_turns 1 samples one completion",
     "on_policy.asymmetric": _OWN_LOSS,
     "on_policy.balance=gaps": "use `teachers`, or a teacher's kl_coef",
     "on_policy.balance=spreads": "use `teachers`, or a teacher's kl_coef",
     "on_policy.cispo_max": _OWN_LOSS,
     "on_policy.cispo_min": _OWN_LOSS,
+    "on_policy.conversation_prefix": "begin the prompts' own `messages` with them",
+    "on_policy.correction_max": "use on_policy.correction_bounds",
+    "on_policy.correction_min": "use on_policy.correction_bounds",
+    "on_policy.divergence.tail": "leave it out: the tokens outside the k count as one more",
+    "on_policy.engine": "set on_policy.engine_url for vLLM, or leave it out",
     "on_policy.kl_baseline": "use a `divergence` of kind reverse_kl, whose variance is lower still",
     "on_policy.kl_discount_factor": "leave it out: each token answers for its own KL",
     "on_policy.kl_in_reward": "leave it out: the KL is taken off the advantage",
     "on_policy.loss_fn=cispo": "use `ppo`, or a loss of your own (on_policy.loss)",
+    "on_policy.ppo_clip_high": "use on_policy.ppo_clip",
+    "on_policy.ppo_clip_low": "use on_policy.ppo_clip",
     "on_policy.ppo_dual_clip": "leave it out, or bound advantages by adv_clip",
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
     "on_policy.prune": _OWN_LOSS,
-    "on_policy.router_aux_loss_coef": "leave it out: adapters leave routers frozen",
+    "on_policy.show_every_steps": "leave it out: some trajectories of every 20 steps are shown",
+    "on_policy.skip_first_n_tokens": "leave it out",
     "on_policy.token_weights": _OWN_LOSS,
+    "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
@@ -82,8 +128,16 @@ def check_removed(body: Mapping[str, Any]) -> None:
 
 def _has(body: Mapping[str, Any], key: str) -> bool:
     path, _, value = key.partition("=")
-    *sections, name = path.split(".")
-    section: Any = body
-    for part in sections:
-        section = section.get(part) if isinstance(section, Mapping) else None
-    return isinstance(section, Mapping) and name in section and value in ("", section[name])
+    return _holds(body, path.split("."), value)
+
+
+def _holds(section: Any, path: Sequence[str], value: str) -> bool:
+    if isinstance(section, list | tuple):
+        return any(_holds(item, path, value) for item in section)
+    if not isinstance(section, Mapping) or path[0] not in section:
+        return False
+    name, *rest = path
+    if rest:
+        return _holds(section[name], rest, value)
+    seen = section[name]
+    return value in seen if isinstance(seen, list | tuple) and value else value in ("", seen)

@@ -6,7 +6,6 @@ from typing import Any, Final, Self
 from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
-from stillhouse.config.divergence import Divergence
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
@@ -15,7 +14,7 @@ from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConf
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
 from stillhouse.config.section import Section
-from stillhouse.config.training import SftConfig, StudentConfig
+from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
 
 
 class DistillConfig(Section):
@@ -115,7 +114,7 @@ class DistillConfig(Section):
     @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
         names = [source.name for source in self.prompts.sources]
-        if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:
+        if unknown := [source for source in self.on_policy.mixture if source not in names]:
             raise ValueError(
                 f"on_policy.mixture names {', '.join(unknown)}, but prompts.sources has {', '.join(names) or 'none'}; "
                 "name the sources there"
@@ -124,10 +123,10 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _held_out_prompts_to_measure_on(self) -> Self:
-        if self.on_policy.generate_every_steps is not None and self.prompts.held_out_fraction == 0.0:
+        if self.on_policy.trainer.generate_every_steps is not None and self.prompts.held_out_fraction == 0.0:
             raise ValueError(
-                "on_policy.generate_every_steps measures on held-out prompts, but prompts.held_out_fraction is 0; "
-                "raise it, or leave generate_every_steps out"
+                "on_policy.trainer.generate_every_steps measures on held-out prompts, but prompts.held_out_fraction is "
+                "0; raise it, or leave generate_every_steps out"
             )
         return self
 
@@ -216,23 +215,18 @@ DEMO: Final = DistillConfig(
     sft=SftConfig(
         num_epochs=3,
         batch_size=32,
-        microbatch_tokens=2048,
         learning_rate=5e-4,
-        schedule="linear",
-        checkpoint_every_steps=20,
-        log_every_steps=2,
+        trainer=TrainerConfig(microbatch_tokens=2048, schedule="linear", checkpoint_every_steps=20, log_every_steps=2),
     ),
     on_policy=OnPolicyConfig(
         enabled=True,
+        algorithm="divergence",
         num_steps=60,
         prompts_per_step=32,
-        divergence=(Divergence(kind="reverse_kl"),),
         max_tokens=48,
         max_turns=6,
         learning_rate=1e-3,
-        schedule="linear",
-        checkpoint_every_steps=20,
-        log_every_steps=2,
+        trainer=TrainerConfig(schedule="linear", checkpoint_every_steps=20, log_every_steps=2),
     ),
     evaluation=EvaluationConfig(max_tokens=48, max_turns=6),
     runtime=RuntimeConfig(concurrency=8, num_threads=1),

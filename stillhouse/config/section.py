@@ -68,11 +68,21 @@ class Section(BaseModel):
     """Fields that this section had once and every dump held, with their defaults."""
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
-        """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
+        """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay."""
         dump = self.model_dump(mode="json", exclude=exclude)
-        inner = {name: value.identity() for name, value in self if isinstance(value, Section) and name in dump}
         kept = {name: value for name, value in self.removed.items() if name not in (exclude or ())}
-        return {**kept, **dump, **inner}
+        fields = {name: _identity(value, dump[name]) for name, value in self if name in dump}
+        return self.as_at_first({**kept, **fields})
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the dumped `fields` under the names, and in the places, that they had first."""
+        return fields
+
+
+def _identity(value: Any, dumped: Any) -> Any:
+    if isinstance(value, Section):
+        return value.identity()
+    return list(map(_identity, value, dumped)) if isinstance(value, tuple) else dumped
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

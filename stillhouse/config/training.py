@@ -1,6 +1,6 @@
 """Sections of the student and of the trainings it goes through."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -59,39 +59,33 @@ def written_in_yaml(value: object) -> object:
 
 
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(written_in_yaml)]
+_Part = Literal["text", "reasoning", "tool_calls"]
+_Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class TrainerConfig(Section):
-    """What the trainer needs, whatever the method: optimiser, schedule, memory, checkpoints."""
+    """What the trainer needs, whatever the method: optimiser, schedule, memory, checkpoints, measurements."""
 
-    enabled: bool = True
-    """Run this stage."""
+    removed = {
+        **{"decay_share": 0.2, "min_learning_rate": 0.0},
+        **{"activation_offload": False, "keep_checkpoints": 2, "divergence_factor": 3.0},
+    }
+
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
     """AdamW, AdamW with 8-bit states (CUDA only), or Muon for the hidden matrices of full fine-tuning. `adamw` first;
     `adamw_8bit` takes 2 bytes a trained weight for its states instead of 8."""
-    learning_rate: float = Field(default=1e-4, gt=0.0)
-    """Peak learning rate. Try 1e-4 for adapters (up to 1e-3 for SFT), and 1e-5 to 5e-5 for all weights; for on-policy
-    training tinker-cookbook takes 1e-4 for adapters and 5e-5 for all weights. Halve it if the loss jumps, double it if
-    the loss hardly falls."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
-    """Schedule of the learning rate after warm-up; `wsd` stays at the peak and falls linearly at the end. `constant`
-    first for on-policy training, `linear` or `cosine` for SFT, `wsd` where num_steps may grow later."""
+    """Schedule of the learning rate after warm-up; `wsd` stays at the peak and falls linearly over the last fifth.
+    `constant` first for on-policy training, `linear` or `cosine` for SFT, `wsd` where num_steps may grow later."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises from zero. 0 to 10 for adapters; 3 to 10 % of the steps for
     all weights, or if the loss jumps at the start."""
-    decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
-    """Share of the steps over which `wsd` falls; 0.1 to 0.2 is usual."""
-    min_learning_rate: float = Field(default=0.0, ge=0.0)
-    """Learning rate at which `linear`, `cosine` and `wsd` end: 0, or a tenth of the peak for a training that will go
-    on."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Decoupled weight decay, on matrices only. 0 for adapters and short trainings; 0.01 to 0.1 for all weights over
     several epochs."""
-    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Decay of the gradient's running mean. 0.9 suits; lower follows changes of the gradient sooner."""
-    beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
-    """Decay of the squared gradient's running mean. 0.95 follows a changing gradient within 20 steps; 0.99 to 0.999 is
-    steadier for small batches and long trainings."""
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
+    """Decays of the gradient's running mean and of that of its square. A second one of 0.95 follows a changing gradient
+    within 20 steps; 0.99 to 0.999 is steadier for small batches and long trainings."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm. 1 is usual; where `grad_norm` is above it at every step, lower the
     learning rate first."""
@@ -110,11 +104,8 @@ class TrainerConfig(Section):
     compile: Switch = "auto"
     """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
-    """Optimiser steps between checkpoints; a killed run repeats at most this many. Choose what you can afford to lose:
-    about ten minutes of steps."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints to keep; with `keep: best` the best one is kept as well. Each holds trained weights and
-    optimiser: 12 bytes a trained weight with `adamw`. Keep 2, in case the newest is damaged."""
+    """Optimiser steps between checkpoints, of which the newest two are kept; a killed run repeats at most this many.
+    Choose what you can afford to lose: about ten minutes of steps."""
     validate_every_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps between validations; None validates with each checkpoint. Ten to twenty validations a training
     show the curve."""
@@ -124,23 +115,21 @@ class TrainerConfig(Section):
     early_stopping_patience: int | None = Field(default=None, ge=1)
     """Training ends after this many validations in a row without a lower loss; None never ends it early. 2 or 3, with
     `keep: best`."""
-    divergence_factor: float | None = Field(default=3.0, gt=1.0)
-    """Training fails when the mean loss of 20 steps exceeds the lowest such mean by this factor and is no better than a
-    guess; None never does. Lower the learning rate before you raise it."""
+    generate_every_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps between measurements of accuracy on what the student answers to prompts that are not trained on:
+    SFT's validation rows, or the held-out prompts; None measures none. A tenth of all steps shows the curve."""
+    num_generations: int = Field(default=32, ge=1)
+    """Prompts answered in one such measurement. 32 show a trend (95 % interval of 17 points either way), 200 a
+    result."""
     log_every_steps: int = Field(default=10, ge=1)
     """Optimiser steps between logged metrics; 1 for trainings of less than 100 steps."""
     seed: int = 0
     """Seed of data order, adapter initialisation, dropout and sampling. Three seeds show how much of a difference is
     chance."""
 
-    @model_validator(mode="after")
-    def _rates_in_order(self) -> Self:
-        if self.min_learning_rate > self.learning_rate:
-            raise ValueError(
-                f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}; expected at "
-                "most the peak"
-            )
-        return self
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        beta1, beta2 = fields.pop("betas")
+        return {**fields, "beta1": beta1, "beta2": beta2}
 
 
 class SftSource(Section):
@@ -157,18 +146,25 @@ class SftSource(Section):
     """Share of the rows, by prompt, that is used for validation and not trained on."""
 
 
-class SftConfig(TrainerConfig):
+class SftConfig(Section):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
-    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "activation_offload": False}
+    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "max_tokens": 512, "max_turns": 10}
 
+    enabled: bool = True
+    """Run this stage."""
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows. 2 to 4 for some thousand rows, 1 for 50,000 and more; a validation loss that rises
     again says too many."""
     batch_size: int = Field(default=32, ge=1)
     """Samples per optimiser step. 16 to 64 for some thousand rows, 128 and more for hundreds of thousands; a larger one
     bears a higher learning rate."""
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Peak learning rate. Try 1e-4 to 1e-3 for adapters, and 1e-5 to 5e-5 for all weights. Halve it if the loss jumps,
+    double it if the loss hardly falls."""
+    trainer: TrainerConfig = TrainerConfig()
+    """Optimiser, schedule, memory, checkpoints and measurements."""
     dataset_weight: float = Field(default=1.0, ge=0.0)
     """Passes over the run's own dataset in one epoch; 0 trains on `sources` alone and needs no teacher."""
     sources: tuple[SftSource, ...] = ()
@@ -176,13 +172,9 @@ class SftConfig(TrainerConfig):
     too_long: Literal["truncate", "drop"] = "truncate"
     """What to do with rows longer than student.max_length; both are counted. `truncate` learns their beginnings, `drop`
     no answer without its end."""
-    train_on_text: bool = True
-    """Learn the assistant's text outside reasoning and tool calls, with the end of a turn that makes no tool call."""
-    train_on_reasoning: bool = True
-    """Learn the reasoning. Off for a student that is to answer at once."""
-    train_on_tool_calls: bool = True
-    """Learn the tool calls, with the end of a turn that makes some. Off for a student that is only to read results and
-    answer."""
+    train_on: tuple[_Part, ...] = Field(default=("text", "reasoning", "tool_calls"), min_length=1)
+    """Parts of the assistant's messages to learn: text outside reasoning and tool calls, reasoning, tool calls, the end
+    of a turn going with its calls or else its text. No `reasoning` for a student that is to answer at once."""
     loss: Literal["nll", "kl"] = "nll"
     """Cross-entropy, or the KL from a teacher that scores the rows once. `nll` first; `kl` learns from each token what
     else could stand there."""
@@ -194,37 +186,28 @@ class SftConfig(TrainerConfig):
     top_k: int = later_field(20, ge=1)
     """Most probable tokens of the teacher that `kl` compares at each token, all others being one more. 20 leaves little
     of a sharp teacher to the others (`soft_targets_tail`); 100 takes five times the space (some 440 bytes a token)."""
-    soft_weight: float = later_field(1.0, gt=0.0)
-    """Factor of the KL."""
     hard_weight: float = later_field(0.0, ge=0.0)
     """Factor of the cross-entropy beside the KL. 0 where the teacher wrote the rows itself; up to 1 for rows that are
     better than the teacher."""
     soft_temperature: float = later_field(1.0, gt=0.0)
     """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
-    generate_every_steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps between measurements of accuracy on completions of the student; None measures none. A tenth of
-    all steps shows the curve at little cost."""
-    num_generations: int = Field(default=32, ge=1)
-    """Validation prompts answered in one such measurement. 32 show a trend (95 % interval of 17 points either way), 200
-    a result."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one sampled completion; as long as the teacher's answers."""
-    max_turns: int = Field(default=10, ge=1)
-    """Most completions of one sampled answer; as rollouts.max_turns."""
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        learnt = fields.pop("train_on")
+        parts = {f"train_on_{part}": part in learnt for part in get_args(_Part)}
+        return {**fields.pop("trainer"), **fields, **parts}
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
         if self.dataset_weight == 0.0 and not self.sources:
             raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
-        if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
-            raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
         return self
 
     @model_validator(mode="after")
     def _a_teacher_of_soft_targets(self) -> Self:
         if self.loss != "kl":
-            names = ("teacher", "teachers", "top_k", "soft_weight", "hard_weight", "soft_temperature")
+            names = ("teacher", "teachers", "top_k", "hard_weight", "soft_temperature")
             fields = type(self).model_fields
             if unused := [f"sft.{name}" for name in names if getattr(self, name) != fields[name].default]:
                 raise ValueError(f"sft.loss `{self.loss}` has no use for {', '.join(unused)}; expected loss `kl`")

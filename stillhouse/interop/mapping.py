@@ -219,6 +219,17 @@ class ConfigMapper:
         return next((head for head in heads if head in self._values), None)
 
 
+def set_algorithm(mapper: ConfigMapper) -> None:
+    """Set `on_policy.algorithm` to the one that the mapped coefficients and divergence are of."""
+    coefs = [entry.get("kl_coef") for entry in mapper.get("on_policy.teachers") or ()]
+    has_kl = mapper.get("on_policy.kl_coef") != 0 or any(coefs)
+    if not mapper.get("on_policy.reward_coef"):
+        algorithm = "divergence" if mapper.get("on_policy.divergence") else "sampled_kl"
+    else:
+        algorithm = "mixed" if has_kl else "rewards"
+    mapper.set("on_policy.algorithm", algorithm)
+
+
 def _nested(values: Mapping[str, Any]) -> JsonObject:
     """Nests dotted keys."""
     body: JsonObject = {}

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
-from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, section, to
+from stillhouse.interop.mapping import (
+    LEARN_FROM_IT,
+    Approximated,
+    ConfigMapper,
+    Default,
+    Table,
+    Target,
+    section,
+    set_algorithm,
+    to,
+)
 from stillhouse.interop.paths import absolute_path, with_absolute_models
 from stillhouse.types import JsonObject
 
@@ -55,6 +65,8 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
     _map_lengths(section(body, "rollout").get("max_context_window"), mapper)
     mapper.fill(_DEFAULTS.get(str(mode), ()))
+    if mode != "sft":
+        set_algorithm(mapper)
     rank = mapper.get("student.lora_rank") or 32
     mapper.set("student.parameters", "lora")
     if mapper.get("student.lora_alpha") is None and isinstance(rank, int):
@@ -193,7 +205,7 @@ _SFT: Final[Table] = {
     "data.group_size": "rollouts of one prompt, which supervised training does not sample",
     "trainer.num_epochs": to("sft.num_epochs"),
     "trainer.learning_rate": to("sft.learning_rate"),
-    "trainer.save_step": Target(("sft.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("sft.trainer.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "evaluation.max_tokens"),
     "algorithm": "supervised training has one loss",
@@ -206,12 +218,12 @@ _ON_POLICY: Final[Table] = {
     # See `map_epochs`.
     "trainer.num_epochs": Target((), lambda _: None),
     "trainer.learning_rate": to("on_policy.learning_rate"),
-    "trainer.save_step": Target(("on_policy.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("on_policy.trainer.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
     "teacher.path": to("teacher.model"),
-    # If off, the configured tools decide.
-    "teacher.agentic": Target(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
+    # The configured tools decide.
+    "teacher.agentic": Target((), lambda _: None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
     "algorithm.loss_fn": to("on_policy.loss_fn"),
     "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _but("gae", _NO_CRITIC)),

@@ -30,7 +30,6 @@ def map_agentic(body: JsonObject, mapper: ConfigMapper) -> None:
     manager, environments = dict(section(body, "train_env_manager")), section(body, "custom_envs")
     body.pop("train_env_manager", None)
     body.pop("custom_envs", None)
-    mapper.set("on_policy.agentic", "on", "custom_envs", list(environments))
     for name, environment in environments.items():
         is_known = isinstance(environment, dict)
         mapper.skip(_ENVIRONMENT if is_known else _INCLUDED, f"custom_envs.{name}", environment)

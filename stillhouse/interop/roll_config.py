@@ -9,7 +9,7 @@ import yaml
 
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
-from stillhouse.interop.mapping import ConfigMapper, Default, section
+from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm
 from stillhouse.interop.paths import absolute_path, find_path, with_absolute_models
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
@@ -21,7 +21,6 @@ _ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (
     ("on_policy.num_steps", "max_steps", 500),
     ("on_policy.prompts_per_step", "rollout_batch_size", 128),
     ("on_policy.temperature", "generating_args.temperature", 0.95),
-    ("on_policy.top_p", "generating_args.top_p", 0.7),
 )
 """roll/configs/{base_config,generating_args}.py, where they differ from ours."""
 _NOT_INCLUDED: Final = "a file included by Hydra that is not there, so that what it says is not read"
@@ -38,7 +37,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     if "chosen_key" in body or "rejected_key" in body:
         raise ConfigError(
             "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
-            "pair rows of train.parquet and rejected.parquet by prompt_id for other trainers"
+            "pair the rows of train.parquet and rejected.parquet by `prompt_id` for another trainer"
         )
     if "sft_train" in body:
         files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]
@@ -55,6 +54,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     mapper.apply(body, KEYS)
     mapper.fill(training_defaults("on_policy") + (() if is_given else _ROLLOUT_DEFAULTS))
     settle_group(mapper)
+    set_algorithm(mapper)
     if mapper.get("student.lora_rank") is None:
         mapper.set("student.parameters", "full")
     if isinstance(rewards, dict):

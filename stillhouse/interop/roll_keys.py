@@ -8,12 +8,12 @@ from stillhouse.interop.mapping import Approximated, Default, Table, Target, to
 _CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
 _BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
-_ENGINE: Final = "the student is sampled in the training process; on_policy.engine and engine_url name a server of vLLM"
+_ENGINE: Final = "the student is sampled in the training process; on_policy.engine_url names a server of vLLM"
 _SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
 _REWARDS: Final = Approximated(
     "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
 )
-_PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
+_PACKING: Final = "on_policy.trainer.packing puts rows one behind the other, microbatch_tokens in all"
 _COLUMNS: Final = "rows hold `messages`, or `prompt` and `completion`: rename the columns of the data file"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
@@ -36,9 +36,10 @@ def _off(reason: str) -> Target:
     return Target((), refuse)
 
 
-def _no_top_k(value: Any) -> None:
-    if isinstance(value, int) and value > 0:
-        raise ValueError(Approximated("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p"))
+def _all_tokens(value: Any) -> None:
+    """Refuse a nucleus or a `top_k`: 0, -1 and 1 leave every token in."""
+    if value not in (-1, 0, 1):
+        raise ValueError(_SAMPLING)
 
 
 _WORKER: Final[Table] = {
@@ -68,10 +69,10 @@ def _trainer(method: str, batches: str, others: Table) -> Table:
         "model_args.lora_dropout": to("student.lora_dropout"),
         "model_args.lora_target": "every linear layer is adapted",
         "training_args.learning_rate": to(f"{method}.learning_rate"),
-        "training_args.weight_decay": to(f"{method}.weight_decay"),
-        "training_args.warmup_steps": to(f"{method}.warmup_steps"),
-        "training_args.lr_scheduler_type": to(f"{method}.schedule"),
-        "training_args.max_grad_norm": to(f"{method}.max_grad_norm"),
+        "training_args.weight_decay": to(f"{method}.trainer.weight_decay"),
+        "training_args.warmup_steps": to(f"{method}.trainer.warmup_steps"),
+        "training_args.lr_scheduler_type": to(f"{method}.trainer.schedule"),
+        "training_args.max_grad_norm": to(f"{method}.trainer.max_grad_norm"),
         "training_args.per_device_train_batch_size": batches,
         "training_args.gradient_accumulation_steps": batches,
         **others,
@@ -81,12 +82,12 @@ def _trainer(method: str, batches: str, others: Table) -> Table:
 def training_defaults(method: str) -> tuple[Default, ...]:
     """Return what ROLL trains with where a config is silent (roll/configs/{base_config,training_args}.py)."""
     return (
-        (f"{method}.seed", "seed", 42),
+        (f"{method}.trainer.seed", "seed", 42),
         (f"{method}.learning_rate", "training_args.learning_rate", 5e-5),
-        (f"{method}.schedule", "training_args.lr_scheduler_type", "linear"),
-        (f"{method}.beta2", "training_args.adam_beta2", 0.999),
-        (f"{method}.checkpoint_every_steps", "save_steps", 50),
-        (f"{method}.log_every_steps", "logging_steps", 1),
+        (f"{method}.trainer.schedule", "training_args.lr_scheduler_type", "linear"),
+        (f"{method}.trainer.betas", "training_args.adam_beta2", [0.9, 0.999]),
+        (f"{method}.trainer.checkpoint_every_steps", "save_steps", 50),
+        (f"{method}.trainer.log_every_steps", "logging_steps", 1),
     )
 
 
@@ -132,8 +133,8 @@ _SAMPLER: Final[Table] = {
     "generating_args.temperature": to("on_policy.temperature"),
     "generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "generating_args.num_return_sequences": to("on_policy.group_size"),
-    "generating_args.top_p": to("on_policy.top_p"),
-    "generating_args.top_k": Target((), _no_top_k),
+    "generating_args.top_p": Target((), _all_tokens),
+    "generating_args.top_k": Target((), _all_tokens),
     "generating_args": _SAMPLING,
     "model_args.model_name_or_path": to("student.model"),
     "strategy_args.strategy_name": _ENGINE,
@@ -141,15 +142,15 @@ _SAMPLER: Final[Table] = {
 
 KEYS: Final[Table] = {
     **_SHARED,
-    "seed": to("on_policy.seed"),
-    "save_steps": to("on_policy.checkpoint_every_steps"),
-    "logging_steps": to("on_policy.log_every_steps"),
+    "seed": to("on_policy.trainer.seed"),
+    "save_steps": to("on_policy.trainer.checkpoint_every_steps"),
+    "logging_steps": to("on_policy.trainer.log_every_steps"),
     "rollout_batch_size": to("on_policy.prompts_per_step"),
     "num_return_sequences_in_group": to("on_policy.group_size"),
     "response_length": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "opd_kl_coef": to("on_policy.kl_coef"),
     "advantage_clip": to("on_policy.adv_clip"),
-    "max_grad_norm": to("on_policy.max_grad_norm"),
+    "max_grad_norm": to("on_policy.trainer.max_grad_norm"),
     "prompt_length": Approximated("bounded together with the answer: student.max_length"),
     **_of("actor_train", _ACTOR),
     **_of("student_train", _ACTOR),
@@ -201,15 +202,15 @@ _STUDENT: Final = _trainer(
 )
 SFT_KEYS: Final[Table] = {
     **_SHARED,
-    "seed": to("sft.seed"),
-    "save_steps": to("sft.checkpoint_every_steps"),
-    "logging_steps": to("sft.log_every_steps"),
-    "max_grad_norm": to("sft.max_grad_norm"),
+    "seed": to("sft.trainer.seed"),
+    "save_steps": to("sft.trainer.checkpoint_every_steps"),
+    "logging_steps": to("sft.trainer.log_every_steps"),
+    "max_grad_norm": to("sft.trainer.max_grad_norm"),
     "prompt_key": _COLUMNS,
     "query_key": _COLUMNS,
     "response_key": _COLUMNS,
     "system_key": _COLUMNS,
-    "eval_steps": to("sft.validate_every_steps"),
+    "eval_steps": to("sft.trainer.validate_every_steps"),
     **_of("sft_train", _STUDENT),
 }
 """A pipeline that trains on given answers (roll/pipeline/sft/sft_config.py)."""

@@ -27,6 +27,8 @@ _ALONE: Final = Approximated(
 _CORRECTED: Final = Approximated(
     "each token is corrected by itself here, by a cap on its ratio or by bounds outside of which it is left out"
 )
+_UNUSED: Final = 0.5
+"""Lower bound of a correction that has none: our default."""
 _LOSSES: Final = {"vanilla": "reinforce", "ppo": "ppo"}
 _AGGREGATIONS: Final = {
     "token-mean": "token_mean",
@@ -81,7 +83,6 @@ def _map_pipeline(body: JsonObject, mapper: ConfigMapper) -> bool:
         map_agentic(body, mapper)
         return True
     if pipeline == "agentic":
-        mapper.set("on_policy.agentic", "on", "pure_opd_pipeline_type", pipeline)
         mapper.skip("write tools in place of environments, in tools.file", "pure_opd_pipeline_type", pipeline)
         return True
     mapper.set("on_policy.max_turns", 1, "pure_opd_pipeline_type", pipeline)
@@ -133,13 +134,11 @@ def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> No
         )
         return
     mapper.set("on_policy.loss_fn", _LOSSES[variant], "pg_variant", variant)
-    if variant != "ppo":
-        return
-    clip = _number(body, "pg_clip", 0.2)
-    has_range = body.pop("use_pg_clip_range", False)
-    for end in ("low", "high"):
-        bound = _number(body, f"pg_clip_{end}", 0.2) if has_range else clip
-        mapper.set(f"on_policy.ppo_clip_{end}", bound, "pg_variant", variant)
+    if variant == "ppo":
+        bounds = [_number(body, "pg_clip", 0.2)] * 2
+        if body.pop("use_pg_clip_range", False):
+            bounds = [_number(body, name, 0.2) for name in ("pg_clip_low", "pg_clip_high")]
+        mapper.set("on_policy.ppo_clip", bounds, "pg_variant", variant)
 
 
 def _number(body: JsonObject, key: str, default: float) -> float:
@@ -161,9 +160,9 @@ def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
     by_token = [one for one in used if one.get("agg_type", "token") == "token" and not one.get("diff_enabled")]
     if used and used == by_token[:1]:
         low, high = used[0].get("ratio_low", 0.8), used[0].get("ratio_high", 1.2)
-        values = {"correction": "mask", "correction_min": low, "correction_max": high}
+        values = {"correction": "mask", "correction_bounds": [low, high]}
     elif not used and is_weighted and weight.get("weight_type", "token") == "token":
-        values = {"correction": "truncate", "correction_max": weight.get("upper_bound", 1.2)}
+        values = {"correction": "truncate", "correction_bounds": [_UNUSED, weight.get("upper_bound", 1.2)]}
     else:
         if used or is_weighted:
             mapper.skip(_CORRECTED, "train_infer_correction", correction)

@@ -1,5 +1,6 @@
 """The description of a training as one JSON file, from the flow to the training process. Free of torch."""
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -15,6 +16,7 @@ from stillhouse.config import (
     SftSource,
     StudentConfig,
     ToolsConfig,
+    TrainerConfig,
 )
 from stillhouse.errors import ConfigError
 from stillhouse.store import digest, file_sha256
@@ -103,7 +105,7 @@ class TrainJob(BaseModel):
         }.get(self.method, ["on_policy", "prompts_file"])
         if self.sft is not None and self.sft.dataset_weight > 0.0:
             needed.append("dataset_folder")
-        if self.on_policy is not None and self.on_policy.generate_every_steps is not None:
+        if self.on_policy is not None and self.on_policy.trainer.generate_every_steps is not None:
             needed += ["held_out_file", "held_out_metadata_file"]
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
@@ -111,17 +113,22 @@ class TrainJob(BaseModel):
         return self
 
     @property
-    def trainer(self) -> SftConfig | OnPolicyConfig:
+    def config(self) -> SftConfig | OnPolicyConfig:
+        """The section of the method."""
         config = self.sft if self.on_policy is None else self.on_policy
         assert config is not None
         return config
+
+    @property
+    def trainer(self) -> TrainerConfig:
+        return self.config.trainer
 
     def identity(self) -> JsonObject:
         """Everything the trained weights depend on; a checkpoint must agree with it to be continued."""
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
-            "student": self.student.identity({"merge"}),
+            "student": _without(self.student.identity(), {"merge"}),
             self.method: self._effective(),
         }
         if self.dataset_folder is not None:
@@ -155,19 +162,23 @@ class TrainJob(BaseModel):
         return facts
 
     def _effective(self) -> JsonObject:
-        of_teachers = {"teachers": {"__all__": _NO_EFFECT_IN_TEACHERS}}
-        exclude = dict.fromkeys(_NO_EFFECT, True) | (of_teachers if self.on_policy is not None else {})
-        fields: JsonObject = self.trainer.identity(exclude)
+        fields = _without(self.config.identity(), _NO_EFFECT)
+        if self.on_policy is not None:
+            fields["teachers"] = [_without(teacher, _NO_EFFECT_IN_TEACHERS) for teacher in fields["teachers"]]
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
         if self.on_policy is None:
-            # They bound answers sampled for validation only.
+            # They bounded answers sampled for validation only.
             del fields["max_tokens"], fields["max_turns"]
         return fields
 
     def digest(self) -> str:
         return digest(self.identity())
+
+
+def _without(fields: JsonObject, names: Set[str]) -> JsonObject:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def loss_sha256(setting: str) -> str:

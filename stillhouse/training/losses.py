@@ -15,15 +15,13 @@ def cross_entropy(student_logprobs_N: Tensor) -> Tensor:
     return -student_logprobs_N
 
 
-def soft_targets(
-    hard_losses_N: Tensor, divergence_N: Tensor, *, soft_weight: float, hard_weight: float, temperature: float
-) -> Tensor:
-    """Losses soft_weight T^2 KL(teacher || student) + hard_weight times the cross-entropy.
+def soft_targets(hard_losses_N: Tensor, divergence_N: Tensor, *, hard_weight: float, temperature: float) -> Tensor:
+    """Return losses T^2 KL(teacher || student) + hard_weight times the cross-entropy.
 
     Both distributions of the KL have their logits divided by T; its gradient by the logits shrinks with 1 / T^2, which
-    the factor undoes, so that the weights mean the same at each T (Hinton et al., arXiv 1503.02531, section 2).
+    the factor undoes, so that the weight means the same at each T (Hinton et al., arXiv 1503.02531, section 2).
     """
-    return soft_weight * temperature**2 * divergence_N + hard_weight * hard_losses_N
+    return temperature**2 * divergence_N + hard_weight * hard_losses_N
 
 
 def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Final
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -43,6 +44,8 @@ from stillhouse.types import JsonObject, Prompt
 
 logger = logging.getLogger(__name__)
 
+_MAX_TURNS: Final = 10
+"""Completions of an answer in SFT's measurements; those of on-policy distillation have as many as its samples."""
 _PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
 """What takes the time between the student and the first step, by method."""
 
@@ -95,7 +98,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         trainer = build_trainer(
             method,
             student,
-            job.trainer,
+            job.config,
             work_dir=job.work_dir,
             identity=job.identity(),
             ranks=ranks,
@@ -167,16 +170,17 @@ def _measurements(
     if job.method == "on_policy":
         return held_out_generations(job, student, listener, resources)
     sft = job.sft
-    if sft is None or sft.generate_every_steps is None:
+    if sft is None or sft.trainer.generate_every_steps is None:
         return []
     rows = [] if job.dataset_folder is None else read_rows(job.dataset_folder, "validation")
-    prompts, metadata = validation_prompts(rows, sft.num_generations)
+    prompts, metadata = validation_prompts(rows, sft.trainer.num_generations)
     if not prompts:
         raise ConfigError(
-            f"sft.generate_every_steps = {sft.generate_every_steps}: no validation row of the dataset has an expected "
-            "answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or set it to null"
+            f"sft.trainer.generate_every_steps = {sft.trainer.generate_every_steps}: no validation row of the dataset "
+            "has an expected answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or "
+            "set it to null"
         )
-    sampling = SamplingSettings(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
+    sampling = SamplingSettings(job.student.max_length, _MAX_TURNS)
     max_context = student.max_context or job.student.max_length
     generation = student.causal_lm.generation_config
     sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context, generation=generation)
@@ -192,7 +196,7 @@ def _measurements(
             sample,
             prompts,
             metadata,
-            every_steps=sft.generate_every_steps,
+            every_steps=sft.trainer.generate_every_steps,
             work_dir=job.work_dir if ranks.is_first else None,
             listener=listener,
         )

@@ -22,9 +22,7 @@ _LOCK_POLL_S: Final = 0.2
 _MIRROR_POLL_S: Final = 5.0
 _CHECKPOINTS: Final = "checkpoints"
 # What a training continues from; logs, tokens and served weights are made again.
-_MIRRORED: Final = frozenset(
-    {_CHECKPOINTS, "metrics.jsonl", "generations.jsonl", "rollouts", "teacher_weights", "mlflow_run.json"}
-)
+_MIRRORED: Final = frozenset({_CHECKPOINTS, "metrics.jsonl", "generations.jsonl", "rollouts", "mlflow_run.json"})
 
 logger = logging.getLogger(__name__)
 

@@ -13,15 +13,13 @@ from stillhouse.config import (
     StudentConfig,
     TeacherConfig,
     ToolsConfig,
+    TrainerConfig,
 )
 from stillhouse.config.section import Section
 from stillhouse.training.pair.finding import TOP_K
 from tasks.models import student_scorer
 
-_SAMPLING: Final = (
-    *("conversation_prefix", "max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "agentic"),
-    *("temperature", "top_p", "seed", "microbatch_tokens"),
-)
+_SAMPLING: Final = ("max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "temperature")
 
 
 class PairCase(Section):
@@ -72,12 +70,13 @@ class PairCase(Section):
         ref, kl_coef = self.training.teacher or self.default_teacher, self.training.kl_coef
         named = self.training.teachers or (() if ref is None else (OnPolicyTeacher(name="teacher", model=ref),))
         scoring = [one for one in named if (kl_coef if one.kl_coef is None else one.kl_coef) > 0.0]
-        return tuple(_with_top_k(teacher) for teacher in scoring if teacher.kind not in ("ema", "snapshot"))
+        return tuple(_with_top_k(teacher) for teacher in scoring if teacher.kind != "ema")
 
     @property
     def settings(self) -> OnPolicyConfig:
         """What the training process measures with: one whole trajectory of each prompt, sampled in that process."""
         assert self.training is not None
+        trainer = self.training.trainer
         return OnPolicyConfig(
             # Recorded, as no update follows, and in this form local teachers give their best tokens too.
             source="rollouts",
@@ -85,7 +84,7 @@ class PairCase(Section):
             route_by=self.training.route_by,
             unrouted="no_kl",
             adv_estimator="reinforce",
-            compile="off",
+            trainer=TrainerConfig(compile="off", seed=trainer.seed, microbatch_tokens=trainer.microbatch_tokens),
             **{name: getattr(self.training, name) for name in _SAMPLING},
         )
 

@@ -194,7 +194,7 @@ def may_take_minutes(config: OnPolicyConfig, student_ref: str, teacher_refs: Ite
 
     Rather too often yes than too seldom: always for models whose size is not known here, such as those of the hub.
     """
-    turns = 1 if config.agentic == "off" else config.max_turns
+    turns = config.max_turns
     tokens = num_trajectories(config) * config.max_tokens * turns
     student, *teachers = (_num_weights(ref) for ref in (student_ref, *teacher_refs))
     flops = tokens * (_STUDENT_FLOPS * config.num_passes * student + _TEACHER_FLOPS * sum(teachers))

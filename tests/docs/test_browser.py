@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 def test_search_works_from_a_folder(browser: Any, site: Path) -> None:
     page = browser.new_page()
     page.goto((site / "start.html").as_uri())
-    page.get_by_label("Search").first.press_sequentially("correction_max")
+    page.get_by_label("Search").first.press_sequentially("correction_bounds")
     hit = page.locator(".md-search-result__link").first
     hit.wait_for()
     hit.click()

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # Longer than the smoke config trains, so that there is a middle to be killed in.
-LONGER = ["sft.num_epochs=8", "on_policy.num_steps=10", "on_policy.checkpoint_every_steps=2"]
+LONGER = ["sft.num_epochs=8", "on_policy.num_steps=10", "on_policy.trainer.checkpoint_every_steps=2"]
 JOURNAL_FILE = "journal.sqlite3"
 SFT_ALONE = [*LONGER, "on_policy.enabled=false", "evaluation.enabled=false"]
 

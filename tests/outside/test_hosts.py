@@ -91,7 +91,7 @@ def config() -> dict[str, Any]:
         "training_deployment": "run-stage/gpu",
         "rollout_deployment": "run-stage/cpu",
     }
-    body["on_policy"] |= {"num_steps": 300, "checkpoint_every_steps": 20}
+    body["on_policy"] |= {"num_steps": 300, "trainer": {"checkpoint_every_steps": 20}}
     return dict(body)
 
 

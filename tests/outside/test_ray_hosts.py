@@ -95,7 +95,7 @@ def write_config(host: Host) -> None:
     ray = {"task_runner": "ray", "launcher": "ray", "ray_address": f"{HEAD}:6379", "num_hosts": 2, "num_processes": 2}
     body["runtime"] |= {**ray, "store": f"{SHARED}/runs", "device": "cpu", "shard_size": 40, "max_concurrency": 8}
     body["prompts"]["max_prompts"] = 400
-    body["sft"] |= {"num_epochs": 12, "checkpoint_every_steps": 20}
+    body["sft"] |= {"num_epochs": 12, "trainer": {"checkpoint_every_steps": 20}}
     body["on_policy"]["enabled"] = body["evaluation"]["enabled"] = False
     (host.folder / "config.yaml").write_text(yaml.safe_dump(body))
 

@@ -64,7 +64,7 @@ def on_policy(**settings: Any) -> dict[str, Any]:
 
 
 def teacher(server: VllmServer) -> dict[str, Any]:
-    return {"name": "served", "kind": "vllm", "model": MODEL, "base_url": server.url, "max_in_flight": 1}
+    return {"name": "served", "kind": "vllm", "model": MODEL, "base_url": server.url}
 
 
 def start(file: Path, store: Path, output: Path) -> "subprocess.Popen[bytes]":
@@ -249,7 +249,7 @@ def test_a_divergence_from_a_server_lies_between_that_of_the_same_tokens_and_tha
     }
     values = {}
     for name, (one, term) in teachers.items():
-        settings = on_policy(num_steps=1, teachers=[one], divergence=[term])
+        settings = on_policy(num_steps=1, teachers=[one], algorithm="divergence", divergence=[term])
         student = train(config_file(folder, pretrained, on_policy=settings), folder / name)
         [values[name]] = metrics(student, "on_policy/divergence")
     # The server computes in bfloat16, and tells of the sampled token as well.
@@ -259,7 +259,7 @@ def test_a_divergence_from_a_server_lies_between_that_of_the_same_tokens_and_tha
 def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(
     sampling_server: VllmServer, pretrained: Path, folder: Path
 ) -> None:
-    settings = on_policy(teacher=str(pretrained), engine="vllm", engine_url=sampling_server.url)
+    settings = on_policy(teacher=str(pretrained), engine_url=sampling_server.url)
     file = config_file(folder, pretrained, on_policy=settings)
     undisturbed = train(file, folder / "undisturbed")
     killed = train_and_kill(file, folder / "killed", sampling_server, after_step=2)
@@ -272,7 +272,6 @@ def test_whole_weights_are_pushed_and_sampled(
 ) -> None:
     settings = on_policy(
         teacher=str(pretrained),
-        engine="vllm",
         engine_url=scoring_server.url,
         max_staleness=max_staleness,
         learning_rate=1e-5,

@@ -37,7 +37,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.load import load_student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import NoListener
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.run_job import run_job
 from stillhouse.training.trajectories import SampledTrajectory
@@ -76,7 +76,7 @@ class Shop:
     def answered_by(self, teacher: str, config: DistillConfig, bench: Bench) -> list[JsonObject]:
         """Conversations of the teacher's, one for each of as many prompts as the demo pays for."""
         model = load_student(teacher, StudentConfig(parameters="full", dtype="float32"), bench.device, seed=0)
-        settings = OnPolicyConfig(max_tokens=config.rollouts.max_tokens, max_turns=config.rollouts.max_turns)
+        settings = SamplingSettings(config.rollouts.max_tokens, config.rollouts.max_turns, temperature=1.0)
         places = model.causal_lm.config.max_position_embeddings
         sampler = Sampler(model.tokenizer, Toolbox.from_config(config.tools), settings, places)
         prompts = [prompt for prompt, _ in self.train[: config.rollouts.max_prompts]]
@@ -106,7 +106,7 @@ class Trainings:
         """Return the share of held-out prompts that a model answers rightly, always with the same seeds."""
         student = load_student(model, self._config.student, self._bench.device, seed=0)
         limits = self._config.evaluation
-        settings = OnPolicyConfig(max_tokens=limits.max_tokens, max_turns=limits.max_turns, seed=1)
+        settings = SamplingSettings(limits.max_tokens, limits.max_turns, temperature=1.0, seed=1)
         places = student.causal_lm.config.max_position_embeddings
         sampler = Sampler(student.tokenizer, Toolbox.from_config(self._config.tools), settings, places)
         prompts, metadata = zip(*self._shop.held_out, strict=True)

@@ -21,7 +21,7 @@ from benchmarks.gpu.models import VOCABULARY, build, shape_of
 from benchmarks.gpu.parts.sft import workload
 from benchmarks.gpu.plan import Row
 from benchmarks.sft.workload import Shape, word_tokenizer
-from stillhouse.config import SftConfig
+from stillhouse.config import SftConfig, TrainerConfig
 from stillhouse.config.training import SftSource
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
@@ -69,8 +69,10 @@ def _loss_and_gradients(dtype: torch.dtype, bench: Bench, *, packing: bool) -> t
     built = build(_few_layers(bench), bench, parameters="full")
     vocabulary = built.causal_lm.config.vocab_size
     student = Student(built.model.eval(), built.causal_lm, word_tokenizer(vocabulary), "random", dtype)
-    config = SftConfig(sources=(SftSource(path="none"),), microbatch_tokens=4_096, packing=packing)
-    passes = Passes(student, Ranks.single(bench.device), config)
+    config = SftConfig(
+        sources=(SftSource(path="none"),), trainer=TrainerConfig(microbatch_tokens=4_096, packing=packing)
+    )
+    passes = Passes(student, Ranks.single(bench.device), config.trainer)
     if passes.packing != packing:
         raise RuntimeError(f"rows are {'padded' if packing else 'packed'} although packing is {packing}")
     method = Sft([], [], Mixture((1,), (1.0,), 1, 1, 0), [1] * vocabulary, config, {})

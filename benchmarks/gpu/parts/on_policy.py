@@ -157,10 +157,12 @@ def _train_ours(
             "prompts_per_step": setting.batch_size,
             "max_concurrent": setting.batch_size,
             "learning_rate": _LEARNING_RATE,
-            "microbatch_tokens": setting.microbatch_tokens,
             "teacher": "random",
-            # As `auto` does in a training that is long enough for it.
-            "compile": "on" if compiled else "off",
+            "trainer": {
+                "microbatch_tokens": setting.microbatch_tokens,
+                # As `auto` does in a training that is long enough for it.
+                "compile": "on" if compiled else "off",
+            },
         }
     )
     views = SameVocabulary(word_tokenizer(vocabulary))

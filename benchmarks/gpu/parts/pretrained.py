@@ -18,12 +18,11 @@ from stillhouse.config import load_config
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
 
 _NUM_ROWS: Final = 2_000
-_SFT: Final[dict[str, Any]] = {"num_epochs": 1, "batch_size": 32, "microbatch_tokens": 16_384, "learning_rate": 2e-4}
+_SFT: Final[dict[str, Any]] = {"num_epochs": 1, "batch_size": 32, "learning_rate": 2e-4}
 _ON_POLICY: Final[dict[str, Any]] = {
     "num_steps": 30,
     "prompts_per_step": 64,
     "max_tokens": 128,
-    "microbatch_tokens": 16_384,
     "learning_rate": 1e-4,
 }
 _MAX_TOKENS: Final = 128
@@ -37,7 +36,7 @@ def measure(row: Row, bench: Bench) -> None:
     config = demo.model_copy(
         update={
             "student": demo.student.model_copy(update={"parameters": "lora", "dtype": "bfloat16", "max_length": 1024}),
-            "sft": demo.sft.model_copy(update=_SFT),
+            "sft": demo.sft.model_copy(update={**_SFT, "trainer": demo.on_policy.trainer}),
             "on_policy": demo.on_policy.model_copy(update=_ON_POLICY),
             "evaluation": demo.evaluation.model_copy(update={"max_tokens": _MAX_TOKENS}),
         }

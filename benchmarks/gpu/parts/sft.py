@@ -24,7 +24,7 @@ from benchmarks.gpu.models import Built, build, shape_of
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.profile import StepProfiler
 from benchmarks.sft.workload import word_tokenizer
-from stillhouse.config import SftConfig
+from stillhouse.config import SftConfig, TrainerConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Batch
@@ -83,13 +83,14 @@ def measure_student(
     batches = workload(bench, student.causal_lm.config.vocab_size)
     config = SftConfig(
         sources=(SftSource(path="none"),),
-        optimizer=optimizer,
+        trainer=TrainerConfig(
+            optimizer=optimizer,
+            microbatch_tokens=row_tokens,
+            compile="on" if compiled else "off",
+            log_every_steps=1,
+            betas=(0.9, 0.999),
+        ),
         learning_rate=_LEARNING_RATE,
-        beta2=0.999,
-        microbatch_tokens=row_tokens,
-        compile="on" if compiled else "off",
-        log_every_steps=1,
-        divergence_factor=None,
     )
     peak_flops = _prepare(bench)
     with tempfile.TemporaryDirectory() as work_dir:
@@ -226,8 +227,10 @@ def _train_ours(
 def _record_estimate(student: Student, config: SftConfig, bench: Bench) -> None:
     """What `gradient_checkpointing: auto` goes by, to be held against the peak."""
     weights = sum(p.nbytes for p in student.model.parameters())
-    compiled = config.compile == "on"
-    whole = estimate_memory(student, config, config.microbatch_tokens, checkpointed=False, compiled=compiled)
+    compiled = config.trainer.compile == "on"
+    whole = estimate_memory(
+        student, config.trainer, config.trainer.microbatch_tokens, checkpointed=False, compiled=compiled
+    )
     bench.record({"estimated_memory_gib": (weights + whole.total) / 2**30})
 
 

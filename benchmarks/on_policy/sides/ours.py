@@ -19,7 +19,7 @@ import torch
 from benchmarks.frame.training import Mark
 from benchmarks.on_policy.sides.job import OnPolicyJob, OnPolicyRecord, Trajectory, clock, num_sampled
 from benchmarks.on_policy.workload import wanted_tokens
-from stillhouse.config import Divergence, OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
@@ -29,7 +29,7 @@ from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import NoListener
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
@@ -37,7 +37,7 @@ from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -190,11 +190,10 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
     student = load_student(f"{job.folder}/student", student_config, torch.device("cpu"), seed=0)
     settings = {
         "learning_rate": job.learning_rate,
-        "weight_decay": job.weight_decay,
-        "schedule": "cosine",
         "num_steps": job.num_steps,
         "prompts_per_step": job.prompts_per_step,
         "group_size": job.group_size,
+        "trainer": {"weight_decay": job.weight_decay, "schedule": "cosine"},
         **job.settings,
     }
     if job.replay and job.group_size > 1:
@@ -206,7 +205,6 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
         config,
         student,
         default_ref=f"{job.folder}/teacher",
-        work_dir=work_dir,
         averaged=nullcontext,
         runtime=RuntimeConfig(store=str(work_dir)),
     )
@@ -216,17 +214,17 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
 
 def distillation_config(settings: Mapping[str, Any]) -> OnPolicyConfig:
     """The exact reverse KL, and what else both sides agree on."""
-    return _config({"divergence": (Divergence(kind="reverse_kl"),), **settings})
+    return _config({"algorithm": "divergence", **settings})
 
 
 def grpo_config(settings: Mapping[str, Any]) -> OnPolicyConfig:
     """Rewards alone, compared within the completions of a prompt; every token weighs the same."""
-    return _config({"kl_coef": 0.0, "reward_coef": 1.0, **settings})
+    return _config({"algorithm": "rewards", **settings})
 
 
 def _config(settings: Mapping[str, Any]) -> OnPolicyConfig:
-    common = {"beta2": 0.999, "checkpoint_every_steps": settings["num_steps"], "log_every_steps": 1}
-    return OnPolicyConfig.model_validate({**common, **settings})
+    common = {"betas": (0.9, 0.999), "checkpoint_every_steps": settings["num_steps"], "log_every_steps": 1}
+    return OnPolicyConfig.model_validate({**settings, "trainer": {**common, **settings["trainer"]}})
 
 
 def train(
@@ -253,14 +251,14 @@ def train(
     sampled: SamplingEngines = Sampling(TransformersEngines(student, config.max_concurrent))
     places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
-        algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
+        algorithm = algorithm_of(config)
         objective = Objective(algorithm, list(teachers.by_name))
         rewards_file = None if config.needs_teacher else _REWARDS
         rewards = resources.enter_context(RewardScorer(ToolsConfig(rewards_file=rewards_file)))
         maker = BatchMaker(
             [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
             {},
-            Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, places),
+            Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), SamplingSettings.of(config), places),
             sampled if replayed is None else Replay(replayed),
             teachers,
             rewards,

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.frame.training import Mark
 from benchmarks.sft.sides.job import SftJob, SftRecord, fingerprint
-from stillhouse.config import SftConfig, StudentConfig
+from stillhouse.config import SftConfig, StudentConfig, TrainerConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.model.load import load_student
@@ -65,12 +65,14 @@ def _config(job: SftJob) -> SftConfig:
         batch_size=job.batch_size,
         num_epochs=job.order(num_rows).num_epochs,
         learning_rate=job.learning_rate,
-        weight_decay=job.weight_decay,
-        beta2=0.999,
-        schedule="cosine",
-        checkpoint_every_steps=job.num_steps,
-        log_every_steps=1,
-        **job.settings,
+        trainer=TrainerConfig(
+            weight_decay=job.weight_decay,
+            schedule="cosine",
+            betas=(0.9, 0.999),
+            checkpoint_every_steps=job.num_steps,
+            log_every_steps=1,
+            **job.settings,
+        ),
     )
 
 

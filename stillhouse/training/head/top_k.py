@@ -47,8 +47,8 @@ class ComparedIds(NamedTuple):
     ids_RK: Tensor
     inside: Compared
     """The ids, [R, K] each."""
-    tail: Compared | None
-    """All others, [R, 1] each; None leaves them out."""
+    tail: Compared
+    """All others, [R, 1] each."""
 
 
 def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
@@ -56,8 +56,6 @@ def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
     ranking_RS = pair.q_RS if term.top_k_of == "teacher" else pair.p_RS
     ids_RK = ranking_RS.topk(min(most, ranking_RS.shape[1]), dim=-1).indices
     inside = _Part(*(probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS)))
-    if not term.tail:
-        return ComparedIds(ids_RK, inside, None)
     p_R1, q_R1 = (_mass_outside(probabilities_RS, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS))
     return ComparedIds(ids_RK, inside, _Part(p_R1, q_R1, p_R1.log() - q_R1.log()))
 
@@ -83,11 +81,9 @@ def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: 
     """Values of the term, [R], whose gradient is added; the g of the others is that of each of them, or else 0."""
     values_R, slopes_RK = _form(term, compared.inside)
     p_RK, ids_RK = compared.inside.p_RS, compared.ids_RK
-    mean_R1, tail_slope_R1 = slopes_RK.sum(dim=-1, keepdim=True), torch.zeros_like(p_RK[:, :1])
-    if compared.tail is not None:
-        tail_R, weighted_R1 = _form(term, compared.tail)
-        values_R, mean_R1 = values_R + tail_R, mean_R1 + weighted_R1
-        tail_slope_R1 = weighted_R1 / compared.tail.p_RS
+    tail_R, weighted_R1 = _form(term, compared.tail)
+    values_R, mean_R1 = values_R + tail_R, slopes_RK.sum(dim=-1, keepdim=True) + weighted_R1
+    tail_slope_R1 = weighted_R1 / compared.tail.p_RS
     inside_RK = gradients_RS.gather(1, ids_RK).add_(slopes_RK - p_RK * mean_R1, alpha=term.weight)
     gradients_RS.addcmul_(p_RS, tail_slope_R1 - mean_R1, value=term.weight)
     # Written, not added: with little mass outside, the slope of the others is large beside what is wanted inside.

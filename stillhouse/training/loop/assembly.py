@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from stillhouse.config import TrainerConfig
+from stillhouse.config import OnPolicyConfig, SftConfig
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.passes import Passes
@@ -26,7 +26,7 @@ from stillhouse.types import JsonObject
 def build_trainer(
     method: Method,
     student: Student,
-    config: TrainerConfig,
+    section: SftConfig | OnPolicyConfig,
     *,
     work_dir: Path,
     identity: JsonObject,
@@ -43,7 +43,7 @@ def build_trainer(
     Args:
         method: supplies batches and the loss.
         student: the model; its trained parameters are changed in place.
-        config: optimiser, schedule, memory, intervals.
+        section: the learning rate and all that is in `trainer`.
         work_dir: holds `checkpoints/` and `metrics.jsonl`.
         identity: what the result depends on; checkpoints of another identity are refused.
         ranks: the processes that train together; None for this one alone.
@@ -57,6 +57,7 @@ def build_trainer(
     Raises:
         ConfigError: this student, method or machine does not support what the config asks for.
     """
+    config = section.trainer
     ranks = ranks or Ranks.single(student.device)
     passes = Passes(student, ranks, config)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
@@ -90,6 +91,7 @@ def build_trainer(
         Weights(student, config, ranks),
         watch,
         config,
+        section.learning_rate,
         ranks,
         work_dir / "checkpoints",
         identity,

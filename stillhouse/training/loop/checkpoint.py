@@ -28,6 +28,8 @@ from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
 
+KEPT: Final = 2
+"""Newest checkpoints to keep, in case the newest is damaged."""
 _WEIGHTS: Final = "weights.safetensors"
 _AVERAGE: Final = "average.safetensors"
 _OPTIMIZER: Final = "optimizer.pt"
@@ -52,7 +54,7 @@ class Checkpoint:
     """The running mean of the weights; None where none is kept."""
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int, best_step: int | None) -> Path:
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT, best_step: int | None) -> Path:
     """Adds `checkpoint` to `folder`, keeps the newest `keep` and that of `best_step`, and returns its path.
 
     Raises:

@@ -17,6 +17,10 @@ from stillhouse.training.model.student import Student
 
 _EPSILON: Final = 1e-8
 _MOMENTUM: Final = 0.95
+_UNSET_RATE: Final = 0.0
+"""Until `Weights.update` sets that of the step."""
+_DECAY_SHARE: Final = 0.2
+"""Share of the steps over which `wsd` falls; 0.1 to 0.2 is usual (arXiv 2404.06395, section 4.3)."""
 
 
 def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
@@ -48,7 +52,7 @@ def _groups(parameters: list[nn.Parameter], config: TrainerConfig) -> list[dict[
 
 
 def _settings(config: TrainerConfig) -> dict[str, Any]:
-    return {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": _EPSILON}
+    return {"lr": _UNSET_RATE, "betas": config.betas, "eps": _EPSILON}
 
 
 def _tables(student: Student) -> list[nn.Parameter]:
@@ -103,14 +107,13 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._muon.state = self._adamw.state = self.state
 
 
-def learning_rate(config: TrainerConfig, step: int, num_steps: int) -> float:
-    """Learning rate of step `step`, counted from 0, of `num_steps`.
+def learning_rate(peak: float, config: TrainerConfig, step: int, num_steps: int) -> float:
+    """Return the learning rate of step `step`, counted from 0, of `num_steps`.
 
     It rises by equal parts over `warmup_steps`, the last of which has the peak rate, and then follows `schedule`:
     `linear` and `cosine` fall from there, `wsd` (warm-up, stable, decay: arXiv 2404.06395) falls linearly over the last
-    `decay_share` of all steps. Each would reach `min_learning_rate` at step `num_steps`, the first that is not taken.
+    fifth of all steps. Each would reach 0 at step `num_steps`, the first that is not taken.
     """
-    peak, least = config.learning_rate, config.min_learning_rate
     if step < config.warmup_steps:
         return peak * (step + 1) / config.warmup_steps
     match config.schedule:
@@ -121,9 +124,9 @@ def learning_rate(config: TrainerConfig, step: int, num_steps: int) -> float:
         case "cosine":
             share = 0.5 * (1.0 + math.cos(math.pi * _progress(step, config.warmup_steps, num_steps)))
         case "wsd":
-            start = max(config.warmup_steps, num_steps * (1.0 - config.decay_share))
+            start = max(config.warmup_steps, num_steps * (1.0 - _DECAY_SHARE))
             share = 1.0 - _progress(step, start, num_steps)
-    return least + (peak - least) * share
+    return peak * share
 
 
 def _progress(step: int, start: float, end: int) -> float:

@@ -3,7 +3,7 @@
 A loss is watched by its mean over the last 20 steps. Training has diverged when that mean, and the loss of most of
 those steps, is both
 
-- more than `factor` times the lowest such mean so far: what was learnt is lost; and
+- more than three times the lowest such mean so far: what was learnt is lost; and
 - above half the logarithm of the vocabulary's size, in nats: a perplexity of its square root, about that of a model
   that knows how frequent tokens are and nothing of what stands before them.
 
@@ -25,22 +25,20 @@ from stillhouse.types import JsonObject, Sample
 
 WINDOW: Final = 20
 """Steps that a mean is taken over."""
+_FACTOR: Final = 3.0
 _SHOWN_IDS: Final = 8
 _SHOWN_VALUES: Final = 5
 
 
 class DivergenceWatch:
-    """Stops a training whose `metric` rises above `factor` times its lowest mean; None for either watches nothing.
+    """Stops a training whose `metric` rises above `_FACTOR` times its lowest mean; None watches nothing.
 
     `method` and `checkpoints`, the folder of the last good one, are named in the error.
     """
 
-    def __init__(
-        self, method: str, metric: str | None, factor: float | None, *, vocabulary_size: int, checkpoints: Path
-    ) -> None:
+    def __init__(self, method: str, metric: str | None, *, vocabulary_size: int, checkpoints: Path) -> None:
         self._method = method
         self._metric = metric
-        self._factor = factor
         self._guess = 0.5 * math.log(vocabulary_size)
         self._checkpoints = checkpoints
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -53,7 +51,7 @@ class DivergenceWatch:
 
     def observe(self, step: int, metrics: Mapping[str, float], samples: Iterable[Sample]) -> None:
         """Records the metrics of `step`, trained on `samples`; raises a TrainingError where training has diverged."""
-        if self._factor is None or self._metric is None or self._metric not in metrics:
+        if self._metric is None or self._metric not in metrics:
             return
         self._recent.append(metrics[self._metric])
         mean = math.fsum(self._recent) / len(self._recent)
@@ -71,7 +69,7 @@ class DivergenceWatch:
 
     @property
     def _limit(self) -> float:
-        return max((self._factor or math.inf) * self._lowest, self._guess)
+        return max(_FACTOR * self._lowest, self._guess)
 
     def _diverged(self, step: int, mean: float, samples: Iterable[Sample]) -> TrainingError:
         last = ", ".join(f"{value:.4g}" for value in list(self._recent)[-_SHOWN_VALUES:])
@@ -83,8 +81,7 @@ class DivergenceWatch:
             f"{self._method}, step {step}: training has diverged. The mean {self._metric} of the last {WINDOW} steps "
             f"is {mean:.4g} and was {self._lowest:.4g} at best; expected at most {self._limit:.4g}. The last values "
             f"are {last}; this step's prompts are {named_prompts(samples)}. Of the checkpoints {good}. Lower "
-            f"{self._method}.learning_rate, raise {self._method}.warmup_steps or look at these prompts; "
-            f"{self._method}.divergence_factor = null trains on regardless"
+            f"{self._method}.learning_rate, raise {self._method}.trainer.warmup_steps or look at these prompts"
         )
 
 

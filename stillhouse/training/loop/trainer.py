@@ -51,6 +51,7 @@ class Trainer:
     weights: Weights
     watch: Watch
     config: TrainerConfig
+    peak_rate: float
     ranks: Ranks
     checkpoints: Path
     identity: JsonObject
@@ -61,9 +62,9 @@ class Trainer:
         method, config = self.method, self.config
         if not method.validation and (config.keep == "best" or config.early_stopping_patience is not None):
             raise ConfigError(
-                f"{method.name}.keep = {config.keep!r}, early_stopping_patience = {config.early_stopping_patience}: "
-                f"both go by the validation loss, and {method.name} has no validation rows here. Keep some rows for "
-                "validation, or use `last` and no patience"
+                f"{method.name}.trainer: keep = {config.keep!r}, early_stopping_patience = "
+                f"{config.early_stopping_patience}: both go by the validation loss, and {method.name} has no rows to "
+                "validate with here. Keep some, or use `last` and no patience"
             )
         self._step = 0
         self._random = random_state()
@@ -109,7 +110,7 @@ class Trainer:
         with interruption.deferred():
             # Not before: an interrupted step is checked again.
             self.watch.divergence.observe(self._step, result.metrics, batch.samples)
-            rate = learning_rate(self.config, self._step, self.method.num_steps)
+            rate = learning_rate(self.peak_rate, self.config, self._step, self.method.num_steps)
             self.weights.update(rate)
             self._step += 1
             self.watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
@@ -198,8 +199,7 @@ class Trainer:
         )
         if self.ranks.is_first:
             best_step = self.watch.best.step if self.config.keep == "best" else None
-            keep = self.config.keep_checkpoints
-            path = save_checkpoint(self.checkpoints, checkpoint, keep=keep, best_step=best_step)
+            path = save_checkpoint(self.checkpoints, checkpoint, best_step=best_step)
             logger.info("saved %s", path)
         self.ranks.barrier()
 

@@ -45,7 +45,6 @@ class Watch:
         self.divergence = DivergenceWatch(
             method.name,
             method.guarded,
-            config.divergence_factor,
             vocabulary_size=vocabulary_size,
             checkpoints=work_dir / "checkpoints",
         )

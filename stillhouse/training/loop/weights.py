@@ -71,44 +71,7 @@ class Weights:
         load_full_tensors(self._parameters, weights)
 
 
-class WeightCopy:
-    """Other weights of a model, at first a copy of its own; of the type and on the device of its parameters."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self._parameters = dict(parameters)
-        self.weights = {name: p.detach().clone() for name, p in self._parameters.items()}
-        """By parameter name."""
-
-    @torch.no_grad()
-    def take(self) -> None:
-        """Copies the weights that the model has now."""
-        for name, parameter in self._parameters.items():
-            self.weights[name].copy_(parameter)
-
-    @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies unsharded `weights`."""
-        load_full_tensors(self.weights, weights)
-
-    @contextmanager
-    def swapped(self) -> Iterator[None]:
-        """Within the block the model has these weights, and the copy has the model's; do not train meanwhile."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
-
-    @torch.no_grad()
-    def _exchange(self) -> None:
-        for name, other in self.weights.items():
-            parameter = self._parameters[name]
-            weights = parameter.clone()
-            parameter.copy_(other)
-            other.copy_(weights)
-
-
-class WeightAverage(WeightCopy):
+class WeightAverage:
     """The mean of the weights after each step, where a step t steps ago counts decay^t.
 
     After n steps the mean is (1 - decay) / (1 - decay^n) * sum_t decay^t w_{n-t}: the running mean of Adam with its
@@ -118,9 +81,20 @@ class WeightAverage(WeightCopy):
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
-        super().__init__(parameters)
+        self._parameters = dict(parameters)
+        self.weights = {name: p.detach().clone() for name, p in self._parameters.items()}
+        """By parameter name."""
         self._decay = decay
         self._num_updates = 0
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Within the block the model has these weights, and the mean has the model's; do not train meanwhile."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
 
     @torch.no_grad()
     def update(self) -> None:
@@ -134,6 +108,16 @@ class WeightAverage(WeightCopy):
         """The means by parameter name, and the number of steps in them as `num_updates`."""
         return {**self.weights, "num_updates": torch.tensor(self._num_updates)}
 
+    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        super().load(state)
+        """Copy what `state` gave, unsharded."""
+        load_full_tensors(self.weights, state)
         self._num_updates = int(state["num_updates"])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, other in self.weights.items():
+            parameter = self._parameters[name]
+            weights = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(weights)

@@ -2,30 +2,27 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Final
 
 from stillhouse.errors import InputError
 from stillhouse.serving.generator import Generator
-from stillhouse.store.records import read_metadata
+from stillhouse.store.records import read_metadata, read_prompts
+from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.trainer import Measurement
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.load import load_sampler, load_toolbox
-from stillhouse.training.on_policy.prompts import read_student_prompts
+from stillhouse.training.on_policy.load import load_sampler
 from stillhouse.training.on_policy.rewards import RewardScorer
+from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
-
-_MOST_LIKELY: Final = {"temperature": 0.0, "top_p": 1.0, "group_size": 1}
-"""So that between two measurements only the student differs."""
 
 
 def held_out_generations(
     job: TrainJob, student: Student, listener: Listener, resources: ExitStack
 ) -> list[Measurement]:
-    """The measurement that `on_policy.generate_every_steps` asks for, if any; the student samples in this process.
+    """Return the measurement that `trainer.generate_every_steps` asks for, if any; the student samples in this process.
 
     Args:
         job: names held-out prompts and rewards.
@@ -38,22 +35,24 @@ def held_out_generations(
         InputError: no prompt was held out.
     """
     config = job.on_policy
-    if config is None or config.generate_every_steps is None:
+    if config is None or (every_steps := config.trainer.generate_every_steps) is None:
         return []
     assert job.held_out_file is not None
     assert job.held_out_metadata_file is not None
-    prompts = read_student_prompts(job.held_out_file, config)
+    prompts = list(read_prompts(job.held_out_file))
     if not prompts:
         raise InputError(
-            f"on_policy.generate_every_steps = {config.generate_every_steps}: {job.held_out_file} holds no prompt to "
-            "measure on; raise prompts.held_out_fraction, or leave it out"
+            f"on_policy.trainer.generate_every_steps = {every_steps}: {job.held_out_file} holds no prompt to measure "
+            "on; raise prompts.held_out_fraction, or leave it out"
         )
-    count = min(config.num_generations, len(prompts))
+    count = min(config.trainer.num_generations, len(prompts))
     spread = [prompts[place * len(prompts) // count] for place in range(count)]
     metadata = read_metadata(job.held_out_metadata_file)
     max_context = student.max_context or job.student.max_length
-    settings = config.model_copy(update=_MOST_LIKELY)
-    sampler = load_sampler(job, settings, student, load_toolbox(job, config), max_context, metadata)
+    settings = SamplingSettings(
+        config.max_tokens, config.max_turns, max_concurrent=config.max_concurrent, seed=config.trainer.seed
+    )
+    sampler = load_sampler(job, settings, student, Toolbox.from_config(job.tools), max_context, metadata)
     scorer = resources.enter_context(RewardScorer(job.tools)) if job.tools.rewards_file else None
 
     def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
@@ -71,7 +70,7 @@ def held_out_generations(
             sample,
             spread,
             metadata,
-            every_steps=config.generate_every_steps,
+            every_steps=every_steps,
             work_dir=job.work_dir,
             listener=listener,
             rewards=rewards if scorer else None,

@@ -3,15 +3,14 @@
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from stillhouse.config import OnPolicyConfig, ToolsConfig
-from stillhouse.errors import ConfigError
+from stillhouse.config import OnPolicyConfig
 from stillhouse.progress.state import NoProgress, Progress
-from stillhouse.store.records import read_metadata
+from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
@@ -19,10 +18,10 @@ from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
 from stillhouse.training.on_policy.objective import Objective
-from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
+from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler, beginning
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings, beginning
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
@@ -72,7 +71,7 @@ def load_on_policy(
     folder, checkpoints = job.work_dir / "rollouts", job.work_dir / "checkpoints"
     if job.rollouts_folder is not None:
         recorded = RecordedRollouts(job.rollouts_folder)
-        algorithm = choose_algorithm(config, has_teacher=bool(recorded.teachers))
+        algorithm = algorithm_of(config)
         objective = Objective(algorithm, list(recorded.teachers), recorded.routes)
         queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches)
         teachers = TeacherRouter(())
@@ -105,21 +104,20 @@ def load_maker(
     assert config is not None
     assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
-    prompts = of_mixture(read_student_prompts(job.prompts_file, config), metadata, config)
+    prompts = of_mixture(list(read_prompts(job.prompts_file)), metadata, config)
     teachers = load_teachers(
         config,
         student,
         default_ref=job.teacher_ref,
-        work_dir=job.work_dir,
         averaged=averaged,
         runtime=job.runtime,
         budget=job.budget,
         say=activity.wait,
     )
     resources.callback(teachers.close)
-    toolbox = load_toolbox(job, config)
+    toolbox = Toolbox.from_config(job.tools)
     teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
-    algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
+    algorithm = algorithm_of(config)
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job, activity)
     resources.callback(engines.close)
@@ -130,7 +128,7 @@ def load_maker(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = load_sampler(job, config, student, toolbox, max_context, metadata)
+    sampler = load_sampler(job, SamplingSettings.of(config), student, toolbox, max_context, metadata)
     used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
         used,
@@ -150,46 +148,32 @@ def load_maker(
 
 
 def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:
-    if config.engine == "vllm":
+    if config.engine_url is not None:
         folder, max_outage_s = job.work_dir / "served_weights", job.runtime.max_outage_s
         return VllmEngines(student, config, folder, max_outage_s=max_outage_s, say=activity.wait)
     return TransformersEngines(student, config.max_concurrent)
 
 
-def load_toolbox(job: TrainJob, config: OnPolicyConfig) -> Toolbox:
-    """The tools that a job offers the student.
-
-    Raises:
-        ConfigError: tools are wanted and none is configured, or one cannot be loaded.
-    """
-    toolbox = Toolbox.from_config(ToolsConfig() if config.agentic == "off" else job.tools)
-    if config.agentic == "on" and not toolbox.schemas():
-        raise ConfigError(
-            "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
-        )
-    return toolbox
-
-
 def load_sampler(
     job: TrainJob,
-    config: OnPolicyConfig,
+    settings: SamplingSettings,
     student: Student,
     toolbox: Toolbox,
     max_context: int,
     metadata: dict[str, PromptMetadata],
 ) -> Sampler:
-    """The sampler of a job, by the settings of `config`."""
-    if config.agentic == "off":
-        config = config.model_copy(update={"max_turns": 1})
+    """Return the sampler of a job, by `settings`."""
     generation = student.causal_lm.generation_config
-    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules, generation)
+    return Sampler(
+        student.tokenizer, toolbox, settings, max_context, job.system_prompt, metadata, job.rules, generation
+    )
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
     """Whether sampling a batch again gives the same bits."""
-    return config.engine == "transformers" and student.device.type == "cpu"
+    return config.engine_url is None and student.device.type == "cpu"
 
 
 def _may_sample_in_background(config: OnPolicyConfig) -> bool:
     """Whether a batch can be made without the student once the engine has its weights."""
-    return config.engine != "transformers" and not any(teacher.is_student for teacher in config.teachers)
+    return config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers)

@@ -1,7 +1,7 @@
 """Selecting and placing values at the sampled tokens of a sequence."""
 
 from collections.abc import Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Protocol
 
 
@@ -30,13 +30,6 @@ def at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> lis
         raise ValueError(f"there are {len(values)} values for {sum(loss_mask)} sampled tokens; expected one for each")
     remaining = iter(values)
     return [next(remaining) if is_sampled else 0.0 for is_sampled in loss_mask]
-
-
-def without_first(loss_mask: Sequence[bool], num_tokens: int) -> list[bool]:
-    """Return the mask without its first `num_tokens` sampled tokens."""
-    places = (place for place, is_sampled in enumerate(loss_mask) if is_sampled)
-    first = set(islice(places, num_tokens))
-    return [is_sampled and place not in first for place, is_sampled in enumerate(loss_mask)]
 
 
 def _runs(tokens: Masked, *, is_sampled: bool) -> list[list[int]]:

@@ -26,7 +26,7 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher, SnapshotTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
 
@@ -89,9 +89,6 @@ class OnPolicy:
         """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
         index, update = divmod(step, self._config.updates_per_batch)
         checkpoints = saved_steps(self._checkpoints)
-        for teacher in self._teachers.by_name.values():
-            if isinstance(teacher, SnapshotTeacher):
-                teacher.refresh(step, checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self._activity.begin(step, "sampling and scoring")
         rollouts = self._with_old_logprobs(self._queue.get(index, step))
@@ -141,7 +138,7 @@ class OnPolicy:
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        scoring = ScoringSettings("student", 0.0, self._config.temperature, self._config.microbatch_tokens)
+        scoring = ScoringSettings("student", 0.0, self._config.temperature, self._config.trainer.microbatch_tokens)
         scorer = SelfTeacher(scoring, self._student, nullcontext)
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
         scores = iter(scorer.start(requests).result())

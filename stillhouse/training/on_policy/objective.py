@@ -27,8 +27,6 @@ class _SampledKL:
 
     now_N: Tensor
     """Under the weights being trained."""
-    credited_N: Tensor
-    """As used in the advantage."""
     teacher_logprobs_N: Tensor
     is_scored_N: Tensor
 
@@ -57,7 +55,7 @@ class Objective:
         """Terms that the head computes."""
         self.wants_entropy = True
         """Scores that the head computes."""
-        is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
+        is_sampled_elsewhere = config.engine_url is not None or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
         """Whether samples need `old_logprobs`."""
         self._losses = algorithm.losses if config.loss is None else UserLoss(config.loss)
@@ -110,10 +108,7 @@ class Objective:
         else:
             teacher_N = values["teacher_logprob"]
         now_N = torch.where(is_scored_N, reverse_kl(scores.logprobs_N, teacher_N), 0.0)
-        if self._config.advantage_against == "current":
-            return _SampledKL(now_N, now_N, teacher_N, is_scored_N)
-        sampling_N = torch.where(is_scored_N, reverse_kl(values["sampling"], teacher_N), 0.0)
-        return _SampledKL(now_N, sampling_N, teacher_N, is_scored_N)
+        return _SampledKL(now_N, teacher_N, is_scored_N)
 
     def _kl_by_name(
         self, kl: _SampledKL, scores: TokenScores, values: Mapping[str, Tensor]
@@ -143,7 +138,7 @@ def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | 
         old_logprobs_N=values.get("old"),
         advantages_N=values.get("advantage", none_N),
         kl_coef_N=values.get("kl_coef", none_N),
-        sampled_kl_N=none_N if kl is None else kl.credited_N,
+        sampled_kl_N=none_N if kl is None else kl.now_N,
         divergence_N=scores.divergence_N,
     )
 

@@ -1,28 +1,20 @@
-"""The prompts of a training: what stands before them, which of them are left out, and which a batch takes."""
+"""The prompts of a training: which of them are left out, and which a batch takes."""
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
-from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.config.mixture import prompts_by_source
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts.parse import PROMPT_SOURCE
-from stillhouse.store.records import read_prompts
 from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.types import Message, Prompt, PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata
 
 logger = logging.getLogger(__name__)
 
 Metadata = Mapping[str, PromptMetadata]
-
-
-def read_student_prompts(path: Path, config: OnPolicyConfig) -> list[Prompt]:
-    """The prompts in a file as the student reads them, with their ids: after the prefix, and with tools or without."""
-    prompts = [replace(prompt, messages=_with_prefix(prompt.messages, config)) for prompt in read_prompts(path)]
-    return [replace(prompt, tools=[]) for prompt in prompts] if config.agentic == "off" else prompts
 
 
 def of_mixture(prompts: Sequence[Prompt], metadata: Metadata, config: OnPolicyConfig) -> list[Prompt]:
@@ -74,18 +66,10 @@ def prompts_of_batch(prompts: Sequence[Prompt], metadata: Metadata, config: OnPo
     """The distinct prompts of batch `index`: a function of these arguments, so that a restart draws the same."""
     drawn: list[tuple[float, Prompt]] = []
     for count, part in _parts(prompts, metadata, config).values():
-        rows = distinct_rows(index, count, len(part), config.seed)
+        rows = distinct_rows(index, count, len(part), config.trainer.seed)
         drawn += [((place + 0.5) / count, part[row]) for place, row in enumerate(rows)]
     # Evenly mixed, so that each substep has its share of each source.
     return [prompt for _, prompt in sorted(drawn, key=itemgetter(0))]
-
-
-def _with_prefix(messages: list[Message], config: OnPolicyConfig) -> list[Message]:
-    start = 1 if messages[0]["role"] == "system" else 0
-    prefix: list[Message] = [
-        {"role": message.role, "content": message.content} for message in config.conversation_prefix
-    ]
-    return [*messages[:start], *prefix, *messages[start:]]
 
 
 def _parts(
@@ -100,7 +84,7 @@ def _parts(
         by_source.setdefault(entry and entry.metadata.get(PROMPT_SOURCE), []).append(prompt)
     return {
         f"on_policy.mixture, prompts of {source!r} in a batch": (count, by_source.get(source, []))
-        for source, count in config.num_prompts_by_source.items()
+        for source, count in prompts_by_source(config.mixture, config.prompts_per_step).items()
     }
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.errors import InputError
-from stillhouse.store.records import read_metadata
+from stillhouse.store.records import read_metadata, read_prompts
+from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.load import load_sampler, load_toolbox
-from stillhouse.training.on_policy.prompts import read_student_prompts
+from stillhouse.training.on_policy.load import load_sampler
+from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
@@ -60,9 +61,11 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     assert config is not None
     assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
-    prompts = read_student_prompts(job.prompts_file, config)
+    prompts = list(read_prompts(job.prompts_file))
     max_context = student.max_context or job.student.max_length
-    sampler = load_sampler(job, config, student, load_toolbox(job, config), max_context, metadata)
+    sampler = load_sampler(
+        job, SamplingSettings.of(config), student, Toolbox.from_config(job.tools), max_context, metadata
+    )
     started = time.monotonic()
     with TransformersEngines(student, config.max_concurrent).engine(0) as engine:
         sampled = sampler.sample(engine, prompts, round_index=0)
@@ -70,7 +73,7 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     if not trajectories:
         raise InputError(f"none of the {len(prompts)} prompts leaves room for an answer; shorten them")
     ended = time.monotonic()
-    scoring = ScoringSettings("student", 0.0, config.temperature, config.microbatch_tokens, TOP_K)
+    scoring = ScoringSettings("student", 0.0, config.temperature, config.trainer.microbatch_tokens, TOP_K)
     itself = SelfTeacher(scoring, student, nullcontext)
     requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
     scores = itself.start(requests).result()

@@ -45,7 +45,6 @@ def measure_teacher(
             job.on_policy.model_copy(update={"teachers": (settings,)}),
             samples.student,
             default_ref=None,
-            work_dir=job.work_dir,
             averaged=nullcontext,
             runtime=job.runtime,
             budget=job.budget,

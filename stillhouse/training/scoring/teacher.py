@@ -76,7 +76,8 @@ def _local(
     ref = settings.model
     assert ref is not None
     num_shared = num_shared_ids(ref, load_tokenizer(ref), tokenizer)
-    dtype = student_dtype if settings.dtype == "auto" else settings.dtype
+    is_4bit = settings.dtype == "4bit"
+    dtype = student_dtype if is_4bit or settings.dtype == "auto" else settings.dtype
     device = device if settings.device is None else torch.device(settings.device)
     model = load_local_model(ref, settings, device, getattr(torch, dtype))
     scoring = ScoringSettings(settings.name, 1.0, sft.soft_temperature, settings.batch_tokens, sft.top_k)
@@ -86,7 +87,7 @@ def _local(
     if num_shared is not None:
         known_by["num_shared"] = num_shared
     probed = probe_local(teacher, tokenizer)
-    with open_ledger(store, {**known_by, "quantised": settings.quantised}, probed, sft.top_k) as ledger:
+    with open_ledger(store, {**known_by, "quantised": is_4bit}, probed, sft.top_k) as ledger:
         yield partial(ledger.completed, score=partial(_scores, teacher))
 
 

@@ -92,7 +92,6 @@ class Sft:
             losses_N = soft_targets(
                 cross_entropy(scores.logprobs_N),
                 scores.divergence_N,
-                soft_weight=config.soft_weight,
                 hard_weight=config.hard_weight,
                 temperature=config.soft_temperature,
             )
@@ -127,7 +126,7 @@ def load_sft(
     rendering = Rendering.of(config, max_length)
     data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)
     weights = tuple(source.weight for source in sources)
-    order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
+    order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.trainer.seed)
     counts = data.total
     facts: JsonObject = {f"{name}_rows": counts[name] for name in _LEFT_OUT if counts[name]}
     if counts["rejected"]:

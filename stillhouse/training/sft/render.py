@@ -60,12 +60,7 @@ class Rendering:
 
     @classmethod
     def of(cls, config: SftConfig, max_length: int) -> "Rendering":
-        chosen: dict[Part, bool] = {
-            "text": config.train_on_text,
-            "reasoning": config.train_on_reasoning,
-            "tool_calls": config.train_on_tool_calls,
-        }
-        return cls(max_length, config.too_long, frozenset(part for part, is_chosen in chosen.items() if is_chosen))
+        return cls(max_length, config.too_long, frozenset(config.train_on))
 
 
 def sample_length(max_length: int, num_positions: int | None) -> int:

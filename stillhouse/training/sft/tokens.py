@@ -143,8 +143,8 @@ def load_data(
         if num_rows == 0:
             raise InputError(
                 f"{source.path}: no row is left to train on; {_summary(counts)}. Look at sft.too_long, "
-                "student.max_length, sft.train_on_text and its like, and the source's validation_share, or leave the "
-                f"source out\n  {problems}".rstrip()
+                "student.max_length, sft.train_on, and the source's validation_share, or leave the source out"
+                f"\n  {problems}".rstrip()
             )
     return data
 

@@ -67,7 +67,9 @@ class Case:
             "teacher": {"model": "simulated", "base_url": teacher.provider.url},
             "dataset": {"validation_fraction": 0.0, "filters": {}},
             "student": {"model": "embedded:student", "parameters": "full", "dtype": "float32", "max_length": 256},
-            "sft": {"num_epochs": 120, "batch_size": 8, "checkpoint_every_steps": 20, "log_every_steps": 20},
+            "sft": {
+                "num_epochs": 120, "batch_size": 8, "trainer": {"checkpoint_every_steps": 20, "log_every_steps": 20},
+            },
             "on_policy": {"enabled": False},
             "evaluation": {"enabled": False},
             "tracking": {"uri": mlflow.url, "experiment": folder.name},

@@ -48,7 +48,7 @@ def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompt
             store,
             teacher.url,
             prompts={"held_out_fraction": 0.2},
-            sft={"checkpoint_every_steps": 5},
+            sft={"trainer": {"checkpoint_every_steps": 5}},
             tracking={"uri": mlflow.url},
             runtime={"api_key_env": "TEACHER_KEY"},
         )

@@ -11,7 +11,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "local": {"model": "m"},
     "base": {},
     "ema": {},
-    "snapshot": {"refresh_every_steps": 5},
     "vllm": {"model": "m", "base_url": URL},
     "sglang": {"model": "m", "base_url": URL},
     "echo": {"model": "m", "base_url": URL},
@@ -35,39 +34,22 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
     [
         ("local", {"model": None}, "needs `model`"),
         ("vllm", {"model": None}, "needs `model`"),
-        ("base", {"model": "m"}, "is the student itself; leave out `model`"),
-        ("ema", {"model": "m"}, "is the student itself; leave out `model`"),
-        ("snapshot", {"refresh_every_steps": None}, "needs `refresh_every_steps`"),
-        ("base", {"refresh_every_steps": 5}, "keeps its weights; leave out `refresh_every_steps`"),
-        ("snapshot", {"device": "cpu"}, "leave out device"),
+        ("base", {"model": "m"}, "has no use for `model`"),
+        ("ema", {"model": "m"}, "has no use for `model`"),
+        ("ema", {"device": "cpu"}, "leave out device"),
         ("sglang", {"base_url": None}, "needs `base_url`"),
-        ("local", {"base_url": URL}, "has no server; leave out `base_url`"),
+        ("local", {"base_url": URL}, "has no use for `base_url`"),
         ("local", {"api_key_env": "KEY"}, "leave out api_key_env"),
-        ("base", {"max_in_flight": 2}, "leave out max_in_flight"),
-        ("ema", {"quantised": True, "request_timeout_s": 9.0}, "leave out request_timeout_s, quantised"),
-        ("echo", {"device": "cpu", "offload": True}, "leave out device, offload"),
+        ("ema", {"api_key_env": "KEY", "dtype": "4bit"}, "leave out api_key_env, dtype"),
+        ("echo", {"device": "cpu", "dtype": "bfloat16"}, "leave out dtype, device"),
+        ("echo", {"top_k": 5}, "leave out top_k"),
+        ("base", {"template": "own"}, "leave out template"),
+        ("local", {"template": "own", "alignment": "bytes"}, "leave out template"),
+        ("vllm", {"chat_template_kwargs": {"a": True}}, "template 'student' .*leave out chat_template_kwargs"),
     ],
 )
 def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{message}"):
-        teacher(kind, **settings)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        ("base", {"template": "own"}, "of kind 'base' is the student and has its chat template"),
-        ("snapshot", {"template": "own"}, "of kind 'snapshot' is the student and has its chat template"),
-        (
-            "local",
-            {"template": "own", "alignment": "bytes"},
-            "`alignment: bytes` reads by its own chat template anyway",
-        ),
-        ("vllm", {"chat_template_kwargs": {"a": True}}, "reads the student's tokens: .* or `template: own`"),
-    ],
-)
-def test_a_template_of_its_own_is_for_a_teacher_that_has_one(kind: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=f"teacher 't' .*{message}"):
         teacher(kind, **settings)
 
 

@@ -37,10 +37,10 @@ def test_a_teacher_behind_a_chat_endpoint_is_no_scorer_but_may_write_rollouts() 
         config(teacher=CHAT, on_policy={"enabled": True})
     config(teacher=CHAT, on_policy={"enabled": True, "teacher": "embedded:teacher"})
     config(teacher=CHAT, on_policy={"enabled": True, "teachers": [FAR]})
-    rewards_alone = {"enabled": True, "kl_coef": 0, "reward_coef": 1, "group_size": 2}
+    rewards_alone = {"enabled": True, "algorithm": "rewards", "group_size": 2}
     config(teacher=CHAT, on_policy=rewards_alone)
     with pytest.raises(ValidationError, match="on-policy distillation needs"):
-        config(teacher=CHAT, on_policy={**rewards_alone, "kl_coef": 0.1})
+        config(teacher=CHAT, on_policy={**rewards_alone, "algorithm": "mixed"})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_students_are_measured_against_the_first_local_teacher(sections: Any, ex
         ({"teachers": [{**FAR, "hint": "{{ expected_answer }}"}]}, None),
         ({"teachers": [FAR], "source": "rollouts"}, None),
         ({"teachers": [FAR], "enabled": False}, None),
-        ({"teachers": [FAR], "kl_coef": 0, "reward_coef": 1, "group_size": 2}, None),
+        ({"teachers": [FAR], "algorithm": "rewards", "group_size": 2}, None),
     ],
 )
 def test_without_a_local_teacher_students_are_measured_by_the_server_that_their_training_asks(
@@ -100,15 +100,15 @@ SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "cha
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({"on_policy": {"mixture": [{"source": "maths", "weight": 1}]}}, "names maths, but prompts.sources has none"),
+        ({"on_policy": {"mixture": {"maths": 0.5}}}, "names maths, but prompts.sources has none"),
         (
-            {"prompts": SOURCES, "on_policy": {"mixture": [{"source": "code", "weight": 1}]}},
+            {"prompts": SOURCES, "on_policy": {"mixture": {"code": 0.5}}},
             "names code, but prompts.sources has maths, chat",
         ),
         ({"prompts": {**SOURCES, "max_prompts": 5, "hf_split": "test"}}, "leave out hf_split, max_prompts"),
         ({"prompts": {"sources": SOURCES["sources"][:1] * 2}}, "have the names maths, maths"),
         (
-            {"prompts": {"held_out_fraction": 0}, "on_policy": {"generate_every_steps": 5}},
+            {"prompts": {"held_out_fraction": 0}, "on_policy": {"trainer": {"generate_every_steps": 5}}},
             "generate_every_steps measures on held-out prompts",
         ),
     ],

@@ -14,8 +14,11 @@ def test_every_key_is_in_one_of_four_lists(tmp_path: Path, roll_body: JsonObject
     page = (tmp_path / "out/conversion.md").read_text()
     lists = {title: entries for title, _, entries in (part.partition("\n") for part in page.split("## ")[1:])}
     assert list(lists) == ["Same", "Same by an added key", "Approximated", "No counterpart"]
-    assert "- `seed`: `on_policy.seed` = `42`" in lists["Same"]
-    assert "- `training_args.lr_scheduler_type`: `on_policy.schedule` = `'linear'`" in lists["Same by an added key"]
+    assert "- `seed`: `on_policy.trainer.seed` = `42`" in lists["Same"]
+    assert (
+        "- `training_args.lr_scheduler_type`: `on_policy.trainer.schedule` = `'linear'`"
+        in lists["Same by an added key"]
+    )
     assert "- `prompt_length` = `2048`: bounded together with the answer" in lists["Approximated"]
     assert "- `output_dir` = `'./output/'`: artifacts lie in runtime.store" in lists["No counterpart"]
     assert "very-private" not in page

@@ -30,7 +30,7 @@ def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Convert) -> None
         "evals",
         "data",
     }
-    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator, config.on_policy.agentic) == ("ppo", "grpo", "on")
+    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator) == ("ppo", "grpo")
     assert config.on_policy.reward_coef == 0.0
     assert unmapped["data"]["value"] == "train.jsonl"
 
@@ -54,7 +54,7 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     write(tmp_path / "rewards.py", "")
     config, unmapped = rnow(dataset_type="sft", teacher=None, algorithm=None, rollout=None)
     assert (config.sft.enabled, config.on_policy.enabled) == (True, False)
-    assert (config.sft.num_epochs, config.sft.batch_size, config.sft.checkpoint_every_steps) == (3, 4, 20)
+    assert (config.sft.num_epochs, config.sft.batch_size, config.sft.trainer.checkpoint_every_steps) == (3, 4, 20)
     (prompt,) = parse_prompts(config.prompts).prompts
     assert config.rollouts.trajectories_file is not None
     (trajectory,) = read_trajectories(Path(config.rollouts.trajectories_file))

@@ -59,7 +59,7 @@ def included(tmp_path: Path) -> None:
 def test_groups_turns_and_lengths_come_from_the_environments(agentic: Convert) -> None:
     config, unmapped = agentic()
     trained = config.on_policy
-    assert (trained.agentic, trained.group_size, trained.prompts_per_step) == ("on", 8, 128)
+    assert (trained.group_size, trained.prompts_per_step) == (8, 128)
     assert (trained.max_turns, trained.max_tokens, trained.adv_estimator) == (10, 64, "grpo")
     assert (config.evaluation.max_turns, config.evaluation.max_tokens) == (10, 64)
     assert {"custom_envs.Sokoban", "sequence_length", "val_env_manager"} <= unmapped.keys()

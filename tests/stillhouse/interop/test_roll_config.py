@@ -24,16 +24,21 @@ def test_every_key_of_a_roll_config_is_written_or_listed(
     assert (config.teacher.model, config.on_policy.kl_coef) == ("Qwen/Qwen3-32B", 0.5)
     assert (config.on_policy.num_steps, config.on_policy.prompts_per_step, config.on_policy.group_size) == (1024, 32, 4)
     assert (config.on_policy.max_tokens, config.on_policy.temperature, config.on_policy.max_turns) == (4096, 0.99, 1)
-    assert (config.on_policy.learning_rate, config.on_policy.warmup_steps, config.on_policy.seed) == (5e-7, 20, 42)
+    assert (config.on_policy.learning_rate, config.on_policy.trainer.warmup_steps, config.on_policy.trainer.seed) == (
+        5e-7,
+        20,
+        42,
+    )
     assert config.prompts.verifier_by_tag == {"deepmath": "math", "aime": "math", "code_sandbox": "python"}
     (prompt,) = parse_prompts(config.prompts).prompts
     assert prompt.messages == [{"role": "user", "content": "3x + 5 = 14"}]
-    assert (config.on_policy.top_p, config.on_policy.reward_coef, config.on_policy.loss_fn) == (0.99, 0.0, "ppo")
+    assert (config.on_policy.reward_coef, config.on_policy.loss_fn) == (0.0, "ppo")
     assert config.on_policy.aggregation == "sequence_mean_token_mean"
     assert unmapped.keys() >= {
         "student_train.training_args.gradient_accumulation_steps",
         "student_train.strategy_args",
         "teacher.device_mapping",
+        "student_infer.generating_args.top_p",
         "rewards.ifeval",
         "tracker_kwargs",
         "system_envs",

@@ -32,7 +32,7 @@ def test_distillation_on_given_answers_keeps_its_divergence(objective: str, kind
     assert (config.student.model, config.teacher.model) == ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-14B-Instruct")
     (term,) = config.on_policy.divergence
     assert (term.kind, term.top_k) == (kind, 32 if kind == "forward_kl" else None)
-    assert (config.on_policy.learning_rate, config.on_policy.schedule, config.on_policy.beta2) == (
+    assert (config.on_policy.learning_rate, config.on_policy.trainer.schedule, config.on_policy.trainer.betas[1]) == (
         2e-5,
         "linear",
         0.999,
@@ -46,7 +46,7 @@ def test_supervised_training_becomes_sft_on_the_named_file(converted: Convert, t
     config, unmapped = converted("sft.yaml", body)
     assert (config.sft.enabled, config.on_policy.enabled, config.sft.dataset_weight) == (True, False, 0.0)
     assert [source.path for source in config.sft.sources] == [str(tmp_path / "data/gsm8k.json")]
-    assert (config.sft.num_epochs, config.sft.learning_rate, config.sft.schedule) == (1, 2e-5, "linear")
+    assert (config.sft.num_epochs, config.sft.learning_rate, config.sft.trainer.schedule) == (1, 2e-5, "linear")
     assert (config.student.model, config.student.parameters) == ("Qwen/Qwen2.5-7B", "full")
     assert "rename the columns" in unmapped["prompt_key"]["reason"]
 

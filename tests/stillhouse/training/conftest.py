@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from stillhouse.config import DatasetConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import DatasetConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.embedded import embedded_path
 from stillhouse.progress.state import Fact
 from stillhouse.store import prompt_id
@@ -21,6 +21,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import join_ranks
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory, Turn
+from tests.stillhouse.training.sections import sft_of
 
 NUM_PROMPTS = 16
 
@@ -236,7 +237,7 @@ def new_sft_job(
             "output_dir": folder / "student",
             "runtime": runtime.model_copy(update={"store": str(folder / "store")}),
         }
-        return TrainJob.model_validate({**usual, "sft": SftConfig.model_validate(sft), **fields})
+        return TrainJob.model_validate({**usual, "sft": sft_of(sft), **fields})
 
     return make
 

@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig, load_config
+from stillhouse.store import digest
 from stillhouse.training.job import TrackingTarget, TrainJob
+from tests.stillhouse.training.sections import on_policy_of
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def job(tmp_path: Path, prompts_file: Path) -> TrainJob:
         {"runtime": RuntimeConfig(num_threads=7)},
         {"tracking": TrackingTarget(uri="sqlite:///x.db", run_id="r")},
         {"metadata_file": Path("answers.jsonl")},
-        {"on_policy": OnPolicyConfig(checkpoint_every_steps=7, log_every_steps=3)},
+        {"on_policy": OnPolicyConfig(trainer=TrainerConfig(checkpoint_every_steps=7, log_every_steps=3))},
         {"output_dir": Path("elsewhere")},
     ],
 )
@@ -43,7 +47,7 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
 @pytest.mark.parametrize(
     "change",
     [
-        {"on_policy": OnPolicyConfig(seed=1)},
+        {"on_policy": OnPolicyConfig(trainer=TrainerConfig(seed=1))},
         {"student": StudentConfig(lora_rank=8)},
         {"student_ref": "embedded:teacher"},
         {"system_prompt": "Be brief."},
@@ -55,6 +59,22 @@ def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict
     assert job.model_copy(update=change).digest() != job.digest()
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("demo", "sft", "a7170b5d"),
+        ("demo", "on_policy", "8f498327"),
+        ("on_policy/several_teachers", "on_policy", "7fccd48a"),
+    ],
+)
+def test_a_training_that_an_earlier_version_began_is_continued(
+    job: TrainJob, dataset_folder: Path, name: str, method: str, expected: str
+):
+    section = getattr(load_config(CONFIGS / f"{name}.yaml"), method)
+    fields = {"method": method, "on_policy": None, "dataset_folder": dataset_folder, method: section}
+    assert digest(job.model_copy(update=fields).identity()[method])[:8] == expected
+
+
 def test_the_template_that_renders_for_a_served_teacher_is_part_of_the_identity(
     job: TrainJob, tiny_model: str, tmp_path: Path
 ):
@@ -62,7 +82,7 @@ def test_the_template_that_renders_for_a_served_teacher_is_part_of_the_identity(
     far = {"name": "far", "kind": "vllm", "model": str(folder), "base_url": "http://127.0.0.1:9/v1"}
 
     def digests() -> list[str]:
-        configs = [OnPolicyConfig.model_validate({"teachers": [{**far, **own}]}) for own in ({}, {"template": "own"})]
+        configs = [on_policy_of({"teachers": [{**far, **own}]}) for own in ({}, {"template": "own"})]
         return [job.model_copy(update={"on_policy": config}).digest() for config in configs]
 
     by_students, by_own = digests()

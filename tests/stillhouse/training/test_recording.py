@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.errors import StoreError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.training.job import TrainJob
@@ -18,6 +18,7 @@ from stillhouse.training.on_policy.batches.recorded import FACTS_FILE
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.training.run_job import run_job
 from stillhouse.types import JsonObject
+from tests.stillhouse.training.sections import on_policy_of
 
 NewJob = Callable[..., TrainJob]
 SMALL = {"prompts_per_step": 4, "num_steps": 1, "max_tokens": 24, "max_turns": 3, "learning_rate": 1e-3}
@@ -30,7 +31,7 @@ def new_job(
     tmp_path: Path,
 ) -> NewJob:  # fmt: skip
     def make(method: str, name: str, *, rollouts: Path | None = None, ref: str = "embedded:student", **changes: Any):
-        settings = OnPolicyConfig.model_validate({**SMALL, **changes})
+        settings = on_policy_of({**SMALL, **changes})
         return TrainJob.model_validate(
             {
                 "method": method,

@@ -52,7 +52,7 @@ def weights(job: TrainJob) -> bytes:
 def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(new_job, verifiable: Path):
     plain = new_job("plain")
     run_job(plain, NoProgress())
-    job = new_job("sampled", generate_every_steps=2, num_generations=3, max_tokens=12)
+    job = new_job("sampled", generate_every_steps=2, num_generations=3)
     job = job.model_copy(update={"dataset_folder": verifiable})
     run_job(job, NoProgress())
     measured = {

@@ -84,7 +84,7 @@ def test_only_the_teachers_that_score_are_asked(new_config: NewConfig) -> None:
     url = "http://127.0.0.1:9/v1"
     assert PairCase.of(new_config(url)).scorers == ()
     on = "on_policy.enabled=true"
-    rewarded = ("on_policy.kl_coef=0", "on_policy.reward_coef=1", "on_policy.group_size=4")
+    rewarded = ("on_policy.algorithm=rewards", "on_policy.group_size=4")
     assert PairCase.of(new_config(url, *rewarded, on)).scorers == ()
     default = PairCase.of(new_config(url, "on_policy.teacher=embedded:teacher", on))
     assert [teacher.model for teacher in default.scorers] == ["embedded:teacher"]
@@ -100,7 +100,7 @@ def test_the_teachers_that_change_with_the_student_or_do_not_score_are_left_out(
         {"name": "mean", "kind": "ema", "routes": ["c"]},
         {"name": "mute", **far, "kl_coef": 0.0, "routes": ["d"]},
     ]
-    changes = {"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3, "ema_decay": 0.9}
+    changes = {"teachers": teachers, "divergence": [], "group_size": 4, "num_steps": 3, "trainer": {"ema_decay": 0.9}}
     training = OnPolicyConfig.model_validate({"enabled": True, **changes})
     config = new_config("http://127.0.0.1:9/v1", "on_policy.enabled=true", "on_policy.teacher=embedded:teacher")
     settings = PairCase.of(config).model_copy(update={"training": training}).settings

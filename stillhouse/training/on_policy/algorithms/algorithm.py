@@ -33,7 +33,7 @@ class LossInputs:
     kl_coef_N: Tensor
     """Factor of the KL to their teacher."""
     sampled_kl_N: Tensor
-    """d = log p_student - log p_teacher of the token (`on_policy.advantage_against` says which student's)."""
+    """d = log p_student - log p_teacher of the token, under the weights being trained."""
     divergence_N: Tensor | None
     """Sum of the terms of `Algorithm.divergence`, where there are any."""
 

@@ -34,9 +34,9 @@ def policy_gradient(inputs: LossInputs, advantages_N: Tensor, config: OnPolicyCo
         return losses
     ratios_N = torch.exp(old_N - inputs.sampling_logprobs_N)
     if config.correction == "truncate":
-        weights_N = truncated_ratios(ratios_N, config.correction_max)
+        weights_N = truncated_ratios(ratios_N, config.correction_bounds[1])
     else:
-        weights_N = masked_ratios(ratios_N, config.correction_min, config.correction_max)
+        weights_N = masked_ratios(ratios_N, *config.correction_bounds)
     is_corrected_N = (weights_N != ratios_N).to(weights_N.dtype)
     return TokenLosses(weights_N * losses.losses_N, losses.means | {"corrected_share": is_corrected_N})
 
@@ -52,7 +52,7 @@ def _form(student_N: Tensor, behaviour_N: Tensor, advantages_N: Tensor, config: 
                 student_N,
                 behaviour_N,
                 advantages_N,
-                clip_low=config.ppo_clip_low,
-                clip_high=config.ppo_clip_high,
+                clip_low=config.ppo_clip[0],
+                clip_high=config.ppo_clip[1],
             )
     return TokenLosses(clipped.losses_N, {"ratio_clipped_share": clipped.is_clipped_N.to(student_N.dtype)})

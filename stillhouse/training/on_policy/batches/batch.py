@@ -15,8 +15,6 @@ from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
-SKIPPED_TOKENS: Final = "skipped_tokens"
-"""Metric of a batch: sampled tokens that bear no loss (`on_policy.skip_first_n_tokens`)."""
 _FACTS: Final = b"stillhouse.batch"
 
 
@@ -36,8 +34,7 @@ class RolloutBatch:
     @property
     def num_sampled_tokens(self) -> int:
         """Return the number of tokens the student sampled."""
-        num_skipped = int(self.metrics.get(SKIPPED_TOKENS, 0))
-        return num_skipped + sum(sum(sample.loss_mask) for part in self.parts for sample in part)
+        return sum(sum(sample.loss_mask) for part in self.parts for sample in part)
 
 
 def write_batch(path: Path, batch: RolloutBatch) -> None:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.batches.balance import balanced
-from stillhouse.training.on_policy.batches.batch import SKIPPED_TOKENS
-from stillhouse.training.on_policy.masks import at_sampled_tokens, without_first
+from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample
 
 
@@ -30,28 +29,6 @@ def with_advantages(
             sample = samples[index]
             credited[index] = replace(sample, advantages=at_sampled_tokens(values, sample.loss_mask))
     return credited
-
-
-def without_first_tokens(samples: list[ScoredSample], num_tokens: int) -> tuple[list[ScoredSample], dict[str, float]]:
-    """Return the samples with a `loss_mask` without the first sampled tokens of each, and the metric `skipped_tokens`.
-
-    One of no more sampled tokens is not trained on. That tokens bear no loss means nothing to the others: their
-    advantages are as they were.
-    """
-    if num_tokens == 0:
-        return samples, {}
-    kept = [
-        replace(
-            sample,
-            loss_mask=without_first(sample.loss_mask, num_tokens),
-            teacher_top=sample.teacher_top and sample.teacher_top.part(num_tokens, sum(sample.loss_mask)),
-            teacher_view=sample.teacher_view
-            and replace(sample.teacher_view, loss_mask=without_first(sample.teacher_view.loss_mask, num_tokens)),
-        )
-        for sample in samples
-    ]
-    num_skipped = sum(sum(sample.loss_mask) for sample in samples) - sum(sum(sample.loss_mask) for sample in kept)
-    return kept, {SKIPPED_TOKENS: float(num_skipped)}
 
 
 def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:

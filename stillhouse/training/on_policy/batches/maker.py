@@ -9,7 +9,7 @@ from pathlib import Path
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
-from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights, without_first_tokens
+from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
@@ -81,7 +81,6 @@ class BatchMaker:
         ]
         samples = with_advantages(samples, totals, self.objective.algorithm)
         self.show(index, trajectories, samples, rewards)
-        samples, skipped = without_first_tokens(samples, self.config.skip_first_n_tokens)
         labels = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
         parts = self._parts(work.prompts, samples)
@@ -95,7 +94,6 @@ class BatchMaker:
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
             **shares,
-            **skipped,
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, parts, metrics)

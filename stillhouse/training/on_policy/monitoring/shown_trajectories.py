@@ -19,6 +19,7 @@ from stillhouse.types import JsonObject
 
 SHOWN_FOLDER: Final = "trajectories"
 
+_EVERY_STEPS: Final = 20
 _NUM_EACH: Final = 2
 
 Choice = Literal["best", "worst", "random"]
@@ -40,7 +41,7 @@ class ScoredTrajectory(NamedTuple):
 
 
 class ShownTrajectories:
-    """Writes some trajectories to `folder` every `show_every_steps` steps and logs their file as an artifact."""
+    """Writes some trajectories to `folder` every 20 optimiser steps and logs their file as an artifact."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, algorithm: Algorithm
@@ -64,7 +65,7 @@ class ShownTrajectories:
         config = self._algorithm.config
         num_steps = config.updates_per_batch
         step = index * num_steps
-        if -step % config.show_every_steps >= num_steps or not samples:
+        if -step % _EVERY_STEPS >= num_steps or not samples:
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
+from typing import Self
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
@@ -56,8 +57,19 @@ class SamplingSettings:
     group_size: int = 1
     max_concurrent: int = 256
     temperature: float = 0.0
-    top_p: float = 1.0
     seed: int = 0
+
+    @classmethod
+    def of(cls, config: OnPolicyConfig) -> Self:
+        """Return how a training samples."""
+        return cls(
+            config.max_tokens,
+            config.max_turns,
+            config.group_size,
+            config.max_concurrent,
+            config.temperature,
+            config.trainer.seed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ class Sampler:
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
     """Every tool configured; a prompt may offer fewer."""
-    config: OnPolicyConfig | SamplingSettings
+    config: SamplingSettings
     max_context: int
     """Most tokens the student's position encoding holds."""
     system_prompt: str | None = None
@@ -86,13 +98,11 @@ class Sampler:
                 "the student's chat template does not write calls of tools in a form that is read here (Qwen, Hermes, "
                 "Qwen3-Coder, GLM): a call that the student makes is taken for its answer, and no tool runs"
             )
-        if self.config.top_p < 1.0 or self.config.temperature not in (0.0, 1.0):
+        if self.config.temperature not in (0.0, 1.0):
             logger.warning(
-                "samples are drawn with temperature %g and top_p %g: what is learnt from them is about that "
-                "distribution and not the one the student has when it is used with 1 and 1, and with top_p below 1 the "
-                "log-probabilities of sampling and training differ by the mass that was cut off",
+                "samples are drawn with temperature %g: what is learnt from them is about that distribution and not "
+                "the one that the student has when it is used with 1",
                 self.config.temperature,
-                self.config.top_p,
             )
 
     def sample(
@@ -203,7 +213,6 @@ class Sampler:
             prompt_ids=list(rollout.token_ids),
             max_tokens=min(self.config.max_tokens, room),
             temperature=self.config.temperature,
-            top_p=self.config.top_p,
             seed=int(digest(place)[:15], 16),
             stop_ids=self._stop_ids,
             processed_logprobs=True,

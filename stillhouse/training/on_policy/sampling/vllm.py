@@ -167,7 +167,7 @@ class VllmEngines:
     def _probe(self, engine: VllmEngine) -> None:
         """Raise EndpointError if the server's log-probabilities are of another distribution or model."""
         temperature = self._config.temperature
-        if temperature != 1.0 or self._config.top_p < 1.0:
+        if temperature != 1.0:
             self._probe_nucleus(engine)
         vocab_size = len(self._student.head.weight)
         differences: list[float] = []
@@ -201,7 +201,7 @@ class VllmEngines:
             raise EndpointError(
                 f"the vLLM server at {self._server.root} gives a log-probability of {logprob:.3g} to a token that was "
                 "the only one to sample, so it shows neither temperature nor top_p: start it with --logprobs-mode "
-                "processed_logprobs, or set on_policy.temperature and top_p to 1"
+                "processed_logprobs, or set on_policy.temperature to 1"
             )
 
     def _prompt(self, question: str) -> list[int]:
@@ -215,6 +215,6 @@ def _require_loadable(settings: Any) -> None:
         loadable = labels(settings.target_modules)
         remedy = f"student.lora_targets to {loadable}, or " if loadable else ""
         raise ConfigError(
-            f"on_policy.engine is `vllm`, which loads no adapters on {labels(settings.target_parameters)}; set "
-            f"{remedy}on_policy.engine to `transformers`"
+            f"on_policy.engine_url names a vLLM server, which loads no adapters on "
+            f"{labels(settings.target_parameters)}; set {remedy}on_policy.engine_url to null"
         )

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -15,12 +14,12 @@ from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import Budget
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import COPIES_FOLDER, SelfTeacher, SnapshotTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
@@ -37,7 +36,6 @@ def load_teachers(
     student: Student,
     *,
     default_ref: str | None,
-    work_dir: Path,
     averaged: Averaged,
     runtime: RuntimeConfig,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
@@ -49,7 +47,6 @@ def load_teachers(
         config: lists the teachers.
         student: samples the tokens that they score.
         default_ref: model used if the config names none.
-        work_dir: holds the copies of a `snapshot`.
         averaged: context in which the student has its EMA weights.
         runtime: as `connect` takes it.
         budget: limits the spending of served teachers.
@@ -62,7 +59,7 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None), say)
+    loading = _Loading(config, student, averaged, runtime, Budget(budget, None), say)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -81,7 +78,7 @@ def _only_teacher(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyTe
     if ref is None:
         raise ConfigError(
             f"on_policy.kl_coef = {config.kl_coef}, but there is no teacher that scores tokens: name a local model in "
-            "on_policy.teacher, list teachers in on_policy.teachers, or set kl_coef to 0 and train on rewards alone"
+            "on_policy.teacher, list teachers in on_policy.teachers, or set on_policy.algorithm to `rewards`"
         )
     return OnPolicyTeacher(name=_ONLY_TEACHER, model=ref)
 
@@ -92,7 +89,6 @@ class _Loading:
 
     config: OnPolicyConfig
     student: Student
-    work_dir: Path
     averaged: Averaged
     runtime: RuntimeConfig
     budget: Budget
@@ -102,7 +98,7 @@ class _Loading:
         reading = reading_of(settings, self.student.tokenizer, self.config)
         teacher: Teacher
         match settings.kind:
-            case "base" | "ema" | "snapshot":
+            case "base" | "ema":
                 teacher = self._self_teacher(settings, kl_coef, reading)
             case "local":
                 assert settings.model is not None
@@ -151,9 +147,6 @@ class _Loading:
         if settings.kind == "base" and not has_adapter:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, reading)
-        if settings.refresh_every_steps is not None:
-            folder, every_steps = self.work_dir / COPIES_FOLDER, settings.refresh_every_steps
-            return SnapshotTeacher(self._scoring(settings, kl_coef), student, folder, every_steps)
         weights = self.averaged if settings.kind == "ema" else student.model.disable_adapter
         return SelfTeacher(self._scoring(settings, kl_coef), student, weights)
 
@@ -165,7 +158,7 @@ class _Loading:
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
         device = student.device if settings.device is None else _device(settings.name, settings.device)
-        dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        dtype = student.dtype if settings.dtype in ("auto", "4bit") else getattr(torch, settings.dtype)
         model = load_local_model(ref, settings, device, dtype)
         self._warn_of_stop_tokens(settings, reading, model.generation_config)
         rows = len(model.get_output_embeddings().weight)
@@ -179,10 +172,9 @@ class _Loading:
             vocabulary=min(vocabulary, reading.num_shared or vocabulary),
             exchanged=None if reading.exchange is None else reading.exchange.pair,
             num_passes=self.config.num_passes,
-            weights=HostWeights(model, device) if settings.offload else None,
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.
-            compiled=not settings.quantised and pays_to_compile(self.config, self.config.num_steps, device),
+            compiled=settings.dtype != "4bit" and pays_to_compile(self.config.trainer, self.config.num_steps, device),
         )
 
 

@@ -50,7 +50,7 @@ def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, conf
     exchange = None
     if settings.template == "own" and tokenizer is not None:
         ends = EndExchange.between(student, tokenizer)
-        max_turns = 1 if config.agentic == "off" else config.max_turns
+        max_turns = config.max_turns
         views = OwnTemplate(settings.name, student, tokenizer, ends, max_turns, hint)
         exchange = ends if ends.changes else None
     alignment: Alignment | None = exchange

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig
 from stillhouse.training.job import TrainJob
 
 NewJob = Callable[[Path], TrainJob]
@@ -47,9 +47,7 @@ def on_policy_job(
         max_tokens=64,
         max_turns=5,
         learning_rate=1e-3,
-        schedule="linear",
-        checkpoint_every_steps=2,
-        log_every_steps=3,
+        trainer=TrainerConfig(schedule="linear", checkpoint_every_steps=2, log_every_steps=3),
     )
 
     def make(folder: Path) -> TrainJob:

@@ -22,13 +22,15 @@ def student(tiny_model: str, full_student: StudentConfig) -> Student:
 
 
 def config(optimizer: str) -> TrainerConfig:
-    return TrainerConfig(optimizer=optimizer, learning_rate=RATE, weight_decay=DECAY, beta1=0.8, beta2=0.97)
+    return TrainerConfig(optimizer=optimizer, weight_decay=DECAY, betas=(0.8, 0.97))
 
 
-def step(student: Student, optimizer: torch.optim.Optimizer, number: int) -> None:
+def step(student: Student, optimizer: torch.optim.Optimizer, number: int, rate: float = RATE) -> None:
     generator = torch.Generator().manual_seed(number)
     for _, p in student.trained_parameters():
         p.grad = torch.randn(p.shape, generator=generator)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad()
 
@@ -42,7 +44,6 @@ def test_every_parameter_is_in_one_group_and_only_matrices_are_decayed(student: 
     groups = build_optimizer(student, config(optimizer)).param_groups
     members = [p for group in groups for p in group["params"]]
     assert sorted(map(id, members)) == sorted(id(p) for _, p in student.trained_parameters())
-    assert all(group["lr"] == RATE for group in groups)
     assert {group["betas"] for group in groups if "betas" in group} == {(0.8, 0.97)}
     for group in groups:
         assert {p.ndim >= 2 for p in group["params"]} == {group["weight_decay"] == DECAY}
@@ -73,9 +74,7 @@ def test_muon_steps_by_an_orthogonal_matrix_of_the_size_of_an_adamw_step(student
 def test_learning_rate_of_the_groups_is_the_one_used(student: Student, optimizer: str):
     build = build_optimizer(student, config(optimizer))
     before = weights(student)
-    for group in build.param_groups:
-        group["lr"] = 0.0
-    step(student, build, 0)
+    step(student, build, 0, rate=0.0)
     after = weights(student)
     assert all(torch.equal(after[name], before[name]) for name in before)
 
@@ -138,31 +137,30 @@ def test_eight_bit_states_follow_adamw():
         assert (eight[name] - exact[name]).norm() < 0.2 * moved
 
 
-PEAK, LEAST, WARMUP, STEPS = 2.0, 0.5, 4, 24
+PEAK, WARMUP, STEPS = 2.0, 4, 24
 
 
 def rates(schedule: str, num_steps: int = STEPS, **changes: object) -> list[float]:
-    settings = {"learning_rate": PEAK, "schedule": schedule, "warmup_steps": WARMUP, "min_learning_rate": LEAST}
-    config = TrainerConfig.model_validate(settings | changes)
-    return [learning_rate(config, step, num_steps) for step in range(num_steps)]
+    config = TrainerConfig.model_validate({"schedule": schedule, "warmup_steps": WARMUP, **changes})
+    return [learning_rate(PEAK, config, step, num_steps) for step in range(num_steps)]
 
 
 @pytest.mark.parametrize(
     ("schedule", "after_warm_up"),
     [
         ("constant", lambda step: PEAK),
-        ("linear", lambda step: PEAK - (PEAK - LEAST) * (step - 4) / 20),
-        ("cosine", lambda step: LEAST + (PEAK - LEAST) * (1 + math.cos(math.pi * (step - 4) / 20)) / 2),
-        ("wsd", lambda step: PEAK if step < 18 else LEAST + (PEAK - LEAST) * (24 - step) / 6),
+        ("linear", lambda step: PEAK * (24 - step) / 20),
+        ("cosine", lambda step: PEAK * (1 + math.cos(math.pi * (step - 4) / 20)) / 2),
+        ("wsd", lambda step: PEAK * min(1.0, (24 - step) / 4.8)),
     ],
 )
 def test_every_step_has_the_rate_of_the_formula(schedule: str, after_warm_up: Callable[[int], float]):
     expected = [0.5, 1.0, 1.5, 2.0, *map(after_warm_up, range(WARMUP, STEPS))]
-    assert rates(schedule, decay_share=0.25) == pytest.approx(expected)
+    assert rates(schedule) == pytest.approx(expected)
 
 
 def test_wsd_falls_from_the_end_of_warm_up_where_its_share_would_begin_before():
-    assert rates("wsd", num_steps=8, decay_share=1.0, min_learning_rate=0.0)[3:] == pytest.approx([2, 2, 1.5, 1, 0.5])
+    assert rates("wsd", num_steps=10, warmup_steps=9)[7:] == pytest.approx([16 / 9, 2, 2])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "wsd"])

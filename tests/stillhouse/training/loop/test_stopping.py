@@ -14,8 +14,8 @@ VOCABULARY = 151_936
 SAMPLES = [Sample([1, 2], [False, True], f"prompt{number}") for number in (2, 1)]
 
 
-def watch(factor: float | None = 3.0, metric: str | None = "loss") -> DivergenceWatch:
-    return DivergenceWatch("sft", metric, factor, vocabulary_size=VOCABULARY, checkpoints=Path("checkpoints"))
+def watch(metric: str | None = "loss") -> DivergenceWatch:
+    return DivergenceWatch("sft", metric, vocabulary_size=VOCABULARY, checkpoints=Path("checkpoints"))
 
 
 def feed(watched: DivergenceWatch, losses: Iterable[float]) -> int | None:
@@ -59,9 +59,9 @@ def test_what_is_no_divergence_does_not_stop_training(losses: list[float]):
     assert feed(watch(), losses) is None
 
 
-@pytest.mark.parametrize(("factor", "metric"), [(None, "loss"), (3.0, None), (3.0, "teacher_kl")])
-def test_nothing_is_watched_unless_a_factor_and_a_metric_are_given(factor: float | None, metric: str | None):
-    watched = watch(factor, metric)
+@pytest.mark.parametrize("metric", [None, "teacher_kl"])
+def test_nothing_is_watched_without_the_metric(metric: str | None):
+    watched = watch(metric)
     assert feed(watched, [1.0] * WINDOW + [100.0] * WINDOW) is None
     assert not watched.is_suspicious
 
@@ -78,7 +78,6 @@ def test_the_error_names_step_values_prompts_checkpoint_and_remedies():
     assert "prompts are prompt1, prompt2" in message
     assert "Of the checkpoints none was good so far" in message
     assert "sft.learning_rate" in message
-    assert "sft.divergence_factor" in message
 
 
 def test_doubt_lasts_as_long_as_the_last_step_is_above_the_limit():

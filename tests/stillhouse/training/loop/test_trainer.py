@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stillhouse.config import Divergence, StudentConfig, TrainerConfig
+from stillhouse.config import Divergence, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress.state import Progress
 from stillhouse.training.head.scores import TokenLosses, TokenScores
@@ -24,6 +24,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.monitoring.alarms import RolloutAlarms
 from stillhouse.types import JsonObject, Sample
+from tests.stillhouse.training.sections import sft_of
 
 NewStudent = Callable[[], Student]
 
@@ -101,9 +102,9 @@ def trainer(
     alarms: Alarms | None = None,
     **config: object,
 ) -> Trainer:
-    settings = TrainerConfig.model_validate({"learning_rate": 0.01, "checkpoint_every_steps": 2, **config})
+    settings = sft_of({"learning_rate": 0.01, "checkpoint_every_steps": 2, **config})
     work_dir.mkdir(exist_ok=True)
-    identity = {"trainer": settings.model_dump(mode="json")}
+    identity = {"trainer": settings.identity()}
     parts = {"work_dir": work_dir, "identity": identity, "peak_tflops": 0.1}
     return build_trainer(method, student, settings, progress=progress, alarms=alarms, **parts)
 
@@ -281,7 +282,7 @@ def test_the_best_weights_are_kept_though_later_ones_have_other_checkpoints(
 
     # What it learns by heart makes other text ever less likely.
     method = Imitation(drawn(0), 30, remember, drawn(1))
-    settings = {"keep": "best", "keep_checkpoints": 1, "validate_every_steps": 2, "ema_decay": ema_decay}
+    settings = {"keep": "best", "validate_every_steps": 2, "ema_decay": ema_decay}
     training = trainer(method, student, tmp_path, learning_rate=0.03, checkpoint_every_steps=3, **settings)
     facts = training.run()
     rows = metrics_by_step(tmp_path)
@@ -292,7 +293,7 @@ def test_the_best_weights_are_kept_though_later_ones_have_other_checkpoints(
     with training.weights.averaged():
         kept = weights(student)
     assert all(torch.equal(kept[name], weights_at[best][name]) for name in kept)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
 class Timid(Imitation):
@@ -358,7 +359,7 @@ def test_training_ends_when_patience_runs_out_and_is_shown_as_done(student: Stud
 
 @pytest.mark.parametrize("setting", [{"keep": "best"}, {"early_stopping_patience": 2}])
 def test_what_goes_by_the_validation_loss_needs_one(student: Student, tmp_path: Path, setting: dict[str, object]):
-    with pytest.raises(ConfigError, match="no validation rows"):
+    with pytest.raises(ConfigError, match="no rows to validate"):
         trainer(Imitation(drawn(0)), student, tmp_path, **setting)
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.model.adapter_targets import adapter_targets
 from stillhouse.training.model.adapters import adapter_summary, continued_adapter, new_adapter
@@ -16,6 +16,7 @@ from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.results.merge import merge_into
 from stillhouse.training.sharding import full_tensors, shard
+from tests.stillhouse.training.sections import on_policy_of
 
 ROWS = [list(range(3, 20)), list(range(20, 45))]
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -207,7 +208,7 @@ def with_effect(adapted: torch.nn.Module) -> torch.nn.Module:
 
 
 def test_vllm_refuses_adapters_on_experts_before_it_is_asked(tmp_path: Path):
-    sampling = OnPolicyConfig.model_validate({"engine": "vllm", "engine_url": "http://127.0.0.1:9/v1"})
+    sampling = on_policy_of({"engine_url": "http://127.0.0.1:9/v1"})
     with pytest.raises(ConfigError, match=r"loads no adapters on .*experts.*set student.lora_targets to \['k_proj'"):
         VllmEngines(student_with_experts(tmp_path), sampling, tmp_path / "weights")
 

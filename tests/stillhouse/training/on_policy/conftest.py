@@ -24,6 +24,7 @@ from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, ToolSchema, Turn
+from tests.stillhouse.training.sections import on_policy_of
 
 _SMALL = {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5}
 
@@ -86,7 +87,7 @@ def new_method(
             if rows is not None:
                 fields["prompts_file"] = folder / "prompts.jsonl"
                 write_jsonl(fields["prompts_file"], rows)
-            job = new_job(OnPolicyConfig.model_validate(_SMALL | settings), folder, **fields)
+            job = new_job(on_policy_of(_SMALL | settings), folder, **fields)
             trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
             return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.progress.state import NoProgress
 from stillhouse.store.records import write_jsonl
@@ -13,6 +13,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.types import Prompt, PromptMetadata
+from tests.stillhouse.training.sections import on_policy_of
 
 NewJob = Callable[..., TrainJob]
 
@@ -50,7 +51,7 @@ def new_job(
             method="on_policy",
             student_ref="embedded:student",
             student=full_student,
-            on_policy=OnPolicyConfig.model_validate(_SHORT | settings),
+            on_policy=on_policy_of(_SHORT | settings),
             prompts_file=files["train"],
             metadata_file=metadata_file,
             held_out_file=files["held_out"],

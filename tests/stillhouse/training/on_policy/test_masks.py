@@ -1,6 +1,6 @@
 import pytest
 
-from stillhouse.training.on_policy.masks import at_sampled_tokens, sampled_runs, without_first
+from stillhouse.training.on_policy.masks import at_sampled_tokens, sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 
 
@@ -15,9 +15,3 @@ def test_values_stand_at_the_sampled_tokens_and_there_is_one_for_each() -> None:
     for count in (1, 3):
         with pytest.raises(ValueError, match=f"there are {count} values for 2 sampled tokens"):
             at_sampled_tokens([-1.0] * count, mask)
-
-
-def test_the_first_sampled_tokens_are_counted_over_all_turns() -> None:
-    mask = [False, True, True, False, True, True]
-    assert without_first(mask, 3) == [False, False, False, False, False, True]
-    assert without_first(mask, 9) == [False] * 6

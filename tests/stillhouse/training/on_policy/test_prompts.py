@@ -1,21 +1,19 @@
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.records import write_jsonl
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.prompts import of_mixture, prompts_of_batch, read_student_prompts
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.prompts import of_mixture, prompts_of_batch
 from stillhouse.types import Prompt, PromptMetadata
+from tests.stillhouse.training.sections import on_policy_of
 
 NewMethod = Callable[..., OnPolicy]
 
-MIXTURE = [{"source": "a", "num_prompts": 2}, {"source": "b", "weight": 1.0}]
+MIXTURE = {"a": 2, "b": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +25,7 @@ def by_source(metadata: dict[str, PromptMetadata]) -> dict[str, PromptMetadata]:
 
 
 def config(**settings: Any) -> OnPolicyConfig:
-    return OnPolicyConfig.model_validate({"prompts_per_step": 8, **settings})
+    return on_policy_of({"prompts_per_step": 8, **settings})
 
 
 def test_each_batch_has_the_number_of_each_source_and_a_source_is_used_up_before_it_repeats(
@@ -54,19 +52,8 @@ def test_each_batch_has_the_number_of_each_source_and_a_source_is_used_up_before
 def test_a_source_with_fewer_prompts_than_a_batch_takes_is_named(
     prompts: list[Prompt], by_source: dict[str, PromptMetadata]
 ) -> None:
-    mixture = [{"source": "c", "num_prompts": 2}, {"source": "b", "weight": 1}]
     with pytest.raises(ConfigError, match=r"prompts of 'c' in a batch = 2: expected at most .* training prompts, 1"):
-        of_mixture(prompts, by_source, config(mixture=mixture))
-
-
-def test_a_prefix_stands_before_the_prompt_and_after_its_system_message(tmp_path: Path) -> None:
-    question = {"role": "user", "content": "1 + 2?"}
-    system = {"role": "system", "content": "Count."}
-    write_jsonl(tmp_path / "prompts.jsonl", [Prompt("plain", [question]), Prompt("system", [system, question])])
-    shown = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
-    plain, with_system = read_student_prompts(tmp_path / "prompts.jsonl", config(conversation_prefix=shown))
-    assert (plain.id, plain.messages) == ("plain", [*shown, question])
-    assert with_system.messages == [system, *shown, question]
+        of_mixture(prompts, by_source, config(mixture={"c": 2, "b": 0.5}))
 
 
 def test_too_few_prompts_are_refused(new_method: NewMethod):
@@ -104,17 +91,3 @@ def test_prompts_over_the_limit_are_left_out_and_counted(new_method: NewMethod, 
     assert method.facts["dropped_prompts"] == num_dropped
     with pytest.raises(InputError, match=r"max_prompt_tokens = 1 tokens.*prompts_per_step = 4 of them.*raise it"):
         new_method(max_prompt_tokens=1)
-
-
-def test_student_and_teachers_read_the_prefix_and_learn_nothing_of_it(new_method: NewMethod):
-    shown = [{"role": "user", "content": "One apple?"}, {"role": "assistant", "content": "One pear."}]
-    hinted = {"name": "t", "model": "embedded:teacher", "hint": "Count."}
-    method = new_method(conversation_prefix=shown, teachers=[hinted], max_tokens=4)
-    for sample in method.batch(0).samples:
-        assert isinstance(sample, ScoredSample)
-        assert sample.teacher_view is not None
-        for ids in (sample.token_ids, sample.teacher_view.token_ids):
-            assert "One pear." in method._student.tokenizer.decode(ids)
-        assert sum(sample.loss_mask) <= 4 * 5
-        first = sample.loss_mask.index(True)
-        assert "One pear." in method._student.tokenizer.decode(sample.token_ids[:first])

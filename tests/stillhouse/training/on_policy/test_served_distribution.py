@@ -52,14 +52,6 @@ def test_a_served_teachers_best_tokens_teach_what_its_whole_distribution_does(
     assert cosines[2] > (0.9 if kind == "reverse_kl" else 0.9998)
 
 
-def test_skipped_tokens_leave_their_best_tokens_out_too(new_method: NewMethod, teacher_url: str):
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
-    settings = {"num_steps": 1, "divergence": [{"kind": "reverse_kl"}], "skip_first_n_tokens": 4}
-    whole, _ = _after_a_step(new_method(teachers=[{**far, "top_k": 20}], **settings))
-    local, _ = _after_a_step(new_method(**settings))
-    assert whole["on_policy/divergence"] == pytest.approx(local["on_policy/divergence"], rel=0.02)
-
-
 def test_a_resumed_batch_has_the_best_tokens_it_was_written_with(
     new_method: NewMethod, teacher_url: str, tmp_path: Path
 ):

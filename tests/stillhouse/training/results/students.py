@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
+from stillhouse.config import RuntimeConfig, StudentConfig
 from stillhouse.embedded import embedded_path
 from stillhouse.progress.state import NoProgress
 from stillhouse.serving.generation import GenerationRequest
@@ -26,6 +26,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.results.export import export_student
 from stillhouse.training.results.portable import make_portable
 from stillhouse.training.run_job import run_job
+from tests.stillhouse.training.sections import sft_of
 
 READER = Path(__file__).parent / "plain_reader.py"
 QUESTION = "How much are 3 kettles at 12 coins?"
@@ -120,7 +121,7 @@ def train_and_publish(name: str, folder: Path) -> Published:
             method="sft",
             student_ref=str(base),
             student=student,
-            sft=SftConfig.model_validate({**sft, "num_epochs": 1}),
+            sft=sft_of({**sft, "num_epochs": 1}),
             work_dir=folder / parameters / "work",
             output_dir=folder / parameters / "student",
             runtime=RuntimeConfig(device="cpu", num_threads=1, store=str(folder / "store")),

@@ -172,7 +172,7 @@ def test_only_rows_that_were_not_recorded_are_scored(
 
 
 def test_parts_of_messages_are_learnt_from_what_was_recorded_of_all(new_job: NewJob) -> None:
-    whole, calls = new_job("whole"), new_job("calls", train_on_text=False)
+    whole, calls = new_job("whole"), new_job("calls", train_on=("reasoning", "tool_calls"))
     facts, _ = scores_of(calls)
     assert facts["recorded_rows"] == facts["rows"]
     assert facts["scored_tokens"] < scores_of(whole)[0]["scored_tokens"]

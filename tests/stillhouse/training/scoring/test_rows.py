@@ -123,10 +123,10 @@ def test_a_student_learns_the_teachers_distribution_from_the_scores(new_job: New
 def test_hard_targets_are_added_with_their_weight(new_job: NewJob):
     scores = new_job()
     scored(scores)
-    job = new_job("sft", "sft", scores_folder=scores.output_dir, soft_weight=0.5, hard_weight=2.0, num_epochs=1)
+    job = new_job("sft", "sft", scores_folder=scores.output_dir, hard_weight=2.0, num_epochs=1)
     run_job(job, NoProgress())
     soft, hard, loss = (metrics_of(job, f"sft/{name}")[0] for name in ("forward_kl", "nll", "loss"))
-    assert loss == pytest.approx(0.5 * soft + 2.0 * hard, rel=1e-4)
+    assert loss == pytest.approx(soft + 2.0 * hard, rel=1e-4)
 
 
 def test_rows_without_scores_say_how_to_get_them(new_job: NewJob, rows: Path):

@@ -19,6 +19,7 @@ from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.method import Sft, load_sft
 from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.types import Sample
+from tests.stillhouse.training.sections import sft_of
 
 CONFIG = SftConfig(batch_size=4, num_epochs=2)
 ALONE = Ranks.single(torch.device("cpu"))
@@ -86,18 +87,18 @@ def test_sources_are_mixed_by_weight_with_the_runs_own_dataset(tmp_path: Path, d
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     num_own = sum(1 for _ in read_rows(dataset_folder, "train"))
     other: dict[str, Any] = {"path": str(tmp_path / "a.jsonl"), "weight": 0.5}
-    mixed = load(tmp_path, dataset_folder, SftConfig.model_validate({"batch_size": 1000, "sources": [other]}))
+    mixed = load(tmp_path, dataset_folder, sft_of({"batch_size": 1000, "sources": [other]}))
     (samples,) = (mixed.batch(step).samples for step in range(mixed.num_steps))
     assert Counter(sample.tag for sample in samples)["other"] == 3 * 5
     assert len(samples) == 3 * (num_own + 5)
-    alone = load(tmp_path, None, SftConfig.model_validate({"dataset_weight": 0.0, "sources": [other], "num_epochs": 2}))
+    alone = load(tmp_path, None, sft_of({"dataset_weight": 0.0, "sources": [other], "num_epochs": 2}))
     assert sorted(Counter(sample.prompt_id for sample in alone.batch(0).samples).values()) == [1] * 10
 
 
 def measured(sft: Sft, tiny_model: str, full_student: StudentConfig) -> tuple[dict[str, float], list[torch.Tensor]]:
     """What a pass says of the validation rows, and the log-probabilities of all tokens at each target by torch."""
     student = load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
-    figures = Passes(student, ALONE, CONFIG).measure(sft.validation, sft)
+    figures = Passes(student, ALONE, CONFIG.trainer).measure(sft.validation, sft)
     with torch.no_grad():
         return figures, [
             student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)[places(sample) - 1]

@@ -92,7 +92,7 @@ def test_a_row_as_long_as_allowed_is_whole(tokenizer: Tokenizer):
 
 def test_rows_without_what_is_learnt_are_left_out_and_counted(tokenizer: Tokenizer):
     calling: Any = [talk("q")[0], {"role": "assistant", "content": "hm", "tool_calls": [CALL]}]
-    calls_alone = Rendering.of(SftConfig(train_on_text=False, train_on_reasoning=False), 512)
+    calls_alone = Rendering.of(SftConfig(train_on=("tool_calls",)), 512)
     chunk = rendered(tokenizer, talk("q", "a"), calling, rendering=calls_alone)
     (text,) = learnt(tokenizer, chunk)
     assert text.strip() == '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' + END

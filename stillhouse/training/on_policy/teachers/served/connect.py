@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
@@ -20,6 +21,10 @@ from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import Alignment
+
+_MAX_IN_FLIGHT: Final = 8
+"""Requests at once: of `batch_tokens` each they keep a server's prefill busy."""
+_TIMEOUT_S: Final = 600.0
 
 
 def connect(
@@ -41,7 +46,8 @@ def connect(
         temperature: of sampling.
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they are the same.
-        runtime: hedging, how long to wait for a server, and the store of its scores and learnt rate limits.
+        runtime: hedging, how long to wait for a server and for an answer, and the store of its scores and learnt rate
+            limits.
         budget: limits its spending; None sets no limit.
         say: shows what is waited for; None when it is over.
 
@@ -60,16 +66,15 @@ def connect(
         server = ModelServer(
             settings.base_url,
             key,
-            settings.request_timeout_s,
+            _TIMEOUT_S if runtime is None else runtime.request_timeout_s,
             model=settings.model,
-            timeout_setting="request_timeout_s of the teacher",
         )
         opened.callback(server.close)
         length = _context_length(server, settings.model)
         controller = shared_controller(
             server.endpoint,
-            initial=settings.max_in_flight,
-            caps=Caps(settings.max_in_flight),
+            initial=_MAX_IN_FLIGHT,
+            caps=Caps(_MAX_IN_FLIGHT),
             memory=limits_file(runtime),
         )
         scorer = Scorer(

@@ -107,6 +107,6 @@ def _final_error(where: str, failure: Failure) -> StillhouseError:
         )
     return EndpointError(
         f"{where}: {failure.message}. Scores received so far are kept: fix the server (out of memory: lower its "
-        "--max-num-batched-tokens and the teacher's batch_tokens; late: raise the teacher's request_timeout_s) and run "
+        "--max-num-batched-tokens and the teacher's batch_tokens; late: raise runtime.request_timeout_s) and run "
         "the same command again"
     )

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.algorithms.grpo import reward_advantages
 from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.scored import ScoredSample
+from tests.stillhouse.training.sections import on_policy_of
 
 
 def config(**settings: Any) -> OnPolicyConfig:
-    return OnPolicyConfig.model_validate({"group_size": 4, "reward_coef": 1.0, **settings})
+    return on_policy_of({"group_size": 4, "reward_coef": 1.0, **settings})
 
 
 def advantages(rewards: Sequence[float], estimator: str) -> list[float]:
@@ -23,11 +24,11 @@ def advantages(rewards: Sequence[float], estimator: str) -> list[float]:
 def credited(
     samples: Sequence[ScoredSample], rewards: Sequence[float | None], settings: OnPolicyConfig
 ) -> list[ScoredSample]:
-    return with_advantages(samples, rewards, choose_algorithm(settings, has_teacher=True))
+    return with_advantages(samples, rewards, algorithm_of(settings))
 
 
 def sampled_advantages(sample: ScoredSample, settings: OnPolicyConfig) -> list[float]:
-    return choose_algorithm(settings, has_teacher=True).advantages_when_sampled(sample)
+    return algorithm_of(settings).advantages_when_sampled(sample)
 
 
 def scored(prompt_id: str, mask: Sequence[int], seed: int, kl_coef: float = 1.0) -> ScoredSample:

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.credit import with_weights
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
+from tests.stillhouse.training.sections import on_policy_of
 
 TEACHERS = [{"name": name, "model": "embedded:teacher", "routes": [name]} for name in ("long", "short", "rare")]
 NAMES = ["long", "long", "short", "long", "rare", "short", None, "rare"]
@@ -20,7 +21,7 @@ SCALES = {"long": 0.1, "short": 1.0, "rare": 3.0, None: 0.0}
 
 
 def config(**settings: object) -> OnPolicyConfig:
-    return OnPolicyConfig.model_validate({"teachers": TEACHERS, "unrouted": "no_kl", "max_tokens": 11, **settings})
+    return on_policy_of({"teachers": TEACHERS, "unrouted": "no_kl", "max_tokens": 11, **settings})
 
 
 def samples() -> list[ScoredSample]:
@@ -89,7 +90,7 @@ def test_with_equal_shares_loss_and_gradient_are_the_mean_over_teachers_of_what_
 
 def test_the_objective_multiplies_by_the_weights_and_the_order_of_samples_means_nothing():
     settings = config(balance="teachers")
-    objective = Objective(choose_algorithm(settings, has_teacher=True), ["long", "short", "rare"])
+    objective = Objective(algorithm_of(settings), ["long", "short", "rare"])
     after = weighted(settings)
     for one in after:
         assert objective.token_values(one)["weight"] == [one.weight] * len(one.token_ids)

@@ -56,11 +56,6 @@ def test_a_batch_of_a_version_whose_tokens_had_weights_is_read(tmp_path: Path) -
     assert read_batch(path) == RolloutBatch(0, 0, [[sample("a")]], {"reward": 1.0})
 
 
-def test_tokens_without_a_loss_were_sampled_as_well(tmp_path: Path) -> None:
-    metrics = {"skipped_tokens": 3.0}
-    assert RolloutBatch(0, 0, [[sample("a")]], metrics).num_sampled_tokens == 5
-
-
 def test_a_batch_of_which_nothing_could_be_sampled_is_a_batch(tmp_path: Path) -> None:
     batch = RolloutBatch(0, 0, [[], []], {"truncated_share": 1.0})
     write_batch(tmp_path / "b.parquet", batch)

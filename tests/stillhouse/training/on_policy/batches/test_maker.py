@@ -10,11 +10,11 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
@@ -95,9 +95,9 @@ def new_maker(student: Student, prompts: list[Prompt], metadata: dict[str, Promp
         )
         engines = CountingEngines(student, breaks_after)
         teacher = NotingTeacher(engines)
-        sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, 512)
+        sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), SamplingSettings.of(config), 512)
         router, rewards = TeacherRouter([Route("teacher", teacher)]), RewardScorer(ToolsConfig())
-        objective = Objective(choose_algorithm(config, has_teacher=True), ["teacher"])
+        objective = Objective(algorithm_of(config), ["teacher"])
         maker = BatchMaker(
             prompts, metadata, sampler, engines, router, rewards, objective, config, lambda *shown: None, folder
         )

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.monitoring.metrics import (
     measure_credit,
     measure_rewards,
@@ -112,7 +112,7 @@ def test_figures_are_reported_by_route_where_prompts_have_one() -> None:
 
 def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
     sample = scored(advantages=[0.0, 0.5, 0.5], teacher_logprobs=[0.0, -3.0, -1.0], kl_coef=0.1)
-    algorithm = choose_algorithm(OnPolicyConfig(), has_teacher=True)
+    algorithm = algorithm_of(OnPolicyConfig())
     metrics = measure_credit([sample, ScoredSample([1], [False], "q")], algorithm)
     assert metrics == pytest.approx({"sampled_advantage": 0.45, "sampled_advantage_std": 0.15})
     assert measure_credit([], algorithm) == {}

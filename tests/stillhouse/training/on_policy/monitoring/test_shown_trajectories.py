@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.config import OnPolicyConfig
 from stillhouse.report.view.rows import read_view_rows
 from stillhouse.report.view.sources import find_source
-from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.monitoring.shown_trajectories import (
     ScoredTrajectory,
     ShownTrajectories,
@@ -20,7 +20,7 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, StopReason, Turn
 
-ALGORITHM = choose_algorithm(OnPolicyConfig(), has_teacher=True)
+ALGORITHM = algorithm_of(OnPolicyConfig())
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
 
 
@@ -90,14 +90,11 @@ class Listener:
         self.files.append((file.name, subfolder))
 
 
-@pytest.mark.parametrize(
-    ("every_steps", "updates_per_batch", "steps"), [(5, 1, [0, 5, 10]), (5, 3, [0, 3, 9]), (2, 4, [0, 4, 8])]
-)
+@pytest.mark.parametrize(("updates_per_batch", "steps"), [(1, [0, 20, 40]), (3, [0, 18, 39]), (8, [0, 16, 40])])
 def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
     new_scored: NewScored,
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
-    every_steps: int,
     updates_per_batch: int,
     steps: list[int],
 ) -> None:
@@ -106,9 +103,9 @@ def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
         "key", "q", 0, [], [], [], StopReason.CONTEXT_OVERFLOW, "student", token_ids=[1], loss_mask=[False],
         sampling_logprobs=[0.0],
     )  # fmt: skip
-    config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
-    shown = ShownTrajectories(tokenizer, tmp_path, listener, choose_algorithm(config, has_teacher=True))
-    for index in range(0, 12 // updates_per_batch):
+    config = OnPolicyConfig(num_passes=updates_per_batch)
+    shown = ShownTrajectories(tokenizer, tmp_path, listener, algorithm_of(config))
+    for index in range(0, 48 // updates_per_batch):
         rewards = [TrajectoryReward(None), scored.reward]
         shown.show(index, [overlong, scored.trajectory], [scored.sample], rewards)
     assert listener.files == [(f"step-{step:08d}.jsonl", "trajectories") for step in steps]

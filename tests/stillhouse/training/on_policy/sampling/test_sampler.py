@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.generator import Generator
@@ -16,9 +15,10 @@ from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.decorator import Tool
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata, StopReason
+from tests.stillhouse.training.sections import on_policy_of
 
 Prompts = list[Prompt]
 Sample = Callable[..., list[SampledTrajectory]]
@@ -31,7 +31,7 @@ def sample(student: Student) -> Sample:
     def made(
         prompts: Prompts, *, tools: Sequence[Tool] = (calculator,), context: int = 512, step: int = 0, **config: object
     ) -> list[SampledTrajectory]:
-        settings = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 5, **config})
+        settings = SamplingSettings.of(on_policy_of({"max_tokens": 96, "max_turns": 5, **config}))
         sampler = Sampler(student.tokenizer, Toolbox(tools), settings, context)
         return sampler.sample(Generator(student.causal_lm, max_batch=8), prompts, step)
 
@@ -120,23 +120,6 @@ def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, s
     assert off_one.mean() < 1e-5, "the importance ratio is 1 where sampler and trainer are one"
 
 
-def test_nucleus_log_probs_are_those_of_what_was_sampled_from(
-    student: Student, sample: Sample, prompts: Prompts, caplog: pytest.LogCaptureFixture
-):
-    for trajectory in sample(prompts[:3], temperature=2.0, top_p=0.5, max_tokens=24):
-        with torch.no_grad():
-            logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1] / 2.0
-        probs, order = logits.softmax(-1).sort(descending=True)
-        kept = torch.where(probs.cumsum(-1) - probs < 0.5, probs, 0.0)
-        kept = kept / kept.sum(-1, keepdim=True)
-        for place, (token, mask) in enumerate(zip(trajectory.token_ids, trajectory.loss_mask, strict=True)):
-            if mask:
-                expected = kept[place - 1, order[place - 1] == token].log().item()
-                assert trajectory.sampling_logprobs[place] == pytest.approx(expected, abs=1e-3)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "temperature 2 and top_p 0.5" in caplog.text
-
-
 def test_turns_that_would_be_tokenised_otherwise_are_counted_and_kept_as_sampled(
     student: Student, sample: Sample, prompts: Prompts
 ):
@@ -160,7 +143,7 @@ def test_groups_are_handed_on_as_they_end_and_no_more_run_at_once_than_may(stude
             self.most = max(self.most, self.num_active)
             return super().step()
 
-    config = OnPolicyConfig.model_validate({"max_tokens": 48, "group_size": 3, "max_concurrent": 4})
+    config = SamplingSettings.of(on_policy_of({"max_tokens": 48, "group_size": 3, "max_concurrent": 4}))
     generator = Counting(student.causal_lm, max_batch=64)
     ended: list[tuple[list[SampledTrajectory], int]] = []
     trajectories = Sampler(student.tokenizer, Toolbox([calculator]), config, 512).sample(
@@ -196,7 +179,7 @@ def test_tools_of_a_turn_run_together_and_know_whose_call_it_is(
         meeting.wait(10)
         return "7"
 
-    config = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 2, "group_size": 2, "temperature": 1e-3})
+    config = SamplingSettings.of(on_policy_of({"max_tokens": 96, "max_turns": 2, "group_size": 2, "temperature": 1e-3}))
     known = {key: replace(entry, metadata={"shop": key}) for key, entry in metadata.items()}
     sampler = Sampler(student.tokenizer, Toolbox([calculator]), config, 512, metadata=known)
     trajectories = sampler.sample(Generator(student.causal_lm), prompts[:1], 0)
@@ -227,6 +210,6 @@ def test_calls_that_cannot_be_run_are_counted_apart_from_tools_that_fail(sample:
 def test_template_that_rewrites_an_earlier_turn_stops_the_training(student: Student, prompts: Prompts):
     tokenizer = copy.deepcopy(student.tokenizer)
     tokenizer.chat_template = "{%- if messages | length > 2 %}go on{% endif -%}" + tokenizer.chat_template
-    config = OnPolicyConfig.model_validate({"max_tokens": 96, "temperature": 1e-3})
+    config = SamplingSettings.of(on_policy_of({"max_tokens": 96, "temperature": 1e-3}))
     with pytest.raises(TrainingError, match=rf"prompt {prompts[0].id}, turn 2, after \d+ tokens: .*prefix preserving"):
         Sampler(tokenizer, Toolbox([calculator]), config, 512).sample(Generator(student.causal_lm), prompts[:1], 0)

@@ -16,7 +16,7 @@ from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, comple
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, StopReason, Trajectory
 
@@ -52,7 +52,7 @@ class ScriptedEngine:
 def sampled(
     script: list[str], prompt: Prompt, config: RolloutsConfig, tokenizer: PreTrainedTokenizerBase
 ) -> SampledTrajectory:
-    settings, rules = OnPolicyConfig(max_turns=config.max_turns), TurnRules.of(config)
+    settings, rules = SamplingSettings.of(OnPolicyConfig(max_turns=config.max_turns)), TurnRules.of(config)
     sampler = Sampler(tokenizer, Toolbox([calculator]), settings, 4096, rules=rules)
     [trajectory] = sampler.sample(ScriptedEngine(script, tokenizer), [prompt], round_index=0)
     return trajectory

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stillhouse.chat.refs import resolve_model
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.errors import EndpointError
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
@@ -16,12 +16,13 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
+from tests.stillhouse.training.sections import on_policy_of
 
 NewEngines = Callable[..., VllmEngines]
 REQUEST = GenerationRequest([5, 9, 40], 4)
@@ -33,7 +34,7 @@ def server(serve: Callable[[str, str], str]) -> str:
 
 
 def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:
-    config = OnPolicyConfig.model_validate({"engine": "vllm", "engine_url": server, **settings})
+    config = on_policy_of({"engine_url": server, **settings})
     return VllmEngines(student, config, folder / "sampler")
 
 
@@ -67,8 +68,10 @@ def update(student: Student, seed: int) -> None:
 
 
 def sample(student: Student, engines: SamplingEngines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
-    config = OnPolicyConfig.model_validate({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
-    sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig(builtin=("calculator",))), config, 512)
+    config = on_policy_of({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
+    sampler = Sampler(
+        student.tokenizer, Toolbox.from_config(ToolsConfig(builtin=("calculator",))), SamplingSettings.of(config), 512
+    )
     with engines.engine(version) as engine:
         return sampler.sample(engine, prompts, version, policy_version=version)
 
@@ -130,9 +133,9 @@ def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
         new_engines(student).engine(0).__enter__()
 
 
-def test_log_probs_without_the_nucleus_are_refused(new_engines: NewEngines):
+def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(new_engines: NewEngines):
     with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
-        new_engines(student_of(), top_p=0.9).engine(0).__enter__()
+        new_engines(student_of(), temperature=0.9).engine(0).__enter__()
 
 
 def answer(**changed: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig
+from stillhouse.config import RuntimeConfig
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -205,10 +205,8 @@ def load(tmp_path: Path) -> Iterator[Callable[..., TeacherRouter]]:
         def make(
             student: Student, *, ref: str | None = None, averaged: Any = nullcontext, **on_policy: Any
         ) -> TeacherRouter:
-            config, runtime = OnPolicyConfig.model_validate(on_policy), RuntimeConfig(store=str(tmp_path))
-            teachers = load_teachers(
-                config, student, default_ref=ref, work_dir=tmp_path, averaged=averaged, runtime=runtime
-            )
+            config, runtime = on_policy_of(on_policy), RuntimeConfig(store=str(tmp_path))
+            teachers = load_teachers(config, student, default_ref=ref, averaged=averaged, runtime=runtime)
             resources.callback(teachers.close)
             return teachers
 

@@ -18,7 +18,7 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
@@ -133,12 +133,6 @@ def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTra
         local(model).start([ScoreRequest([1, rows], [False, True], "p")])
 
 
-def test_a_teacher_on_the_host_comes_to_its_device_only_to_score(requests: list[ScoreRequest]) -> None:
-    model = load_model("embedded:teacher", device="cpu")
-    known = expected(model, requests)
-    same(local(model, weights=HostWeights(model, CPU)).start(requests).result(), known)
-
-
 @pytest.mark.slow
 def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) -> None:
     torch._dynamo.reset()
@@ -151,25 +145,9 @@ def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) 
     assert counters["stats"]["unique_graphs"] > 0
 
 
-@pytest.mark.gpu
-def test_layers_are_on_the_gpu_only_while_they_are_needed(requests: list[ScoreRequest]) -> None:
-    cuda = torch.device("cuda")
-    model = load_model("embedded:teacher", device="cpu")
-    known = expected(model, requests)
-    weights = HostWeights(model, cuda)
-    teacher = LocalTeacher(ScoringSettings("near", 1.0, 1.0, 64), model, cuda, weights=weights)
-    same(teacher.start(requests).result(), known, tolerance=1e-2)
-    layer = model.get_decoder().layers[0]
-    assert {p.device.type for p in layer.parameters()} == {"cpu"}
-    assert model.get_output_embeddings().weight.is_cuda
-    with weights.present():
-        assert all(p.is_cuda for p in layer.parameters())
-    assert teacher.reference([sample(requests[1])]).hidden_NR.is_cuda
-
-
 def test_four_bits_without_cuda_are_refused() -> None:
-    settings = OnPolicyTeacher(name="near", model="embedded:teacher", quantised=True)
-    with pytest.raises(ConfigError, match=r"teacher 'near' with quantised: true needs a CUDA device"):
+    settings = OnPolicyTeacher(name="near", model="embedded:teacher", dtype="4bit")
+    with pytest.raises(ConfigError, match=r"teacher 'near' with dtype `4bit` needs a CUDA device"):
         load_local_model("embedded:teacher", settings, CPU, torch.float32)
 
 

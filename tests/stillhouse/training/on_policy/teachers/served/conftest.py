@@ -22,10 +22,12 @@ class Far:
     def __init__(self, server: Any, tokenizer: PreTrainedTokenizerBase, work_dir: Path) -> None:
         self.server, self._tokenizer, self._work_dir = server, tokenizer, work_dir
 
-    def connect(self, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> ServedTeacher:
+    def connect(
+        self, kind: str = "vllm", temperature: float = 1.0, runtime: RuntimeConfig | None = None, **settings: object
+    ) -> ServedTeacher:
         fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
         teacher = OnPolicyTeacher.model_validate(fields)
-        runtime = RuntimeConfig(store=str(self._work_dir), max_outage_s=0.0)
+        runtime = runtime or RuntimeConfig(store=str(self._work_dir), max_outage_s=0.0)
         return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime)
 
     @staticmethod

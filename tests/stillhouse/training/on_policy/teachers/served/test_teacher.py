@@ -165,7 +165,7 @@ def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Fa
 @pytest.fixture
 def teacher(far: Far) -> Iterator[ServedTeacher]:
     """A teacher whose probe of the server is forgotten there."""
-    connected = far.connect(batch_tokens=1000, max_in_flight=2, request_timeout_s=1.0)
+    connected = far.connect(batch_tokens=1000)
     far.server.bodies.clear()
     far.server.asked.clear()
     yield connected
@@ -185,8 +185,8 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
     far.server.delay_s = 0.01
-    far.score(requests, batch_tokens=1, max_in_flight=3)
-    assert 1 < far.server.most_at_once <= 3
+    far.score(requests, batch_tokens=1)
+    assert 1 < far.server.most_at_once <= 8
 
 
 @pytest.mark.parametrize(

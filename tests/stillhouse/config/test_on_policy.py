@@ -1,0 +1,110 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stillhouse.config import OnPolicyConfig
+
+NEAR = [{"name": name, "model": "embedded:teacher", "routes": [name]} for name in ("maths", "code")]
+FAR = {"name": "far", "kind": "vllm", "model": "m", "base_url": "http://127.0.0.1:8000/v1"}
+
+
+def config(**settings: Any) -> OnPolicyConfig:
+    return OnPolicyConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kl_coef", "reward_coef", "num_terms"),
+    [
+        ({}, 1.0, 0.0, 0),
+        ({"algorithm": "divergence"}, 1.0, 0.0, 1),
+        ({"algorithm": "divergence", "divergence": [{}, {"kind": "forward_kl"}]}, 1.0, 0.0, 2),
+        ({"algorithm": "rewards", "group_size": 4}, 0.0, 1.0, 0),
+        ({"algorithm": "mixed", "group_size": 4}, 1.0, 1.0, 0),
+        ({"algorithm": "mixed", "group_size": 4, "reward_coef": 0.5, "divergence": [{}]}, 1.0, 0.5, 1),
+        ({"algorithm": "mixed", "group_size": 4, "kl_coef": 0.0, "teachers": [{**FAR, "kl_coef": 0.1}]}, 0.0, 1.0, 0),
+    ],
+)
+def test_an_algorithm_brings_its_own_defaults(
+    settings: Any, kl_coef: float, reward_coef: float, num_terms: int
+) -> None:
+    made = config(**settings)
+    assert (made.kl_coef, made.reward_coef, len(made.divergence)) == (kl_coef, reward_coef, num_terms)
+    assert OnPolicyConfig.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"divergence": [{}]}, "`divergence`"),
+        ({"reward_coef": 1.0, "group_size": 4}, "`mixed`"),
+        ({"kl_coef": 0.0, "reward_coef": 1.0, "group_size": 4}, "`rewards`"),
+        ({"algorithm": "rewards", "kl_coef": 0.1, "group_size": 4}, "`mixed`"),
+        ({"algorithm": "rewards", "divergence": [{}], "group_size": 4}, "`rewards`, or leave those out"),
+        ({"algorithm": "mixed", "reward_coef": 0.0}, "`sampled_kl`"),
+        ({"algorithm": "divergence", "divergence": []}, "`sampled_kl`"),
+        ({"algorithm": "rewards", "reward_coef": 0.0}, "nothing is left to learn from"),
+        ({"algorithm": "rewards"}, "adv_estimator 'grpo' compares"),
+    ],
+)
+def test_settings_of_another_algorithm_are_refused_with_the_one_that_they_fit(settings: Any, expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        config(**settings)
+
+
+EXACT = {"algorithm": "divergence"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"balance": "teachers"}, "of which there are 0; expected two or more"),
+        ({"balance": "teachers", "teachers": NEAR[:1]}, "of which there are 1; expected two or more"),
+        ({"teacher": "m", "teachers": NEAR}, "put the model of `teacher` into `teachers`"),
+        ({"teachers": [NEAR[0], NEAR[0]]}, "the names maths, maths; expected each of them once"),
+        ({"teachers": [{"name": "e", "kind": "ema"}]}, "needs on_policy.trainer.ema_decay"),
+        ({"teachers": [{**NEAR[0], "top_k": 5}]}, "compares the whole vocabulary: leave out its top_k"),
+        ({"source": "rollouts", "max_staleness": 1}, "samples nothing meanwhile"),
+        ({"source": "rollouts", **EXACT}, "list it in on_policy.teachers with its `top_k`"),
+        (
+            {"source": "rollouts", "trainer": {"ema_decay": 0.9}, "teachers": [{"name": "s", "kind": "ema"}]},
+            "changes with the student",
+        ),
+        ({"source": "rollouts", **EXACT, "teachers": NEAR[:1]}, "set its `top_k`"),
+        ({**EXACT, "teachers": [FAR]}, "set its `top_k`"),
+        ({**EXACT, "teachers": [{**FAR, "kind": "echo"}]}, "does not give its distribution"),
+        ({"algorithm": "divergence", "divergence": [{"top_k": 9}], "teachers": [{**FAR, "top_k": 5}]}, "own 5 best"),
+        ({"num_substeps": 3, "prompts_per_step": 8}, "does not divide prompts_per_step = 8"),
+        ({"loss": "a.py:f", "ppo_clip": [0.1, 0.2]}, "takes the place of ppo_clip"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(settings: Any, expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        config(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"balance": "teachers", "teachers": NEAR, **EXACT},
+        {**EXACT, "teachers": [{**FAR, "top_k": 20}]},
+        {"source": "rollouts", **EXACT, "teachers": [{**NEAR[0], "top_k": 100}]},
+    ],
+)
+def test_settings_that_go_together_are_taken(settings: Any) -> None:
+    assert config(**settings).teachers
+
+
+def test_what_moved_or_merged_is_known_by_its_first_names() -> None:
+    identity = config(
+        engine_url="http://x/v1",
+        ppo_clip=[0.1, 0.3],
+        correction_bounds=[0.7, 3.0],
+        trainer={"betas": [0.8, 0.99], "generate_every_steps": 5},
+        teachers=[{**NEAR[0], "dtype": "4bit"}],
+    ).identity()
+    expected = {"engine": "vllm", "ppo_clip_low": 0.1, "ppo_clip_high": 0.3, "correction_min": 0.7, "seed": 0}
+    expected |= {"correction_max": 3.0, "beta1": 0.8, "beta2": 0.99, "generate_every_steps": 5}
+    assert expected.items() <= identity.items()
+    assert not identity.keys() & {"algorithm", "trainer", "num_generations", "ppo_clip", "correction_bounds", "betas"}
+    assert (identity["teachers"][0]["dtype"], identity["teachers"][0]["quantised"]) == ("auto", True)
