@@ -95,7 +95,7 @@ class RuntimeConfig(Section):
     runs share the cores."""
     concurrency: int = Field(default=20, ge=1)
     """Requests in flight at the start; the limit then follows what the endpoint accepts. Leave it: higher values are
-    approached in steps."""
+    approached in steps. A model that the run serves itself is asked from the start for all that its server takes."""
     max_concurrency: int = Field(default=1000, ge=1)
     """Requests in flight at most. Lower it for a server that you share."""
     max_requests_per_minute: float | None = Field(default=None, gt=0.0)

@@ -65,8 +65,13 @@ class Endpoint:
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
-    is_local: bool = False
-    """Whether a server of ours on this machine answers: nothing is charged, and refusals only pace its clients."""
+    capacity: int | None = None
+    """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this run serves the model itself, so that nothing is charged."""
+        return self.capacity is not None
 
     def with_cost(self, turn: Turn) -> Turn:
         """The turn with its cost by the price, if known, where the endpoint did not report one."""

@@ -19,6 +19,10 @@ from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
 from stillhouse.processes.guarded_process import GuardedProcess
 
+_MAX_BATCH: Final = 64
+_MAX_PENDING: Final = 64
+CAPACITY: Final = _MAX_BATCH + _MAX_PENDING
+"""Requests that a server takes at once: those that it samples, and as many that wait, so that none of its slots is."""
 _LAST_WORDS_BYTES: Final = 4000
 
 
@@ -42,9 +46,6 @@ def served_model(
     runtime: RuntimeConfig,
     chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({}),
     *,
-    dtype: str = "auto",
-    max_batch: int = 64,
-    max_pending: int = 64,
     start_timeout_s: float = 300.0,
 ) -> Iterator[str]:
     """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
@@ -53,15 +54,14 @@ def served_model(
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `chat_template_kwargs` are defaults of its template's variables. `max_batch` sequences are sampled at once and
-    `max_pending` may wait; more get a 429.
+    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429.
 
     Raises:
         ConfigError: If `ref` names nothing.
         EndpointError: If the server does not come up, with its last words.
     """
-    args = ["--name", ref, "--device", runtime.device, "--dtype", dtype]
-    args += ["--max-batch", str(max_batch), "--max-pending", str(max_pending)]
+    args = ["--name", ref, "--device", runtime.device]
+    args += ["--max-batch", str(_MAX_BATCH), "--max-pending", str(_MAX_PENDING)]
     if runtime.num_threads is not None:
         args += ["--num-threads", str(runtime.num_threads)]
     if chat_template_kwargs:

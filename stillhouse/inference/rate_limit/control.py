@@ -66,14 +66,24 @@ class _Gate:
 
 
 class RateControl:
-    """Window, pacers and gate of one endpoint. Not thread-safe; `Controller` guards it."""
+    """Window, pacers and gate of one endpoint. Not thread-safe; `Controller` guards it.
 
-    def __init__(self, initial: int, caps: Caps | None = None, learnt: LearntLimits | None = None) -> None:
+    Args:
+        initial: requests in flight at the start.
+        caps: what the user allows.
+        learnt: by an earlier process.
+        is_known: `initial` is what the server takes, so that the window begins and stays there.
+    """
+
+    def __init__(
+        self, initial: int, caps: Caps | None = None, learnt: LearntLimits | None = None, *, is_known: bool = False
+    ) -> None:
         caps = caps or Caps()
         self.caps = caps
         self.num_rate_limited = 0
         self.num_cuts = 0
         self._initial = initial
+        self._is_known = is_known
         self._window = Window(min(initial, caps.concurrency), caps.concurrency)
         self._requests = Pacer(cap=_per_second(caps.requests_per_minute))
         self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute), estimated=True)
@@ -156,7 +166,7 @@ class RateControl:
 
     def _start_at(self) -> float:
         """When the next of the first requests may be sent; long ago once they are."""
-        if self._num_sent >= self._initial:
+        if self._is_known or self._num_sent >= self._initial:
             return -math.inf
         num_due = self._num_sent - _PER_ANSWER * self._num_answered
         return self._first_send + num_due * _START_S / min(self._initial, _START)
@@ -181,7 +191,7 @@ class RateControl:
             self._read(outcome.limits, ticket, now)
         if kind is FailureKind.RATE:
             self._refused(ticket, outcome, now)
-        elif kind in _FAILED:
+        elif kind in _FAILED and not self._is_known:
             if self._window.fail() and ticket.epoch == self.num_cuts:
                 self._window.overload(now)
                 self._begin_epoch()
@@ -201,6 +211,11 @@ class RateControl:
 
     def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         self.num_rate_limited += 1
+        if self._is_known:
+            # Requests that were given up keep their places until the server notices.
+            self._forgive(ticket)
+            self._shut(outcome.retry_after_s, now)
+            return
         if ticket.epoch != self.num_cuts:
             self._count_late(ticket, outcome.scope)
             return
@@ -302,6 +317,8 @@ class RateControl:
             return self._tokens.reason("tokens", "runtime.max_tokens_per_minute")
         if self._blocker == _GATE:
             return "waiting as long as the endpoint asked"
+        if self._is_known and self.limit == self._initial:
+            return f"this run's server takes {self.limit} at once"
         return self._window.reason
 
     def snapshot(self, now: float, waiting: int) -> ControlSnapshot:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -191,9 +191,15 @@ _shared_lock: Final = threading.Lock()
 
 
 def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
-    """The process's controller for an endpoint, within the runtime's caps; the store keeps what it learns."""
+    """The process's controller for an endpoint, within the runtime's caps.
+
+    The limit of a server of this run's own is known; the store keeps what is learnt of others.
+    """
     caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
-    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=limits_file(runtime))
+    if endpoint.capacity is None:
+        return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=limits_file(runtime))
+    caps = replace(caps, concurrency=min(endpoint.capacity, caps.concurrency))
+    return shared_controller(endpoint, initial=endpoint.capacity, caps=caps, memory=None)
 
 
 def limits_file(runtime: RuntimeConfig) -> Path:
@@ -214,6 +220,7 @@ def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: P
         if controller is None:
             kept = None if memory is None else LimitsFile(memory, name)
             learnt = None if kept is None else kept.load()
-            controller = _shared[name] = Controller(RateControl(initial, caps, learnt), memory=kept)
+            control = RateControl(initial, caps, learnt, is_known=endpoint.capacity is not None)
+            controller = _shared[name] = Controller(control, memory=kept)
     controller.cap(caps)
     return controller
