@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal
+from stillhouse.inference.journalled_client import JournalledClient
 from stillhouse.inference.keys import KeyForm
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Message, Prompt, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, Prompt, ToolSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RolloutContext:
     read: Callable[[Message], Message]
     """Gives what the conversation keeps of a message that the model wrote."""
     journal: Journal
-    client: ChatClient
+    client: JournalledClient
     requester: Requester
     stats: RolloutStats
     asleep: Callable[[], AbstractContextManager[None]]
@@ -73,8 +73,6 @@ class RolloutContext:
     tool_sets: ToolSets
     metadata: Mapping[str, JsonObject]
     """Metadata of the prompts' rows by prompt id, for tools that take it."""
-    replayed: Callable[[Turn], None]
-    """Called with each completion that an earlier attempt at the rollout paid for."""
 
 
 def rollout_keys(

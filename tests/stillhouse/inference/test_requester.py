@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 import itertools
 import random
 
@@ -11,7 +10,6 @@ from stillhouse.inference import Controller, Endpoint, RolloutStats
 from stillhouse.inference.budget import Budget, Spend
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects
@@ -50,7 +48,7 @@ class Scripted:
             max_attempts=max_attempts,
             max_outage_s=max_outage_s,
             on_outage=self.outages.append,
-            hedging=Hedging(enabled=False),
+            hedge=True,
             stats=self.stats,
             effects=self.effects,
         )
@@ -67,7 +65,7 @@ class Scripted:
 
     def ask(self) -> Completion:
         size = RequestSize(prompt_characters=100, max_tokens=50)
-        return asyncio.run(self.requester.ask(self.send, size=size, continuing=False, asleep=contextlib.nullcontext))
+        return asyncio.run(self.requester.ask(self.send, size=size))
 
 
 def test_passing_failures_are_tried_again_with_the_slot_free() -> None:
