@@ -107,8 +107,8 @@ class RuntimeConfig(Section):
     """Longest wait for one HTTP response in seconds. Raise it for reasoning models with long answers; lower it where an
     endpoint hangs."""
     hedge: bool = True
-    """Send a request again when its response is long overdue, and take the first response. Off where each request is
-    dear: both may be paid for."""
+    """Send a request again when its response is long overdue, and take the first response; the report counts these.
+    Never where a price is known, as both may be paid for, in batches, or to a model that the run serves itself."""
     max_attempts: int = Field(default=6, ge=1)
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage
     (max_outage_s). Raise it for an endpoint that answers with errors now and then."""

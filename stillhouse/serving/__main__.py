@@ -56,8 +56,6 @@ def _parser() -> argparse.ArgumentParser:
         help="host names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's, "
         "separated by commas",
     )
-    updates = "clients may load adapters and weights from folders of this machine"
-    parser.add_argument("--allow-updates", action="store_true", help=updates)
     parser.add_argument("--log-file", help="append errors and warnings here instead of standard error")
     return parser
 

@@ -35,7 +35,6 @@ def serve(
     max_pending: int = 256,
     api_key_env: str | None = None,
     allowed_hosts: Sequence[str] = (),
-    allow_updates: bool = False,
 ) -> None:
     """Serves a model over HTTP until SIGTERM or SIGINT.
 
@@ -80,8 +79,7 @@ def serve(
         context_length=worker.context_length,
     )
     admission = AdmissionController(worker, max_batch=max_batch, max_pending=max_pending)
-    names = names_of(host, allowed_hosts)
-    app = create_app(served, admission, api_key=api_key, names=names, allow_updates=allow_updates)
+    app = create_app(served, admission, api_key=api_key, names=names_of(host, allowed_hosts))
     worker.start()
     try:
         _Server(app, worker, served.name).run(sockets=[listener])

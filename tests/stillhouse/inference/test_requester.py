@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError,
 from stillhouse.inference import Controller, Endpoint, RolloutStats
 from stillhouse.inference.budget import Budget, Spend
 from stillhouse.inference.completion import Completion
+from stillhouse.inference.endpoint import Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize
 from stillhouse.inference.requester import Requester
@@ -208,3 +210,36 @@ def test_a_request_that_the_budget_does_not_hold_is_not_sent() -> None:
     with pytest.raises(BudgetReached, match=r"budget\.max_tokens"):
         scripted.ask()
     assert scripted.script == [ANSWER]
+
+
+async def num_sent(endpoint: Endpoint, answer: Completion) -> int:
+    """How often a request is sent that is answered late, after others that were answered at once."""
+    limited, budget = Controller(RateControl(2, Caps(2))), Budget(BudgetConfig(), None)
+    requester = Requester(
+        endpoint, limited, budget, max_attempts=1, hedge=True, stats=RolloutStats(), effects=Effects()
+    )
+    calls = itertools.count()
+
+    async def send() -> Completion:
+        await asyncio.sleep(2.3 if next(calls) == 16 else 0.0)
+        return answer
+
+    for _ in range(17):
+        await requester.ask(send, size=RequestSize(100, 50))
+    return next(calls) - 16
+
+
+def test_an_overdue_request_is_sent_twice_only_where_that_costs_nothing() -> None:
+    free = Endpoint("http://here/v1", "m", "m")
+    paid = replace(ANSWER, turn=replace(ANSWER.turn, cost_usd=0.1))
+    cases = [
+        (free, ANSWER),
+        (free, paid),
+        (replace(free, price=Price(1.0, 2.0)), ANSWER),
+        (replace(free, capacity=8), ANSWER),
+    ]
+
+    async def count() -> list[int]:
+        return await asyncio.gather(*(num_sent(*case) for case in cases))
+
+    assert asyncio.run(count()) == [2, 1, 1, 1]
