@@ -48,7 +48,7 @@ def endure(
         steps=course,
         completion_tokens=60,
         retry_after="whole" if headers else None,
-        header_form="openai" if headers else None,
+        has_headers=headers,
     )
     with fresh(folder) as aside, running(service) as provider:
         job = Job(provider.url, str(aside), 1_000_000, 1000, keep_rows=False)

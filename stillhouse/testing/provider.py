@@ -189,24 +189,22 @@ class SimulatedProvider:
             size = size_of(request.raw, reply.tokens)
             refusal = self._limiter.size_refusal(elapsed_s, size)
         if refusal is not None:
-            return self._refused(refusal, entry, elapsed_s, now)
+            return self._refused(refusal, entry, elapsed_s)
         self._limiter.take(elapsed_s, size)
-        headers = self._limit_headers(elapsed_s, now)
+        headers = self._limit_headers(elapsed_s)
         return replace(reply, headers={**headers, **reply.headers}) if headers else reply
 
-    def _refused(self, refusal: Refusal, entry: Entry, elapsed_s: float, now: float) -> Reply:
+    def _refused(self, refusal: Refusal, entry: Entry, elapsed_s: float) -> Reply:
         self.num_rejected += 1
         entry.refused = refusal.scope
         self._limiter.note_refused(elapsed_s)
         return refuse(
             refusal,
-            headers=self._limit_headers(elapsed_s, now),
+            headers=self._limit_headers(elapsed_s),
             retry_after=self._service.retry_after,
-            form=self._service.header_form,
             say_why=self._service.say_why,
             delay_s=self._service.refusal_s,
         )
 
-    def _limit_headers(self, elapsed_s: float, now: float) -> dict[str, str]:
-        form = self._service.header_form
-        return limit_headers(form, self._limiter.standing(elapsed_s), now) if form else {}
+    def _limit_headers(self, elapsed_s: float) -> dict[str, str]:
+        return limit_headers(self._limiter.standing(elapsed_s)) if self._service.has_headers else {}

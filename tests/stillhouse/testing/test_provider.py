@@ -90,7 +90,7 @@ def test_requests_beyond_the_cap_are_refused_and_the_peak_is_kept() -> None:
 
 
 def test_headers_come_with_answers_and_with_refusals() -> None:
-    service = Service(latency_s=0, steps=limited(requests_per_minute=60, burst_requests=2), header_form="openai")
+    service = Service(latency_s=0, steps=limited(requests_per_minute=60, burst_requests=2), has_headers=True)
     with SimulatedProvider(service=service) as provider:
         answers = [ask(provider.url) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
