@@ -14,11 +14,10 @@ from typing import Final
 
 from benchmarks.rollouts.client import Client, Took
 from benchmarks.rollouts.convergence import Convergence, follow
+from benchmarks.rollouts.process import RunningProvider, Summary, running
 from benchmarks.rollouts.sides.job import Job
 from stillhouse.testing.answers import Service
-from stillhouse.testing.ledger import Summary
 from stillhouse.testing.limits import Step
-from stillhouse.testing.process import RunningProvider, running
 
 HERE: Final = Path(sys.executable)
 LATENCY_S: Final = 0.2

@@ -11,7 +11,6 @@ import pytest
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.testing.answers import Service
 from stillhouse.testing.limits import Limits, Step
-from stillhouse.testing.process import running
 
 
 def ask(url: str, text: str = "hello", **keys: Any) -> httpx.Response:
@@ -114,22 +113,3 @@ def test_limits_change_by_schedule() -> None:
         time.sleep(0.45)
         after = [ask(provider.url).status_code for _ in range(2)]
     assert (before, after) == ([200, 429], [200, 200])
-
-
-def test_a_provider_in_a_process_counts_what_it_served_and_ends_with_its_starter() -> None:
-    steps = limited(requests_per_minute=0.001, burst_requests=3)
-    with running(Service(latency_s=0.01, steps=steps)) as provider:
-        for index in range(4):
-            ask(provider.url, f"[case-{index:06d}]")
-        ask(provider.url, "[case-000000]")
-        stats, ledger = provider.stats(), provider.ledger()
-        assert httpx.get(f"{provider.url}/models").json()["data"][0]["id"] == "simulated-1"
-    assert (stats.num_requests, stats.num_billed, stats.num_rejected, stats.in_flight) == (5, 3, 2, 0)
-    assert (ledger.num_billed, ledger.num_distinct_billed, ledger.num_refused) == (3, 3, 2)
-    assert ledger.by_status == {"200": 3, "429": 2}
-    assert ledger.refused_by == {"requests": 2}
-    assert sum(second.served for second in ledger.seconds) == 3
-    assert sum(second.tokens for second in ledger.seconds) == ledger.billed_tokens > 0
-    assert sum(second.busy_s for second in ledger.seconds) == pytest.approx(0.03, rel=0.5)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{provider.url}/stats")
