@@ -130,9 +130,7 @@ class Requester:
         reservation = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
         spent: Spend | None = NOTHING
         try:
-            ticket = self._controller.try_acquire(size, continuing=continuing)
-            if ticket is None:
-                ticket = await self._controller.acquire(size, continuing=continuing)
+            ticket = await self._controller.acquire(size, continuing=continuing)
             outcome: Outcome | None = None
             # A request that is cut off from here on may have been billed to the full.
             spent = None

@@ -62,23 +62,20 @@ class Controller:
         with self._lock:
             self._control.cap(caps)
 
-    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
-        """Permission to send one request at once, or None if it would have to wait; no waiting request is overtaken.
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
+        """Waits for permission to send one request; `release` gives it back.
 
-        Requests of rollouts under way (`continuing`) go before those of new ones.
+        Requests of rollouts under way (`continuing`) go before those of new ones; no other waiting one is overtaken.
         """
         with self._lock:
             if self._queue:
                 self._admit()
-                if self._queue and (not continuing or not self._queue[0][0]):
-                    return None
-            return self._control.admit(size, self._clock())
-
-    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
-        """Waits for permission to send one request; `release` gives it back."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(size, loop, loop.create_future())
-        with self._lock:
+            if not self._queue or (continuing and self._queue[0][0]):
+                ticket = self._control.admit(size, self._clock())
+                if ticket is not None:
+                    return ticket
+            loop = asyncio.get_running_loop()
+            waiter = _Waiter(size, loop, loop.create_future())
             heapq.heappush(self._queue, (not continuing, next(self._order), waiter))
             self._loops[loop] += 1
             self._admit()
@@ -106,7 +103,7 @@ class Controller:
     def snapshot(self) -> ControlSnapshot:
         with self._lock:
             waiting = sum(not waiter.future.done() for _, _, waiter in self._queue)
-            return self._control.snapshot(self._clock(), waiting)
+            return self._control.snapshot(waiting)
 
     def _admit(self) -> None:
         """Admits all requests that may be sent, under the lock."""

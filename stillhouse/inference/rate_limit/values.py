@@ -68,12 +68,8 @@ class ControlSnapshot:
     limit: int
     in_flight: int
     waiting: int
-    gate_s: float
-    """Seconds until the gate opens; 0 when it is open."""
     reason: str
     """What holds requests back, and how that is known."""
-    num_rate_limited: int
-    num_cuts: int
     requests_per_minute: float | None = None
     """Current pace; None while no such limit is known."""
     tokens_per_minute: float | None = None
