@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget.ledger import Ledger
@@ -31,13 +31,11 @@ from stillhouse.inference.budget.spend import NOTHING, ZERO, Amounts, Spend
 from stillhouse.inference.endpoint import Price
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(NamedTuple):
     """Permission to send one request; `Budget.settle` ends it, once."""
 
     worst: Spend
     amounts: Amounts
-    is_open: bool = True
 
 
 _FREE: Final = Reservation(NOTHING, ZERO)
@@ -117,9 +115,8 @@ class Budget:
 
     def settle(self, reservation: Reservation, spent: Spend | None) -> None:
         """Ends a reservation; `spent` is None where the cost is unknown. See the module's table for what to pass."""
-        if reservation is _FREE or not reservation.is_open:
+        if reservation is _FREE:
             return
-        reservation.is_open = False
         worst = reservation.amounts
         if spent is None:
             if reservation.worst.usd is None:

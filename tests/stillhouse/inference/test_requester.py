@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stillhouse.config import BudgetConfig
-from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError
+from stillhouse.errors import BudgetReached, EndpointError
 from stillhouse.inference import Controller, Endpoint, RolloutStats
 from stillhouse.inference.budget import Budget, Spend
 from stillhouse.inference.completion import Completion
@@ -79,13 +79,6 @@ def test_passing_failures_are_tried_again_with_the_slot_free() -> None:
     assert (scripted.stats.num_requests, scripted.stats.num_completions) == (3, 1)
 
 
-def test_attempts_end() -> None:
-    scripted = Scripted(*[TRANSIENT] * 3)
-    with pytest.raises(RequestFailed, match="oops"):
-        scripted.ask()
-    assert scripted.script == []
-
-
 def test_what_an_endpoint_could_not_read_is_asked_for_once_more() -> None:
     malformed = Failure(FailureKind.MALFORMED, "no call", 400)
     assert Scripted(malformed, ANSWER).ask() is ANSWER
@@ -141,20 +134,6 @@ def test_what_will_not_pass_is_not_tried_again(kind: FailureKind) -> None:
     with pytest.raises(RequestFailed):
         scripted.ask()
     assert scripted.script == [ANSWER]
-
-
-@pytest.mark.parametrize(
-    ("failure", "error"),
-    [
-        (Failure(FailureKind.AUTH, "HTTP 401: bad key", 401), AuthenticationError),
-        (Failure(FailureKind.QUOTA, "HTTP 402: no credit", 402), QuotaError),
-        (Failure(FailureKind.PERMANENT, "HTTP 404: no such model", 404), EndpointError),
-    ],
-)
-def test_what_concerns_every_request_stops_the_run_at_once(failure: Failure, error: type[EndpointError]) -> None:
-    with pytest.raises(error, match="http://here/v1") as caught:
-        Scripted(failure).ask()
-    assert failure.message in str(caught.value)
 
 
 def test_a_404_after_answers_concerns_one_request() -> None:
