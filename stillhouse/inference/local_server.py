@@ -6,7 +6,7 @@ Free of torch: the model lives in the server's process, whose memory (a GPU's ab
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
 from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.types import JsonObject
 
 _MAX_BATCH: Final = 64
 _MAX_PENDING: Final = 64
@@ -36,7 +37,7 @@ class _SharedServer:
     url: str = ""
 
 
-_servers: dict[tuple[str, ...], _SharedServer] = {}
+_servers: dict[str, _SharedServer] = {}
 _registry = threading.Lock()
 
 
@@ -60,13 +61,16 @@ def served_model(
         ConfigError: If `ref` names nothing.
         EndpointError: If the server does not come up, with its last words.
     """
-    args = ["--name", ref, "--device", runtime.device]
-    args += ["--max-batch", str(_MAX_BATCH), "--max-pending", str(_MAX_PENDING)]
-    if runtime.num_threads is not None:
-        args += ["--num-threads", str(runtime.num_threads)]
-    if chat_template_kwargs:
-        args += ["--chat-template-kwargs", json.dumps(chat_template_kwargs)]
-    key = (resolve_model(ref), *args)
+    options = {
+        "model": resolve_model(ref),
+        "name": ref,
+        "device": runtime.device,
+        "num_threads": runtime.num_threads,
+        "max_batch": _MAX_BATCH,
+        "max_pending": _MAX_PENDING,
+        "chat_template_kwargs": dict(chat_template_kwargs),
+    }
+    key = json.dumps(options)
     with _registry:
         shared = _servers.setdefault(key, _SharedServer())
     with shared.lock:
@@ -74,7 +78,7 @@ def served_model(
             if shared.process is not None:
                 shared.process.stop()
                 shared.process = None
-            shared.process, shared.url = _start(ref, [key[0], *args], runtime.thread_variables, start_timeout_s)
+            shared.process, shared.url = _start(ref, options, runtime.thread_variables, start_timeout_s)
         shared.num_users += 1
         url = shared.url
     try:
@@ -87,11 +91,13 @@ def served_model(
                 shared.process = None
 
 
-def _start(ref: str, args: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
+def _start(ref: str, options: JsonObject, variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
     with tempfile.TemporaryDirectory(prefix="stillhouse-serving-") as folder:
         log = Path(folder) / "stderr"
         log.touch()
-        process = GuardedProcess("stillhouse.serving", [*args, "--log-file", str(log)], variables, needs_torch=True)
+        process = GuardedProcess(
+            "stillhouse.serving", [json.dumps({**options, "log_file": str(log)})], variables, needs_torch=True
+        )
         # A server that hangs while loading is ended, and with it the wait for its first line.
         watchdog = threading.Timer(timeout_s, process.stop, kwargs={"grace_s": 0.0})
         watchdog.daemon = True

@@ -40,8 +40,13 @@ def serve(
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
-    `chat_template_kwargs` are defaults of the template's variables, which a request may give other values. The other
-    options are those of `python -m stillhouse.serving`; on a CPU, `num_threads` None leaves their number to torch.
+    Args:
+        chat_template_kwargs: defaults of the template's variables, which a request may give other values.
+        num_threads: on a CPU; None leaves it to torch.
+        max_batch: sequences sampled at once.
+        max_pending: sequences that may wait; requests beyond are answered 429.
+        api_key_env: the variable that holds the key clients must send; None asks for none.
+        allowed_hosts: names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's.
 
     Raises:
         ConfigError: the model cannot be loaded or the variable is not set.

@@ -191,8 +191,8 @@ def test_adapter_and_merged_weights_answer_the_same_over_http(make_student):
     question = [{"role": "user", "content": "How much are 3 kettles at 12 coins?"}]
     answers = []
     for part in (folder, folder / "merged"):
-        args = [str(part), "--name", "student", "--device", "cpu", "--num-threads", "1"]
-        with GuardedProcess("stillhouse.serving", args) as server:
+        options = {"model": str(part), "name": "student", "device": "cpu", "num_threads": 1}
+        with GuardedProcess("stillhouse.serving", [json.dumps(options)]) as server:
             url = json.loads(server.lines.readline())["url"]
             body = {"model": "student", "messages": question, "temperature": 0.0, "max_tokens": 12}
             answer = httpx.post(f"{url}/chat/completions", json=body, timeout=60.0).raise_for_status().json()
