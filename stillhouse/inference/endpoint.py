@@ -12,7 +12,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an endpoint charges, in USD per million tokens."""
+    """The prices of an endpoint, in USD per million tokens."""
 
     prompt: float
     completion: float
@@ -70,7 +70,7 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether this run serves the model itself, so that nothing is charged."""
+        """Return whether this run serves the model itself, so that nothing is charged."""
         return self.capacity is not None
 
     def with_cost(self, turn: Turn) -> Turn:
@@ -81,5 +81,5 @@ class Endpoint:
 
     @property
     def may_use_proxy(self) -> bool:
-        """Whether requests may go through a proxy of the environment, which is never meant for this machine itself."""
+        """Return whether requests may go through the environment's proxy, which is never meant for this machine."""
         return urlsplit(self.base_url).hostname not in _LOOPBACK

@@ -12,7 +12,7 @@ _AGAIN: Final = "then run the same command again: what was paid for is used agai
 
 
 class EndpointHealth:
-    """What the requests of one collection say about its endpoint."""
+    """The state of one collection's endpoint, as its requests show it."""
 
     _reached: ClassVar[set[str]] = set()
     """Addresses that this process had an answer from, be it an error."""

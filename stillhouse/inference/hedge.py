@@ -75,7 +75,7 @@ class Race(Generic[AnswerT]):
 
     def __init__(self, hedging: Hedging, send_copy: Callable[[], Coroutine[None, None, AnswerT]]) -> None:
         self.by_copy = False
-        """Whether the copy answered; the request was then given up."""
+        """True if the copy answered; the request was then given up."""
         self._hedging = hedging
         self._send_copy = send_copy
         self._timer: asyncio.TimerHandle | None = None

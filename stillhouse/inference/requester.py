@@ -23,7 +23,7 @@ from stillhouse.types import Turn
 
 
 class ModelAnswer(Protocol):
-    """What an attempt must say about its answer."""
+    """An answer with the facts that budget and limits need."""
 
     @property
     def turn(self) -> Turn:

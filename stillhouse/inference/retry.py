@@ -1,4 +1,4 @@
-"""Which failures a request is tried again after, and how long to wait before that."""
+"""Retries: the failures after which a request is tried again, and the wait before that."""
 
 import asyncio
 import math

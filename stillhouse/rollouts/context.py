@@ -1,4 +1,4 @@
-"""What all rollouts of one collection share, and the keys they have."""
+"""The parts that all rollouts of one collection share, and their keys."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,13 +20,13 @@ from stillhouse.types import JsonObject, Message, Prompt, ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class PreparedTools:
-    """What all rollouts that are offered the same tools have in common."""
+    """The tools that some rollouts are offered, and what these have in common by it."""
 
     schemas: list[ToolSchema]
     num_characters: int
     """Length of the schemas as JSON in UTF-8."""
     takes_context: bool
-    """Whether a tool is given the prompt's metadata, which then is part of a rollout's identity."""
+    """True if a tool is given the prompt's metadata, which then is part of a rollout's identity."""
     key_form: KeyForm
 
 
@@ -42,7 +42,7 @@ class ToolSets:
         self._prepared: dict[tuple[str, ...], PreparedTools] = {}
 
     def prepare(self, toolbox: Toolbox) -> PreparedTools:
-        """What rollouts with the tools of `toolbox` have in common."""
+        """Return what rollouts with the tools of `toolbox` have in common."""
         names = tuple(toolbox.names)
         if names not in self._prepared:
             schemas = toolbox.schemas()
@@ -57,7 +57,7 @@ class ToolSets:
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """What all rollouts of one collection share."""
+    """The parts that all rollouts of one collection share."""
 
     endpoint: Endpoint
     config: RolloutsConfig

@@ -52,7 +52,7 @@ class Rollout:
 
     @property
     def holds_value(self) -> bool:
-        """Whether cancelling it now would lose a request being paid for or a finished trajectory."""
+        """Return whether cancelling it now would lose a request being paid for or a finished trajectory."""
         return self._num_paying > 0 or self._has_ended
 
     def finished(self) -> Trajectory | None:

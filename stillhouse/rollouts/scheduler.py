@@ -117,7 +117,7 @@ class Scheduler:
             await self._start_when_room(rollout)
 
     def _has_room(self) -> bool:
-        """Whether to start another rollout: those that want a slot should fill the window, and little more.
+        """Return whether to start another rollout: those that want a slot should fill the window, and little more.
 
         Rollouts that run a tool or wait before a retry want none. They have a bound of their own, or a dead endpoint
         would draw in every prompt.

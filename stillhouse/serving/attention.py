@@ -75,7 +75,7 @@ AttentionInterface.register("sdpa", slot_attention)
 def slot_masks(
     config: "PreTrainedConfig", positions_BS: torch.Tensor, num_columns: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """What a transformers model takes as a ready-made 4D `attention_mask`, [B, 1, S, num_columns].
+    """Return what a transformers model takes as a ready-made 4D `attention_mask`, [B, 1, S, num_columns].
 
     One mask when all layers attend alike; one by layer type when full and sliding layers alternate. `positions_BS` are
     the positions of the input tokens in their slots, `num_columns` the columns of the cache that attention sees, and

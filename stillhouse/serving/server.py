@@ -40,13 +40,8 @@ def serve(
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
-    Args:
-        chat_template_kwargs: defaults of the template's variables, which a request may give other values.
-        num_threads: on a CPU; None leaves it to torch.
-        max_batch: sequences sampled at once.
-        max_pending: sequences that may wait; requests beyond are answered 429.
-        api_key_env: the variable that holds the key clients must send; None asks for none.
-        allowed_hosts: names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's.
+    The options are those of `stillhouse serve`. `chat_template_kwargs` are defaults of the template's variables, which
+    a request may give other values; on a CPU, `num_threads` None leaves their number to torch.
 
     Raises:
         ConfigError: the model cannot be loaded or the variable is not set.

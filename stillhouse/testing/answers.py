@@ -41,9 +41,9 @@ class Service(BaseModel):
     """Limits and from when on they hold."""
     retry_after: RetryAfter = None
     has_headers: bool = False
-    """Whether every answer carries rate-limit headers, in OpenAI's form."""
+    """True if every answer carries rate-limit headers, in OpenAI's form."""
     say_why: bool = True
-    """Whether a 429 names the limit in its body."""
+    """True if a 429 names the limit in its body."""
     refusal_s: float = Field(default=0.005, ge=0)
     """Time of a refusal."""
     faults: dict[FaultClass, float] = {}
@@ -157,7 +157,7 @@ def case_of(raw: bytes) -> str:
 
 
 def size_of(raw: bytes, tokens: int) -> Size:
-    """What a request weighs whose prompt and completion are of so many tokens."""
+    """Return what a request weighs whose prompt and completion are of so many tokens."""
     allowed = _MAX_TOKENS.search(raw)
     return Size(tokens, len(raw) // _CHARACTERS_PER_TOKEN + int(allowed[1]) if allowed else tokens)
 

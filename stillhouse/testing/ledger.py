@@ -1,4 +1,4 @@
-"""Which requests came, were refused and were billed, and when."""
+"""The record of requests that came, were refused and were billed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Entry:
     answered_at: float | None = None
     """When the last byte was handed over; None for what was never answered."""
     billed: bool = False
-    """Whether tokens were sampled: an answer with status 200, however it got through."""
+    """True if tokens were sampled: an answer with status 200, however it got through."""
     refused: Scope | None = None
     """The limit that it met."""
     tokens: int = 0

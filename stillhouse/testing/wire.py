@@ -28,7 +28,7 @@ _REASONS: Final = {
 
 @dataclass(slots=True)
 class Request:
-    """What came over a connection."""
+    """A request as it came over a connection."""
 
     method: bytes = b""
     path: bytes = b""

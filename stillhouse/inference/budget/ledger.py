@@ -85,7 +85,7 @@ class Ledger:
         """The part of `counted` that is an upper bound."""
         self.reserved = ZERO
         self.usd_known = True
-        """Whether the cost of everything counted is known, or bounded."""
+        """True if the cost of everything counted is known, or bounded."""
         self.prompt_tokens = PromptTokens()
         self._time_lock = threading.Lock()
         self._num_running = 0

@@ -1,4 +1,4 @@
-"""What all rollouts will cost, judged by those that are done."""
+"""The cost of all rollouts, judged by those that are done."""
 
 import math
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ class Journal:
         self._writer = Writer(self._connection, partial(self._error, "written"))
 
     async def claim(self, rollout_key: str) -> bool:
-        """Whether this journal may pay for the rollout; False while another one, or an earlier claim of this, does.
+        """Return whether this journal may pay for the rollout: not while another, or an earlier claim of this, does.
 
         A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process. Look up trajectory
         and completions once it is granted: the previous owner may have added some. For a rollout without records these
@@ -186,7 +186,7 @@ class Journal:
         return None
 
     def _look(self, key: bytes) -> tuple[bool, bool]:
-        """Whether the rollout has records, and whether an intact trajectory is among them."""
+        """Return whether the rollout has records, and whether an intact trajectory is among them."""
         row = self._ask(FIRST_KIND, key)
         has_trajectory = row is not None and row[0] == TRAJECTORY
         return row is not None, has_trajectory and self._stored(place(key, TRAJECTORY)) is not None

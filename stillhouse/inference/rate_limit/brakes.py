@@ -13,7 +13,7 @@ MAX_GATE_S: Final = 60.0
 
 
 class Blocker(Enum):
-    """What held the last request back. Closed."""
+    """The four things that may hold a request back. Closed."""
 
     GATE = auto()
     WINDOW = auto()

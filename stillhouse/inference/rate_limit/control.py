@@ -186,7 +186,7 @@ class RateControl:
             (self._brakes.requests if scope is LimitScope.REQUESTS else self._brakes.tokens).count_refusal()
 
     def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
-        """What a refusal without a reason was about; lifts the limit learnt for the other reason."""
+        """Return what a refusal without a reason was about; lifts the limit learnt for the other reason."""
         is_rate = self._attribution.refuse(ticket.ahead)
         is_long = retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)
         if is_rate or (self._attribution.lean == 0 and is_long):
@@ -236,7 +236,7 @@ class RateControl:
 
     @property
     def reason(self) -> str:
-        """What limits requests and how that is known, for people."""
+        """Return what limits requests and how that is known, for people."""
         if self._is_known and self.limit == self._initial and self._blocker in (None, Blocker.WINDOW):
             return f"this run's server takes {self.limit} at once"
         return self._brakes.reason(self._blocker)
