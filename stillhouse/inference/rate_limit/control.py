@@ -59,7 +59,7 @@ class RateControl:
         self.num_cuts = 0
         self._initial = initial
         self._is_known = is_known
-        self._brakes = Brakes(initial, caps or Caps(), learnt)
+        self.brakes = Brakes(initial, caps or Caps(), learnt)
         self._sizes = TokenEstimates()
         self._attribution = Attribution()
         self._first_send = -math.inf
@@ -73,21 +73,11 @@ class RateControl:
     @property
     def limit(self) -> int:
         """Requests that may usefully be in flight now."""
-        return self._brakes.window.limit
-
-    @property
-    def in_flight(self) -> int:
-        return self._brakes.window.in_flight
-
-    def cap(self, caps: Caps) -> None:
-        self._brakes.cap(caps)
-
-    def learnt(self) -> LearntLimits:
-        return self._brakes.learnt()
+        return self.brakes.window.limit
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
         """Permission to send a request now, or None until a request is settled or `wait_s` has passed."""
-        brakes = self._brakes
+        brakes = self.brakes
         if (blocker := brakes.blocker(now)) is not None:
             self._blocker = blocker
             return None
@@ -114,7 +104,7 @@ class RateControl:
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until `admit` may answer otherwise; None where only a settled request can help."""
-        wait_s = self._brakes.wait_s(now)
+        wait_s = self.brakes.wait_s(now)
         return None if wait_s is None else max(wait_s, self._start_at() - now, 0.0)
 
     def _start_at(self) -> float:
@@ -133,7 +123,7 @@ class RateControl:
         if ticket.settled:
             raise ValueError(f"the request sent at {ticket.sent_at:.3f} s is settled twice; expected once")
         ticket.settled = True
-        self._brakes.give_back(ticket, is_cancelled=outcome is None)
+        self.brakes.give_back(ticket, is_cancelled=outcome is None)
         if outcome is None:
             return
         kind = outcome.kind
@@ -142,8 +132,8 @@ class RateControl:
         if kind is FailureKind.RATE:
             self._refused(ticket, outcome, now)
         elif kind in _FAILED and not self._is_known:
-            if self._brakes.window.fail() and ticket.epoch == self.num_cuts:
-                self._brakes.window.overload(now)
+            if self.brakes.window.fail() and ticket.epoch == self.num_cuts:
+                self.brakes.window.overload(now)
                 self._begin_epoch()
         elif kind is None:
             self._answered(ticket, outcome, now)
@@ -151,19 +141,19 @@ class RateControl:
     def _answered(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         self._num_answered += 1
         self._latency_s += 0.05 * (now - ticket.sent_at - self._latency_s)
-        self._brakes.window.succeed(ticket.sent_at)
+        self.brakes.window.succeed(ticket.sent_at)
         self._attribution.accept(ticket.ahead, ticket.epoch)
         if outcome.completion_tokens is not None:
             prompt = outcome.prompt_tokens or 0
             self._sizes.learn(ticket.characters, prompt, outcome.completion_tokens)
             if not self._sizes.reserves_all:
-                self._brakes.tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
+                self.brakes.tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
 
     def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         if self._is_known:
             # Requests that were given up keep their places until the server notices.
-            self._brakes.forgive(ticket)
-            self._brakes.shut(outcome.retry_after_s, now)
+            self.brakes.forgive(ticket)
+            self.brakes.shut(outcome.retry_after_s, now)
             return
         if ticket.epoch != self.num_cuts:
             self._count_late(ticket, outcome.scope)
@@ -177,54 +167,54 @@ class RateControl:
 
     def _count_late(self, ticket: Ticket, scope: LimitScope | None) -> None:
         """Counts a refusal of an earlier episode."""
-        self._brakes.forgive(ticket)
+        self.brakes.forgive(ticket)
         if scope is None:
             scope = LimitScope.REQUESTS if self._attribution.lean > 0 else LimitScope.CONCURRENCY
         if scope is LimitScope.CONCURRENCY:
-            self._brakes.window.count_refusal(ticket.sent_at)
+            self.brakes.window.count_refusal(ticket.sent_at)
         else:
-            (self._brakes.requests if scope is LimitScope.REQUESTS else self._brakes.tokens).count_refusal()
+            (self.brakes.requests if scope is LimitScope.REQUESTS else self.brakes.tokens).count_refusal()
 
     def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
         """Return what a refusal without a reason was about; lifts the limit learnt for the other reason."""
         is_rate = self._attribution.refuse(ticket.ahead)
         is_long = retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)
         if is_rate or (self._attribution.lean == 0 and is_long):
-            if self._brakes.requests.pace == math.inf:
-                self._brakes.window.restore(self._before_cut)
+            if self.brakes.requests.pace == math.inf:
+                self.brakes.window.restore(self._before_cut)
             return LimitScope.REQUESTS
-        if not self._brakes.requests.from_headers:
-            self._brakes.requests.forget()
+        if not self.brakes.requests.from_headers:
+            self.brakes.requests.forget()
         return LimitScope.CONCURRENCY
 
     def _refused_in_flight(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         lean, is_stated = self._attribution.lean, outcome.scope is not None
-        if lean <= 0 and not self._brakes.window.is_cut:
-            self._before_cut = self._brakes.window.limit
-        self._brakes.window.refuse(ticket.ahead, ticket.sent_at, now, self._latency_s, sure=is_stated or lean < 0)
-        self._brakes.forgive(ticket)
+        if lean <= 0 and not self.brakes.window.is_cut:
+            self._before_cut = self.brakes.window.limit
+        self.brakes.window.refuse(ticket.ahead, ticket.sent_at, now, self._latency_s, sure=is_stated or lean < 0)
+        self.brakes.forgive(ticket)
         # Any answer makes room; to wait longer would leave slots unused.
         if ticket.ahead == 0 or (not is_stated and lean >= 0):
-            self._brakes.shut(outcome.retry_after_s, now)
+            self.brakes.shut(outcome.retry_after_s, now)
 
     def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, now: float) -> None:
         gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
         num_since = self._num_sent - ticket.num_sent
         if scope is LimitScope.TOKENS:
             since = Since(self._tokens_sent - ticket.tokens_sent, num_since)
-            self._brakes.tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
-            self._brakes.requests.forgive(1.0, ticket.sent_at)
+            self.brakes.tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
+            self.brakes.requests.forgive(1.0, ticket.sent_at)
         else:
-            self._brakes.requests.refuse(1.0, Since(num_since, num_since), ticket.sent_at, now, gate_s)
-            self._brakes.tokens.forgive(ticket.tokens, ticket.sent_at)
-        self._brakes.shut(outcome.retry_after_s, now)
+            self.brakes.requests.refuse(1.0, Since(num_since, num_since), ticket.sent_at, now, gate_s)
+            self.brakes.tokens.forgive(ticket.tokens, ticket.sent_at)
+        self.brakes.shut(outcome.retry_after_s, now)
 
     def _begin_epoch(self) -> None:
         self.num_cuts += 1
-        self._attribution.begin_epoch(self.num_cuts, self._brakes.window.limit)
+        self._attribution.begin_epoch(self.num_cuts, self.brakes.window.limit)
 
     def _read(self, limits: RateLimits, ticket: Ticket, now: float) -> None:
-        brakes, sent_at, num_since = self._brakes, ticket.sent_at, self._num_sent - ticket.num_sent
+        brakes, sent_at, num_since = self.brakes, ticket.sent_at, self._num_sent - ticket.num_sent
         if (stated := limits.requests) is not None and stated.limit is not None:
             brakes.requests.set_from_headers(stated.limit / 60.0, stated.remaining, num_since, sent_at, now)
         if (stated := limits.tokens) is not None and stated.limit is not None:
@@ -239,17 +229,17 @@ class RateControl:
         """Return what limits requests and how that is known, for people."""
         if self._is_known and self.limit == self._initial and self._blocker in (None, Blocker.WINDOW):
             return f"this run's server takes {self.limit} at once"
-        return self._brakes.reason(self._blocker)
+        return self.brakes.reason(self._blocker)
 
     def snapshot(self, waiting: int) -> ControlSnapshot:
         """The state, with `waiting` requests that have not been admitted."""
         return ControlSnapshot(
             limit=self.limit,
-            in_flight=self.in_flight,
+            in_flight=self.brakes.window.in_flight,
             waiting=waiting,
             reason=self.reason,
-            requests_per_minute=_per_minute(self._brakes.requests.pace),
-            tokens_per_minute=_per_minute(self._brakes.tokens.pace),
+            requests_per_minute=_per_minute(self.brakes.requests.pace),
+            tokens_per_minute=_per_minute(self.brakes.tokens.pace),
         )
 
 

@@ -60,7 +60,7 @@ class Controller:
 
     def cap(self, caps: Caps) -> None:
         with self._lock:
-            self._control.cap(caps)
+            self._control.brakes.cap(caps)
 
     async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
         """Waits for permission to send one request; `release` gives it back.
@@ -170,10 +170,10 @@ class Controller:
         """The limits to save, at intervals and when no request is in flight; None if nothing changed."""
         if self._memory is None or self._control.num_cuts == self._saved_cuts:
             return None
-        if now - self._saved_at < _SAVE_S and self._control.in_flight:
+        if now - self._saved_at < _SAVE_S and self._control.brakes.window.in_flight:
             return None
         self._saved_at, self._saved_cuts = now, self._control.num_cuts
-        return self._control.learnt()
+        return self._control.brakes.learnt()
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:

@@ -229,7 +229,7 @@ def test_what_was_learnt_is_where_the_next_control_starts() -> None:
     control = RateControl(20, Caps(1000), LearntLimits(in_flight=7, requests_per_second=10.0))
     assert control.limit == 7
     assert control.snapshot(0).requests_per_minute == pytest.approx(588.0)
-    assert control.learnt() == LearntLimits(7, 10.0, None)
+    assert control.brakes.learnt() == LearntLimits(7, 10.0, None)
 
 
 OUTCOMES: list[Any] = [
@@ -264,14 +264,14 @@ def test_it_keeps_its_window_and_always_goes_on(steps: list[tuple[float, int, An
     for later, num_settled, outcome in steps:
         now += later
         tickets += fill(control, now)
-        assert control.in_flight == len(tickets) <= cap
+        assert control.brakes.window.in_flight == len(tickets) <= cap
         wait_s = control.wait_s(now)
         assert tickets or (wait_s is not None and wait_s < 1800.0)
         for _ in range(min(num_settled, len(tickets))):
             control.settle(tickets.pop(0), outcome, now)
         assert 1 <= control.limit <= cap
     settle_all(control, tickets, OK, now)
-    assert control.in_flight == 0
+    assert control.brakes.window.in_flight == 0
     for _ in range(5):
         if control.admit(SIZE, now) is not None:
             return
