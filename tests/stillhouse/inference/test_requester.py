@@ -79,13 +79,33 @@ def test_passing_failures_are_tried_again_with_the_slot_free() -> None:
     assert (scripted.stats.num_requests, scripted.stats.num_completions) == (3, 1)
 
 
-def test_what_an_endpoint_could_not_read_is_asked_for_once_more() -> None:
-    malformed = Failure(FailureKind.MALFORMED, "no call", 400)
-    assert Scripted(malformed, ANSWER).ask() is ANSWER
-    scripted = Scripted(malformed, malformed, ANSWER)
-    with pytest.raises(RequestFailed, match="no call"):
+MALFORMED = Failure(FailureKind.MALFORMED, "no call", 400)
+GONE = Failure(FailureKind.PERMANENT, "HTTP 404: hm", 404)
+
+
+@pytest.mark.parametrize(
+    ("script", "num_left"),
+    [
+        ([TRANSIENT, TRANSIENT, TRANSIENT, ANSWER], 1),
+        ([MALFORMED, MALFORMED, ANSWER], 1),
+        ([Failure(FailureKind.PERMANENT, "HTTP 400: no", 400), ANSWER], 1),
+        ([Failure(FailureKind.CONTENT, "HTTP 400: no", 400), ANSWER], 1),
+        ([REFUSED, TRANSIENT, REFUSED], 0),
+    ],
+    ids=["attempts end", "not read twice", "wrong", "filtered", "there in between"],
+)
+def test_one_request_fails_for_good_and_the_run_goes_on(script: list[Failure | Completion], num_left: int) -> None:
+    scripted = Scripted(*script)
+    with pytest.raises(RequestFailed):
         scripted.ask()
-    assert scripted.script == [ANSWER]
+    assert len(scripted.script) == num_left
+
+
+def test_a_404_after_answers_concerns_one_request() -> None:
+    scripted = Scripted(MALFORMED, ANSWER, GONE)
+    assert scripted.ask() is ANSWER
+    with pytest.raises(RequestFailed):
+        scripted.ask()
 
 
 def test_where_no_provider_takes_tools_the_models_name_is_not_blamed() -> None:
@@ -128,32 +148,12 @@ def test_an_endpoint_that_never_answered_is_given_up_after_its_attempts() -> Non
     assert scripted.script == []
 
 
-@pytest.mark.parametrize("kind", [FailureKind.PERMANENT, FailureKind.CONTENT])
-def test_what_will_not_pass_is_not_tried_again(kind: FailureKind) -> None:
-    scripted = Scripted(Failure(kind, "HTTP 400: no", 400), ANSWER)
-    with pytest.raises(RequestFailed):
-        scripted.ask()
-    assert scripted.script == [ANSWER]
-
-
-def test_a_404_after_answers_concerns_one_request() -> None:
-    scripted = Scripted(ANSWER, Failure(FailureKind.PERMANENT, "HTTP 404: hm", 404))
-    scripted.ask()
-    with pytest.raises(RequestFailed):
-        scripted.ask()
-
-
 def test_nobody_there_on_every_try_stops_the_run_also_after_answers() -> None:
     scripted = Scripted(ANSWER, REFUSED, REFUSED, REFUSED)
     scripted.ask()
     scripted.waits.append(1.0)
     with pytest.raises(EndpointError, match=r"http://here/v1.*: cannot be reached after 3 tries.*Check that"):
         scripted.ask()
-
-
-def test_an_endpoint_that_answered_in_between_is_there() -> None:
-    with pytest.raises(RequestFailed):
-        Scripted(REFUSED, TRANSIENT, REFUSED).ask()
 
 
 def test_an_endpoint_that_never_answers_well_stops_the_run_before_all_prompts_are_spent() -> None:

@@ -43,17 +43,6 @@ def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(coll
         }
 
 
-def test_one_bad_request_among_many_is_a_row(collect: Collect, hello: Script) -> None:
-    def script(request: ReceivedRequest) -> Reply:
-        return error(400, "no such field") if "question 7" in str(request.body["messages"]) else hello(request)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(provider.url, 30)
-    assert got.error is None
-    assert sum(row.stop_reason is StopReason.ERROR for row in got.trajectories) == 1
-    assert len(got.trajectories) == len(provider.ledger) == 30
-
-
 def test_faults_of_every_passing_kind_lose_and_double_nothing(collect: Collect, two_sums_then_answer: Script) -> None:
     faults = [
         error(500, "oops"),
@@ -246,12 +235,3 @@ def test_an_answer_with_an_unknown_finish_reason_is_named_and_whole_once_the_con
         (row,) = collect(provider.url, 1, config=RolloutsConfig(finish_reasons=("Brand",))).trajectories
         assert (row.stop_reason, row.error, row.turns[0].finish_reason) == (StopReason.ANSWERED, None, "Brand")
         assert len(provider.ledger) == 1
-
-
-def test_events_that_nobody_asked_for_fail_at_once_with_the_remedy(collect: Collect) -> None:
-    chunk = b'data: {"choices": [{"index": 0, "delta": {"content": "4"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-    with SimulatedProvider(lambda _: Reply(chunk)) as provider:
-        (row,) = collect(provider.url, 1).trajectories
-    assert row.error is not None
-    assert "rollouts.extra_body: {stream: false}" in row.error["message"]
-    assert len(provider.ledger) == 1
