@@ -14,6 +14,8 @@ from stillhouse.inference import Controller, Journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing.answers import Service
+from stillhouse.testing.limits import Limits, Step
 from stillhouse.tools import Toolbox
 from stillhouse.types import StopReason
 
@@ -79,16 +81,14 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
     limits: list[int] = []
     # Slow enough that a cap in flight is not taken for one of requests a second, also on a busy machine.
     reply = Reply(completion("hello"), delay_s=0.03)
-    provider = SimulatedProvider(lambda request: reply, max_in_flight=4, retry_after_s=0.1)
+    steps = (Step(at_s=0, limits=Limits(concurrency=4)), Step(at_s=1.0, limits=Limits()))
+    service = Service(steps=steps, retry_after=0.1, say_why=False)
 
     def script(request: ReceivedRequest) -> Reply:
         limits.append(controller.limit)
-        if request.index == 100:
-            provider.max_in_flight = None
         return reply
 
-    provider.script = script
-    with provider:
+    with SimulatedProvider(script, service=service) as provider:
         got = collect(
             provider.url,
             900,
