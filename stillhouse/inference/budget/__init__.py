@@ -2,7 +2,6 @@
 
 from stillhouse.inference.budget.budget import (
     Budget,
-    BudgetSnapshot,
     Reservation,
     forget_budgets,
     remaining_budget,
@@ -15,7 +14,6 @@ __all__ = [
     "NOTHING",
     "REFUSED",
     "Budget",
-    "BudgetSnapshot",
     "Reservation",
     "Spend",
     "forget_budgets",

@@ -41,18 +41,6 @@ class Reservation(NamedTuple):
 _FREE: Final = Reservation(NOTHING, ZERO)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetSnapshot:
-    counted: Spend
-    """Against the caps: answers, answers of earlier attempts, and what was possibly billed."""
-    possibly_billed: Spend
-    """The part of `counted` that is an upper bound, and how many requests it stands for."""
-    reserved: Spend
-    waiting: int
-    wall_s: float
-    """Seconds in which rollouts were collected."""
-
-
 @dataclass(slots=True)
 class _Collection:
     """Answers of one collection. A replayed one is counted only where `seen` exceeds `counted`."""
@@ -76,7 +64,7 @@ class Budget:
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._price = price
         self._unlimited = config == BudgetConfig()
-        self._ledger = Ledger(config, clock)
+        self.ledger = Ledger(config, clock)
         self._collection = _Collection()
 
     def part(self, price: Price | None) -> "Budget":
@@ -93,13 +81,13 @@ class Budget:
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
         """The most a request can cost; a character counts as a token until answers have shown better."""
-        prompt_tokens = self._ledger.prompt_tokens.most(prompt_characters)
+        prompt_tokens = self.ledger.prompt_tokens.most(prompt_characters)
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
         """Records how many tokens a prompt had, so that the next worst cases are closer."""
-        self._ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
+        self.ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
     async def reserve(self, worst: Spend) -> Reservation:
         """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
@@ -110,7 +98,7 @@ class Budget:
         if self._unlimited:
             return _FREE
         amounts = Amounts.of(worst)
-        await self._ledger.reserve(amounts)
+        await self.ledger.reserve(amounts)
         return Reservation(worst, amounts)
 
     def settle(self, reservation: Reservation, spent: Spend | None) -> None:
@@ -120,24 +108,24 @@ class Budget:
         worst = reservation.amounts
         if spent is None:
             if reservation.worst.usd is None:
-                self._ledger.usd_known = False
-            self._ledger.settle(worst, worst, worst)
+                self.ledger.usd_known = False
+            self.ledger.settle(worst, worst, worst)
             return
         counted, possible = Amounts.of(spent), ZERO
         if spent.usd is None and reservation.worst.usd is not None:
             possible = Amounts(spent.requests, 0, worst.picodollars)
             counted = counted.plus(Amounts(0, 0, worst.picodollars))
         elif spent.usd is None:
-            self._ledger.usd_known = False
+            self.ledger.usd_known = False
         if (excess := counted.above(worst)) != ZERO:
-            self._ledger.note_excess(excess)
+            self.ledger.note_excess(excess)
         if spent.tokens:
             # Answers are replayed with their own usage, without what was added as possibly billed.
             amounts = Amounts.of(spent)
             with self._collection.lock:
                 self._collection.counted = self._collection.counted.plus(amounts)
                 self._collection.seen = self._collection.seen.plus(amounts)
-        self._ledger.settle(worst, counted, possible)
+        self.ledger.settle(worst, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
         """Counts an answer that an earlier attempt paid for."""
@@ -149,21 +137,16 @@ class Budget:
             fresh = self._collection.seen.above(self._collection.counted)
             self._collection.counted = self._collection.counted.plus(fresh)
         if spent.usd is None:
-            self._ledger.usd_known = False
-        self._ledger.settle(ZERO, fresh, ZERO)
+            self.ledger.usd_known = False
+        self.ledger.settle(ZERO, fresh, ZERO)
 
     def running(self) -> AbstractContextManager[None]:
-        return self._ledger.running()
+        return self.ledger.running()
 
-    def snapshot(self) -> BudgetSnapshot:
-        ledger, known = self._ledger, self._ledger.usd_known
-        return BudgetSnapshot(
-            counted=ledger.counted.spend(usd_known=known),
-            possibly_billed=ledger.possible.spend(usd_known=known),
-            reserved=ledger.reserved.spend(usd_known=known),
-            waiting=ledger.waiting,
-            wall_s=self._ledger.wall_s(),
-        )
+    @property
+    def counted(self) -> Spend:
+        """The spend against the caps: answers, those of earlier attempts, and what was possibly billed."""
+        return self.ledger.counted.spend(usd_known=self.ledger.usd_known)
 
 
 _shared: Final[dict[str, dict[str, Budget]]] = {}
@@ -200,7 +183,7 @@ def remaining_budget(run_id: str, config: BudgetConfig) -> BudgetConfig:
     """
     with _lock:
         part = next(iter(_shared.get(run_id, {}).values()), None)
-    counted = Spend() if part is None else part.snapshot().counted
+    counted = Spend() if part is None else part.counted
     return BudgetConfig(
         max_usd=None if config.max_usd is None else max(config.max_usd - (counted.usd or 0.0), 1e-12),
         max_tokens=None if config.max_tokens is None else max(config.max_tokens - counted.tokens, 1),

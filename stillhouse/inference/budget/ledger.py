@@ -93,11 +93,6 @@ class Ledger:
         self._ran_s = 0.0
         self._has_logged_excess = False
 
-    @property
-    def waiting(self) -> int:
-        with self._lock:
-            return sum(not waiter.future.done() for waiter in self._waiters)
-
     @contextmanager
     def running(self) -> Iterator[None]:
         """Wall time counts while at least one of these is open."""

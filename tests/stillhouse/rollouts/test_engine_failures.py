@@ -154,7 +154,7 @@ def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(coll
         again = collect(provider.url, 50, budget=large, **options)
         assert again.error is None
         assert provider.num_billed == 50
-    assert large.snapshot().counted.tokens == 50 * 12
+    assert large.counted.tokens == 50 * 12
 
 
 def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect) -> None:
