@@ -2,7 +2,7 @@
 
 aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
 package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
-is not needed here: few keys of an answer are read, and retries have one owner, `retry`.
+is not needed here: few keys of an answer are read, and retries have one owner, `requester`.
 """
 
 import logging

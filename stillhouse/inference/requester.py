@@ -127,7 +127,7 @@ class Requester:
         self, send: Callable[[], Coroutine[None, None, AnswerT]], size: RequestSize, *, continuing: bool
     ) -> AnswerT:
         """Send a request within budget and limits, and a copy of it where it is overdue."""
-        reservation = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
+        worst = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
         spent: Spend | None = NOTHING
         try:
             ticket = await self._controller.acquire(size, continuing=continuing)
@@ -152,7 +152,7 @@ class Requester:
                 if not ticket.settled:
                     self._controller.release(ticket, outcome)
         finally:
-            self._budget.settle(reservation, spent)
+            self._budget.settle(worst, spent)
 
     def _copy(
         self, send: Callable[[], Coroutine[None, None, AnswerT]], size: RequestSize, ticket: Ticket

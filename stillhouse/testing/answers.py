@@ -26,6 +26,8 @@ _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 _NORMAL: Final = NormalDist()
 _FILLER: Final = "lorem ipsum dolor sit amet consectetur adipiscing elit "
 _CHARACTERS_PER_TOKEN: Final = 4
+_SILENT_S: Final = 60.0
+"""For how long the fault `silent` says nothing before it closes the connection."""
 
 
 class Service(BaseModel):
@@ -44,12 +46,8 @@ class Service(BaseModel):
     """True if every answer carries rate-limit headers, in OpenAI's form."""
     say_why: bool = True
     """True if a 429 names the limit in its body."""
-    refusal_s: float = Field(default=0.005, ge=0)
-    """Time of a refusal."""
     faults: dict[FaultClass, float] = {}
     """Shares of the answers that go wrong."""
-    silent_s: float = Field(default=60.0, ge=0)
-    """For how long the fault `silent` says nothing before it closes the connection."""
     completion_tokens: int = Field(default=20, ge=1)
     """Tokens of an answer."""
     long_from: int | None = Field(default=None, ge=0)
@@ -129,7 +127,7 @@ class Answers:
             case "reset" | "cut":
                 return replace(good, fault=fault)
             case "silent":
-                return replace(good, delay_s=self._service.silent_s, fault="close")
+                return replace(good, delay_s=_SILENT_S, fault="close")
             case "error_body" | "rate_body":
                 code = 502 if fault == "error_body" else 429
                 return Reply({"error": {"message": "Provider returned error", "code": code}}, sampled=False)

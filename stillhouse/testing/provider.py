@@ -30,6 +30,7 @@ from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
 from stillhouse.testing.wire import Connection, Request
 
 _RECENT_S = 0.05
+_REFUSAL_S = 0.005
 _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "created": 1, "owned_by": "nobody"}]}
 
 
@@ -193,7 +194,7 @@ class SimulatedProvider:
             headers=self._limit_headers(elapsed_s),
             retry_after=self._service.retry_after,
             say_why=self._service.say_why,
-            delay_s=self._service.refusal_s,
+            delay_s=_REFUSAL_S,
         )
 
     def _limit_headers(self, elapsed_s: float) -> dict[str, str]:

@@ -23,22 +23,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget.ledger import Ledger
-from stillhouse.inference.budget.spend import NOTHING, ZERO, Amounts, Spend
+from stillhouse.inference.budget.spend import ZERO, Amounts, Spend
 from stillhouse.inference.endpoint import Price
-
-
-class Reservation(NamedTuple):
-    """Permission to send one request; `Budget.settle` ends it, once."""
-
-    worst: Spend
-    amounts: Amounts
-
-
-_FREE: Final = Reservation(NOTHING, ZERO)
 
 
 @dataclass(slots=True)
@@ -89,35 +79,33 @@ class Budget:
         """Records how many tokens a prompt had, so that the next worst cases are closer."""
         self.ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
-    async def reserve(self, worst: Spend) -> Reservation:
-        """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
+    async def reserve(self, worst: Spend) -> Spend:
+        """Wait until a request may be sent that costs at most `worst`, and return that for `settle`.
 
         Raises:
             BudgetReached: nothing in flight can free the room.
         """
-        if self._unlimited:
-            return _FREE
-        amounts = Amounts.of(worst)
-        await self.ledger.reserve(amounts)
-        return Reservation(worst, amounts)
+        if not self._unlimited:
+            await self.ledger.reserve(Amounts.of(worst))
+        return worst
 
-    def settle(self, reservation: Reservation, spent: Spend | None) -> None:
-        """Ends a reservation; `spent` is None where the cost is unknown. See the module's table for what to pass."""
-        if reservation is _FREE:
+    def settle(self, worst: Spend, spent: Spend | None) -> None:
+        """End a reservation, once; `spent` is None where the cost is unknown (see the module's table)."""
+        if self._unlimited:
             return
-        worst = reservation.amounts
+        reserved = Amounts.of(worst)
         if spent is None:
-            if reservation.worst.usd is None:
+            if worst.usd is None:
                 self.ledger.usd_known = False
-            self.ledger.settle(worst, worst, worst)
+            self.ledger.settle(reserved, reserved, reserved)
             return
         counted, possible = Amounts.of(spent), ZERO
-        if spent.usd is None and reservation.worst.usd is not None:
-            possible = Amounts(spent.requests, 0, worst.picodollars)
-            counted = counted.plus(Amounts(0, 0, worst.picodollars))
+        if spent.usd is None and worst.usd is not None:
+            possible = Amounts(spent.requests, 0, reserved.picodollars)
+            counted = counted.plus(Amounts(0, 0, reserved.picodollars))
         elif spent.usd is None:
             self.ledger.usd_known = False
-        if (excess := counted.above(worst)) != ZERO:
+        if (excess := counted.above(reserved)) != ZERO:
             self.ledger.note_excess(excess)
         if spent.tokens:
             # Answers are replayed with their own usage, without what was added as possibly billed.
@@ -125,7 +113,7 @@ class Budget:
             with self._collection.lock:
                 self._collection.counted = self._collection.counted.plus(amounts)
                 self._collection.seen = self._collection.seen.plus(amounts)
-        self.ledger.settle(worst, counted, possible)
+        self.ledger.settle(reserved, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
         """Counts an answer that an earlier attempt paid for."""

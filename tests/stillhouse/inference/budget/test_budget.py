@@ -13,7 +13,6 @@ from stillhouse.inference.budget import (
     NOTHING,
     REFUSED,
     Budget,
-    Reservation,
     Spend,
     forget_budgets,
     remaining_budget,
@@ -27,7 +26,7 @@ from stillhouse.types import Turn
 PRICE = Price(1.0, 2.0)
 
 
-def reserved(budget: Budget, worst: Spend) -> Reservation:
+def reserved(budget: Budget, worst: Spend) -> Spend:
     return asyncio.run(budget.reserve(worst))
 
 
