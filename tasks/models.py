@@ -12,7 +12,7 @@ from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, Runtime
 from stillhouse.errors import AuthenticationError
 from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.local_server import served_model
+from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import Artifact, Model
 from tasks.run.progress import progress
@@ -80,7 +80,7 @@ async def endpoint_of(
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime, model.chat_template_kwargs))
         progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
-        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, is_local=True)
+        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, capacity=CAPACITY)
 
 
 def _api_key(base_url: str, variable: str, role: ModelRole) -> str:

@@ -234,7 +234,7 @@ def shop_config() -> Callable[..., dict[str, Any]]:
 def batch_server() -> Iterator[Any]:
     """A `BatchServer`."""
     # Here, since it needs aiohttp, which a machine that only trains does not have.
-    from stillhouse.testing.batches import serve_batches
+    from tests.batch_server import serve_batches
 
     with serve_batches() as server:
         yield server

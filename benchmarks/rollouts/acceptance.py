@@ -44,11 +44,11 @@ from benchmarks.frame.rounds import Spread, argument_parser, publish, ratio, spr
 from benchmarks.rollouts.hidden_limits import limits, steps
 from benchmarks.rollouts.measure import HERE, LATENCY_S, Effort, fresh, run, run_bare, run_flow, span_s
 from benchmarks.rollouts.optimum import optimum_s
+from benchmarks.rollouts.process import running
 from benchmarks.rollouts.scenarios import SCENARIOS, Scenario
 from benchmarks.rollouts.sides.job import Job
 from benchmarks.rollouts.trial import run_trial
 from stillhouse.testing.answers import Service
-from stillhouse.testing.process import running
 
 _SLOTS: Final = 256
 _FLOW_SLOTS: Final = (20, 256)

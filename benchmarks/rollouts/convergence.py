@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.testing.ledger import Second
+from benchmarks.rollouts.process import Second
 from stillhouse.testing.limits import Limits, Step
 
 _MEAN_OVER_S: Final = 5

@@ -14,11 +14,10 @@ from typing import Final
 
 from benchmarks.rollouts.client import Client, Took
 from benchmarks.rollouts.convergence import Convergence, follow
+from benchmarks.rollouts.process import RunningProvider, Summary, running
 from benchmarks.rollouts.sides.job import Job
 from stillhouse.testing.answers import Service
-from stillhouse.testing.ledger import Summary
 from stillhouse.testing.limits import Step
-from stillhouse.testing.process import RunningProvider, running
 
 HERE: Final = Path(sys.executable)
 LATENCY_S: Final = 0.2
@@ -48,7 +47,7 @@ def endure(
         steps=course,
         completion_tokens=60,
         retry_after="whole" if headers else None,
-        header_form="openai" if headers else None,
+        has_headers=headers,
     )
     with fresh(folder) as aside, running(service) as provider:
         job = Job(provider.url, str(aside), 1_000_000, 1000, keep_rows=False)

@@ -18,7 +18,7 @@ _CHARACTERS_PER_TOKEN = 4
 _REQUEST_CHARACTERS = 170
 """Of a request's JSON without padding."""
 _TOOL_TIMEOUT_S = 5.0
-_QUICK_FAULTS = {"error_body", "rate_body", "401", "402", "daily"}
+_QUICK_FAULTS = {"error_body", "rate_body"}
 
 
 def optimum_s(scenario: Scenario, seed: int = 0) -> float:
@@ -70,7 +70,7 @@ def _attempt(scenario: Scenario, rng: random.Random) -> tuple[float, bool]:
     for fault, share in service.faults.items():
         drawn -= share
         if drawn < 0:
-            if fault in ("hang", "silent"):
+            if fault == "silent":
                 return scenario.stall_s, False
             return (0.0 if fault in _QUICK_FAULTS else taken_s), False
     return taken_s, True

@@ -64,7 +64,7 @@ def _limited(
     latency_s: float = 0.2,
     **service: object,
 ) -> Service:
-    announced = {"retry_after": "whole", "header_form": "openai"} if headers else {}
+    announced = {"retry_after": "whole", "has_headers": True} if headers else {}
     return Service.model_validate(
         {
             "latency_s": latency_s,

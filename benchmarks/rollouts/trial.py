@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.rollouts.client import Client, Took
+from benchmarks.rollouts.process import RunningProvider, Summary, running
 from benchmarks.rollouts.scenarios import Scenario
 from benchmarks.rollouts.sides.job import Job
-from stillhouse.testing.ledger import Summary
-from stillhouse.testing.process import RunningProvider, running
 
 _CASE: Final = re.compile(r"\[case-[\w-]+\]")
 _SLOWEST_PEER: Final = 5.0

@@ -46,7 +46,7 @@ class AnswerSchema:
         self._validator = validator_class(schema, registry=Registry())
 
     def problem(self, answer: Message) -> str | None:
-        """What is wrong with a message, in words for the model; None where it meets the schema.
+        """Return what is wrong with a message, in words for the model; None where it meets the schema.
 
         Each violation names the place as a JSON path, the value seen there, and what was expected.
         """

@@ -72,7 +72,7 @@ class TurnRules(BaseModel):
 
 
 def first_messages(prompt: Prompt, system_prompt: str | None) -> list[Message]:
-    """What a conversation begins with; `system_prompt` stands before a prompt that has no system message."""
+    """Return what a conversation begins with; `system_prompt` stands before a prompt that has no system message."""
     if system_prompt is None or any(message["role"] == "system" for message in prompt.messages):
         return list(prompt.messages)
     return [{"role": "system", "content": system_prompt}, *prompt.messages]
@@ -92,7 +92,7 @@ class TurnState:
 
     @property
     def tool_choice(self) -> ToolChoice:
-        """Whether the next completion may call tools."""
+        """Return whether the next completion may call tools."""
         return "none" if self.is_closing else "auto"
 
 
@@ -120,7 +120,7 @@ Action = Ask | CallTools | End
 
 
 def next_action(rules: TurnRules, state: TurnState, message: Message, finish_reason: str) -> tuple[TurnState, Action]:
-    """What follows a completion, and the state before the next one.
+    """Return what follows a completion, and the state before the next one.
 
     Calls of the last turn are never run: they are refused where a closing answer is wanted, and end the conversation
     otherwise. Nothing follows a completion that did not end regularly.

@@ -95,7 +95,7 @@ class RuntimeConfig(Section):
     runs share the cores."""
     concurrency: int = Field(default=20, ge=1)
     """Requests in flight at the start; the limit then follows what the endpoint accepts. Leave it: higher values are
-    approached in steps."""
+    approached in steps. A model that the run serves itself is asked from the start for all that its server takes."""
     max_concurrency: int = Field(default=1000, ge=1)
     """Requests in flight at most. Lower it for a server that you share."""
     max_requests_per_minute: float | None = Field(default=None, gt=0.0)
@@ -107,8 +107,8 @@ class RuntimeConfig(Section):
     """Longest wait for one HTTP response in seconds. Raise it for reasoning models with long answers; lower it where an
     endpoint hangs."""
     hedge: bool = True
-    """Send a request again when its response is long overdue, and take the first response. Off where each request is
-    dear: both may be paid for."""
+    """Send a request again when its response is long overdue, and take the first response; the report counts these.
+    Never where a price is known, as both may be paid for, in batches, or to a model that the run serves itself."""
     max_attempts: int = Field(default=6, ge=1)
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage
     (max_outage_s). Raise it for an endpoint that answers with errors now and then."""

@@ -1,1 +1,1 @@
-"""What every HTTP client here does with an answer before anything else sees it: bounds it, and takes keys out of it."""
+"""The treatment of every HTTP answer before anything else sees it: it is bounded, and keys are taken out of it."""

@@ -1,4 +1,4 @@
-"""What packages that bring their own HTTP client read through: answers that are bounded and free of keys.
+"""Hooks for packages that bring their own HTTP client: answers that are bounded and free of keys.
 
 An event hook leaves the client's transports, proxies and certificates as they are.
 """

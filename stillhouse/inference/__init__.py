@@ -2,8 +2,7 @@
 
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal, open_journal
-from stillhouse.inference.keys import rollout_key
 from stillhouse.inference.rate_limit import Controller, shared_controller
 from stillhouse.inference.stats import RolloutStats
 
-__all__ = ["Controller", "Endpoint", "Journal", "RolloutStats", "open_journal", "rollout_key", "shared_controller"]
+__all__ = ["Controller", "Endpoint", "Journal", "RolloutStats", "open_journal", "shared_controller"]

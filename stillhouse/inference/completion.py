@@ -22,7 +22,7 @@ _SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reas
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the model said in one turn, and the facts of it."""
+    """One turn of the model, and the facts of it."""
 
     message: Message
     """In the form of `stillhouse.chat.assistant_message`; as its endpoint wrote it in journals of older versions."""
@@ -117,7 +117,7 @@ def _unstated(message: Message, usage: TokenUsage, max_tokens: int | None) -> st
 
 
 def _is_lost(usage: TokenUsage) -> bool:
-    """Whether an empty message lacks sampled tokens other than the end of the turn and withheld reasoning."""
+    """Return whether an empty message lacks sampled tokens other than the end of the turn and withheld reasoning."""
     num_sampled = usage.get("completion_tokens", 0)
     return num_sampled == 0 or num_sampled - usage.get("reasoning_tokens", 0) > 1
 

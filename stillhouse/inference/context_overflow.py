@@ -1,4 +1,4 @@
-"""Whether an error says that the conversation is longer than the model's context, by its code or else its wording.
+"""Errors that say that a conversation is longer than the model's context, told by their code or else their wording.
 
 A request that is too large for a minute's tokens (Groq's 413) is another thing, and so is a `max_tokens` above what the
 model allows. The wordings are of public reports; each stands under its seller's name in the tests.

@@ -12,7 +12,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an endpoint charges, in USD per million tokens."""
+    """The prices of an endpoint, in USD per million tokens."""
 
     prompt: float
     completion: float
@@ -65,8 +65,13 @@ class Endpoint:
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
-    is_local: bool = False
-    """Whether a server of ours on this machine answers: nothing is charged, and refusals only pace its clients."""
+    capacity: int | None = None
+    """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether this run serves the model itself, so that nothing is charged."""
+        return self.capacity is not None
 
     def with_cost(self, turn: Turn) -> Turn:
         """The turn with its cost by the price, if known, where the endpoint did not report one."""
@@ -76,5 +81,5 @@ class Endpoint:
 
     @property
     def may_use_proxy(self) -> bool:
-        """Whether requests may go through a proxy of the environment, which is never meant for this machine itself."""
+        """Return whether requests may go through the environment's proxy, which is never meant for this machine."""
         return urlsplit(self.base_url).hostname not in _LOOPBACK

@@ -177,7 +177,7 @@ def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> Fail
 
 
 def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
-    """What the rate limit was about: by the error's type or wording, else what its headers show as used up."""
+    """Return what the rate limit was about: by the error's type or wording, else what its headers show as used up."""
     text = " ".join([*codes, message]).lower()
     for scope, phrases in _SCOPE_PHRASES:
         if any(phrase in text for phrase in phrases):

@@ -1,4 +1,4 @@
-"""What an endpoint's finish reason says of a completion: one table for all that read them.
+"""The meaning of endpoints' finish reasons: one table for all that read them.
 
 Words of OpenAI, Anthropic, Gemini, Mistral, Cohere, DeepSeek, Z.ai, Bedrock (Converse) and watsonx by their API
 references, of TGI, vLLM and SGLang by their source. Words are matched whatever their case, a Python enum's prefix

@@ -2,12 +2,12 @@
 
 aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
 package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
-is not needed here: few keys of an answer are read, and retries have one owner, `retry`.
+is not needed here: few keys of an answer are read, and retries have one owner, `requester`.
 """
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
@@ -98,7 +98,21 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        answer = await self._answer(messages, tools, sampling)
+        """See `ChatClient`. The conversation is sent without the keys that the endpoint refuses by name."""
+        refused: Set[str] = self._refused_keys
+        while True:
+            body = request_body(self._endpoint, messages, tools, sampling, refused)
+            try:
+                answer = await self._ask("POST", "chat/completions", data=exact_json.dumps(body))
+                break
+            except RequestFailed as failed:
+                if refused is not self._refused_keys:
+                    raise
+                if demanded := demanded_keys(failed.failure) & refused:
+                    # Behind a router one seller may demand what another refuses.
+                    refused = refused - demanded
+                else:
+                    self._learn_refused(failed, body["messages"])
         completion = read_completion(
             answer.content,
             answer.headers,
@@ -111,30 +125,18 @@ class HttpClient:
         )
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
-    async def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling) -> HttpAnswer:
-        """The answer to the conversation, sent without the keys that the endpoint refuses by name."""
-        body = request_body(self._endpoint, messages, tools, sampling, self._refused_keys)
-        try:
-            return await self.post("chat/completions", body)
-        except RequestFailed as failed:
-            if demanded := demanded_keys(failed.failure) & self._refused_keys:
-                # Behind a router one seller may demand what another refuses.
-                kept = self._refused_keys - demanded
-                return await self.post(
-                    "chat/completions", request_body(self._endpoint, messages, tools, sampling, kept)
-                )
-            key = refused_key(failed.failure, body["messages"])
-            if key is None:
-                raise
-            # Another request may have learnt it meanwhile.
-            if key not in self._refused_keys:
-                self._refused_keys.add(key)
-                _LOG.warning(
-                    "%s: model %s refuses the key %r in messages of the assistant, which are sent without it from now "
-                    "on: %s",
-                    *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-                )
-        return await self._answer(messages, tools, sampling)
+    def _learn_refused(self, failed: RequestFailed, messages: list[Message]) -> None:
+        """Note the key that a refusal names; raise the refusal where it names none."""
+        key = refused_key(failed.failure, messages)
+        if key is None:
+            raise failed
+        # Another request may have learnt it meanwhile.
+        if key not in self._refused_keys:
+            self._refused_keys.add(key)
+            _LOG.warning(
+                "%s: model %s refuses the key %r in messages of the assistant, which go without it from now on: %s",
+                *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
+            )
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.

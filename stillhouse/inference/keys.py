@@ -38,19 +38,6 @@ class KeyForm:
         return hashlib.sha256(b"{" + b",".join(part for part in parts if part) + b"}").hexdigest()
 
 
-def rollout_key(
-    prompt_id: str,
-    sample_index: int,
-    identity: str,
-    config: RolloutsConfig,
-    schemas: Sequence[ToolSchema],
-    *,
-    metadata: JsonObject | None = None,
-) -> str:
-    """The identity of one rollout, in hex; see `KeyForm`."""
-    return KeyForm(identity, config, schemas).key(prompt_id, sample_index, metadata)
-
-
 class RequestDigest:
     """The identity of a request within its rollout: the digest of the list of its messages, computed incrementally.
 

@@ -6,7 +6,7 @@ Free of torch: the model lives in the server's process, whose memory (a GPU's ab
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,12 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
 from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.types import JsonObject
 
+_MAX_BATCH: Final = 64
+_MAX_PENDING: Final = 64
+CAPACITY: Final = _MAX_BATCH + _MAX_PENDING
+"""Requests that a server takes at once: those that it samples, and as many that wait, so that none of its slots is."""
 _LAST_WORDS_BYTES: Final = 4000
 
 
@@ -32,7 +37,7 @@ class _SharedServer:
     url: str = ""
 
 
-_servers: dict[tuple[str, ...], _SharedServer] = {}
+_servers: dict[str, _SharedServer] = {}
 _registry = threading.Lock()
 
 
@@ -42,9 +47,6 @@ def served_model(
     runtime: RuntimeConfig,
     chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({}),
     *,
-    dtype: str = "auto",
-    max_batch: int = 64,
-    max_pending: int = 64,
     start_timeout_s: float = 300.0,
 ) -> Iterator[str]:
     """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
@@ -53,20 +55,22 @@ def served_model(
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `chat_template_kwargs` are defaults of its template's variables. `max_batch` sequences are sampled at once and
-    `max_pending` may wait; more get a 429.
+    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429.
 
     Raises:
         ConfigError: If `ref` names nothing.
         EndpointError: If the server does not come up, with its last words.
     """
-    args = ["--name", ref, "--device", runtime.device, "--dtype", dtype]
-    args += ["--max-batch", str(max_batch), "--max-pending", str(max_pending)]
-    if runtime.num_threads is not None:
-        args += ["--num-threads", str(runtime.num_threads)]
-    if chat_template_kwargs:
-        args += ["--chat-template-kwargs", json.dumps(chat_template_kwargs)]
-    key = (resolve_model(ref), *args)
+    options = {
+        "model": resolve_model(ref),
+        "name": ref,
+        "device": runtime.device,
+        "num_threads": runtime.num_threads,
+        "max_batch": _MAX_BATCH,
+        "max_pending": _MAX_PENDING,
+        "chat_template_kwargs": dict(chat_template_kwargs),
+    }
+    key = json.dumps(options)
     with _registry:
         shared = _servers.setdefault(key, _SharedServer())
     with shared.lock:
@@ -74,7 +78,7 @@ def served_model(
             if shared.process is not None:
                 shared.process.stop()
                 shared.process = None
-            shared.process, shared.url = _start(ref, [key[0], *args], runtime.thread_variables, start_timeout_s)
+            shared.process, shared.url = _start(ref, options, runtime.thread_variables, start_timeout_s)
         shared.num_users += 1
         url = shared.url
     try:
@@ -87,11 +91,13 @@ def served_model(
                 shared.process = None
 
 
-def _start(ref: str, args: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
+def _start(ref: str, options: JsonObject, variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
     with tempfile.TemporaryDirectory(prefix="stillhouse-serving-") as folder:
         log = Path(folder) / "stderr"
         log.touch()
-        process = GuardedProcess("stillhouse.serving", [*args, "--log-file", str(log)], variables, needs_torch=True)
+        process = GuardedProcess(
+            "stillhouse.serving", [json.dumps({**options, "log_file": str(log)})], variables, needs_torch=True
+        )
         # A server that hangs while loading is ended, and with it the wait for its first line.
         watchdog = threading.Timer(timeout_s, process.stop, kwargs={"grace_s": 0.0})
         watchdog.daemon = True

@@ -92,7 +92,7 @@ class ModelServer:
         policy: RetryPolicy | None = None,
         is_final: Callable[[Failure], bool] | None = None,
     ) -> Any:
-        """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
+        """Return the answer of `path` with HTTP 200: the parsed JSON, in which NaN is a number, or else a text.
 
         `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final`
         is true are not tried again.
@@ -103,7 +103,7 @@ class ModelServer:
         return self._ask("POST", path, body, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
-        """What `/v1/models` lists, at least one.
+        """Return what `/v1/models` lists, at least one.
 
         Raises:
             RequestFailed: it does not; with status 200 where it says something else.

@@ -39,7 +39,7 @@ def request_body(
     sampling: Sampling,
     refused: Set[str] = frozenset(),
 ) -> JsonObject:
-    """What is sent for one completion, in OpenAI's form; keys that are not needed are left out.
+    """Return what is sent for one completion, in OpenAI's form; keys that are not needed are left out.
 
     `refused` are keys of messages that the endpoint does not take. `sampling.extra_body` has the last word, key by key.
     """

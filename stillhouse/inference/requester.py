@@ -1,27 +1,29 @@
-"""`Requester`: requests to one endpoint within its rate limits and the budget, tried again where that may help."""
+"""`Requester`: the one loop in which a completion is asked for, within budget and rate limits, until it is there.
+
+reserve its worst case  ->  wait for a slot  ->  send  ->  settle what it cost  ->  tell the limits how it ended
+       ^                                          |
+       `-------  wait, with the slot free  -------'  where its failure may pass
+"""
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.inference.budget import NOTHING, REFUSED, Budget, Spend, spend_of
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.endpoint_health import EndpointHealth
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.hedge import Hedging
+from stillhouse.inference.hedge import Hedging, Race
 from stillhouse.inference.rate_limit import Controller, Outcome, RateLimits, RequestSize, Ticket
-from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
+from stillhouse.inference.retry import Effects, RetryPolicy, Tries
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.types import Turn
 
-_MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
-_AGAIN: Final = "then run the same command again: what was paid for is used again"
-
 
 class ModelAnswer(Protocol):
-    """What an attempt must say about its answer."""
+    """An answer with the facts that budget and limits need."""
 
     @property
     def turn(self) -> Turn:
@@ -35,76 +37,6 @@ class ModelAnswer(Protocol):
 AnswerT = TypeVar("AnswerT", bound=ModelAnswer)
 
 
-class _EndpointHealth:
-    """What the requests so far say about an endpoint: which failure shows that every other one would fail as well."""
-
-    _reached: ClassVar[set[str]] = set()
-    """Addresses that this process had an answer from, be it an error."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._last_contact = float("-inf")
-        self._has_answered = False
-        self._num_failed_at_first = 0
-
-    def note_contact(self, now: float, *, answered: bool) -> None:
-        """Records that the endpoint sent an answer or, with `answered` False, an error."""
-        self._last_contact = now
-        self._reached.add(self._endpoint.base_url)
-        self._has_answered = self._has_answered or answered
-
-    @property
-    def was_reached(self) -> bool:
-        return self._endpoint.base_url in self._reached
-
-    def fatal_error(self, failure: Failure, policy: RetryPolicy, started: float) -> EndpointError | None:
-        """The error to end the run with after a request was given up; None where others may still succeed."""
-        url, model = self._endpoint.base_url, self._endpoint.model
-        if failure.kind is FailureKind.AUTH:
-            hint = ""
-            if (variable := self._endpoint.key_variable) is not None:
-                hint = (
-                    f". It was read from the environment variable {variable}: set the right one there or in .env, or "
-                    f"name another variable in {self._endpoint.role.key_setting}, and run the same command again"
-                )
-            return AuthenticationError(f"{url}: the API key was refused: {failure.message}{hint}")
-        if failure.kind is FailureKind.QUOTA:
-            return QuotaError(
-                f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
-                f"allowance to be renewed, {_AGAIN}"
-            )
-        if failure.unreachable and self._last_contact < started:
-            if policy.max_outage_s > 0.0:
-                return EndpointError(
-                    f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {failure.message}. "
-                    f"Start the server again, {_AGAIN}. Raise runtime.max_outage_s for longer outages"
-                )
-            return EndpointError(
-                f"{url}: cannot be reached after {policy.max_attempts} tries: {failure.message}. Check that the server "
-                f"runs and that base_url is right, {_AGAIN}"
-            )
-        if self._has_answered:
-            return None
-        if failure.status == 404 and "no endpoints" in failure.message.lower():
-            return EndpointError(
-                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
-                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body"
-            )
-        if failure.status == 404:
-            return EndpointError(
-                f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
-                "base_url goes up to and with /v1"
-            )
-        if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
-            self._num_failed_at_first += 1
-        if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
-            return None
-        return EndpointError(
-            f"{url}: the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: "
-            f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
-        )
-
-
 class Requester:
     """Sends requests to one endpoint within its rate limits and the budget.
 
@@ -116,6 +48,8 @@ class Requester:
         max_outage_s: longest time during which no connection can be made to an endpoint that answered before.
         on_outage: called with the seconds since there was a connection, at each try that finds none, and with None
             once there is one again.
+        hedge: send requests a second time that are overdue by far; only where no price is known, as both may be
+            paid for, and where the server is not this run's own.
     """
 
     def __init__(
@@ -128,7 +62,7 @@ class Requester:
         max_refused_s: float = math.inf,
         max_outage_s: float = 0.0,
         on_outage: Callable[[float | None], None] = lambda seconds: None,
-        hedging: Hedging,
+        hedge: bool,
         stats: RolloutStats,
         effects: Effects,
     ) -> None:
@@ -139,90 +73,75 @@ class Requester:
         self._patient = RetryPolicy(max_attempts, max_refused_s, waits_if_refused=False, max_outage_s=max_outage_s)
         self._on_outage = on_outage
         self._unreachable_at: float | None = None
-        self._hedging = hedging
+        self._hedging = Hedging(enabled=hedge and endpoint.price is None and not endpoint.is_local)
         self._stats = stats
         self._effects = effects
-        self._health = _EndpointHealth(endpoint)
+        self._health = EndpointHealth(endpoint)
 
     async def ask(
         self,
-        send: Callable[[], Awaitable[AnswerT]],
-        *,
-        size: RequestSize,
-        continuing: bool,
-        asleep: Callable[[], AbstractContextManager[None]],
-    ) -> AnswerT:
-        """As `send_with_retries`, ending the run where every other request would fail as well.
-
-        Raises:
-            RequestFailed: it failed for good, and this request alone.
-            EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
-            BudgetReached: the run may not spend what the request could cost.
-        """
-        started = self._effects.clock()
-        try:
-            return await self.send_with_retries(send, size=size, continuing=continuing, asleep=asleep)
-        except RequestFailed as failed:
-            error = self._health.fatal_error(failed.failure, self._policy, started)
-            if error is not None:
-                raise error from failed
-            raise
-
-    async def send_with_retries(
-        self,
-        send: Callable[[], Awaitable[AnswerT]],
+        send: Callable[[], Coroutine[None, None, AnswerT]],
         *,
         size: RequestSize,
         continuing: bool = False,
         asleep: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_final: Callable[[Failure], bool] | None = None,
     ) -> AnswerT:
-        """The answer of `send`, tried as often as its failures allow.
+        """Return the answer of `send`, which makes one attempt, tried as often as its failures allow.
 
-        `send` makes one attempt, and is called again while it waits if its answer is overdue. Requests of rollouts
-        under way (`continuing`) go before new ones. `asleep` is entered while the request waits without asking for a
-        slot, and failures of which `is_final` is true are the caller's.
+        `send` is called again while it waits if its answer is overdue. Requests of rollouts under way (`continuing`) go
+        before new ones. `asleep` is entered while the request waits without asking for a slot. A caller that gives
+        `is_final` deals with all failures by itself; those of which it is true are not tried again.
 
         Raises:
-            RequestFailed: it failed for good.
+            RequestFailed: it failed for good, and this request alone.
+            EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
             BudgetReached: the run may not spend what the request could cost.
         """
+        # Where nobody ever answered, the address is more likely to be wrong than the server to be down.
+        policy = self._patient if self._health.was_reached else replace(self._patient, max_outage_s=0.0)
+        started, tries = self._effects.clock(), Tries(policy, self._effects, is_final)
+        while True:
+            try:
+                return await self._once(send, size, continuing=continuing)
+            except RequestFailed as failed:
+                failure = failed.failure
+                wait_s = tries.wait_s(failure)
+                if wait_s is None:
+                    if is_final is None and (error := self._health.fatal_error(failure, policy, started)) is not None:
+                        raise error from failed
+                    raise
+            continuing = True
+            if failure.kind is not FailureKind.RATE:
+                self._stats.retries[failure.kind] += 1
+                with asleep():
+                    await self._effects.sleep(wait_s)
 
-        async def attempt() -> AnswerT:
-            nonlocal continuing
-            goes_first, continuing = continuing, True
-            return await self._attempt(send, size, continuing=goes_first)
+    def count_replayed(self, turn: Turn, max_tokens: int) -> None:
+        """Count a completion that an earlier attempt at its rollout paid for."""
+        self._stats.num_replayed += 1
+        spent = spend_of(turn, self._endpoint.price)
+        self._budget.count_replayed(spent or self._budget.worst_case(0, max_tokens))
 
-        return await with_retries(
-            attempt, self._policy, self._effects, is_final=is_final, on_retry=self._count_retry, asleep=asleep
-        )
-
-    @property
-    def _policy(self) -> RetryPolicy:
-        """Where nobody ever answered, the address is more likely to be wrong than the server to be down."""
-        return self._patient if self._health.was_reached else replace(self._patient, max_outage_s=0.0)
-
-    def _count_retry(self, failure: Failure, wait_s: float) -> None:
-        self._stats.retries[failure.kind] += 1
-
-    async def _attempt(self, send: Callable[[], Awaitable[AnswerT]], size: RequestSize, *, continuing: bool) -> AnswerT:
-        """One request within budget and limits, and a copy of it where it is overdue."""
-        reservation = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
+    async def _once(
+        self, send: Callable[[], Coroutine[None, None, AnswerT]], size: RequestSize, *, continuing: bool
+    ) -> AnswerT:
+        """Send a request within budget and limits, and a copy of it where it is overdue."""
+        worst = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
         spent: Spend | None = NOTHING
         try:
-            ticket = self._controller.try_acquire(size, continuing=continuing)
-            if ticket is None:
-                ticket = await self._controller.acquire(size, continuing=continuing)
+            ticket = await self._controller.acquire(size, continuing=continuing)
             outcome: Outcome | None = None
             # A request that is cut off from here on may have been billed to the full.
             spent = None
             try:
                 self._stats.num_requests += 1
-                first = await self._hedging.first_of(send(), lambda: self._copy(send, size, ticket))
-                if not first.by_copy:
-                    outcome = self._note_answer(first.answer, size)
-                    spent = spend_of(first.answer.turn, self._endpoint.price)
-                return first.answer
+                async with Race(self._hedging, lambda: self._copy(send, size, ticket)) as race:
+                    race.answer = await send()
+                if not race.by_copy:
+                    outcome = self._note_answer(race.answer, size)
+                    spent = spend_of(race.answer.turn, self._endpoint.price)
+                return race.answer
             except RequestFailed as failed:
                 outcome = self._note_failure(failed.failure)
                 # What was refused cost nothing; an answer that was lost on its way back was paid for.
@@ -233,21 +152,24 @@ class Requester:
                 if not ticket.settled:
                     self._controller.release(ticket, outcome)
         finally:
-            self._budget.settle(reservation, spent)
+            self._budget.settle(worst, spent)
 
     def _copy(
-        self, send: Callable[[], Awaitable[AnswerT]], size: RequestSize, ticket: Ticket
+        self, send: Callable[[], Coroutine[None, None, AnswerT]], size: RequestSize, ticket: Ticket
     ) -> Coroutine[None, None, AnswerT]:
+        self._stats.num_copies += 1
         # Silent requests could otherwise hold every slot there is, with none left for their copies.
         if not ticket.settled:
             self._controller.release(ticket, None)
-        return self._attempt(send, size, continuing=True)
+        return self._once(send, size, continuing=True)
 
     def _note_answer(self, answer: ModelAnswer, size: RequestSize) -> Outcome:
         turn = answer.turn
         self._note_contact(answered=True)
         self._stats.count(turn)
-        if turn.latency_s is not None:
+        if turn.cost_usd:
+            self._hedging.stop()
+        elif turn.latency_s is not None:
             self._hedging.note(turn.latency_s)
         prompt_tokens, completion_tokens = turn.usage.get("prompt_tokens"), turn.usage.get("completion_tokens")
         if prompt_tokens is not None:

@@ -1,4 +1,4 @@
-"""What an assistant's message is sent as, and which of its keys an endpoint refuses.
+"""Assistants' messages as they are sent, without the keys that an endpoint refuses.
 
 Sellers differ in both directions: DeepSeek, Kimi, Gemini and OpenRouter demand keys of their own back, and Mistral,
 Groq and Cerebras refuse any that they do not know (docs/concepts/rollouts.md). So keys that no seller demands are left

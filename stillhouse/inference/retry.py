@@ -1,11 +1,10 @@
-"""Requests until they succeed or have failed for good: `with_retries` is the only place that sends anything again."""
+"""Retries: the failures after which a request is tried again, and the wait before that."""
 
 import asyncio
 import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -45,18 +44,23 @@ class RetryPolicy:
     """Longest time during which no connection can be made and that costs no attempts."""
 
 
-class _Tries:
-    """The failed tries of one request, and how long to wait before the next."""
+class Tries:
+    """The failed tries of one request, of which those are final, too, that `is_final` says."""
 
-    def __init__(self, policy: RetryPolicy, effects: Effects) -> None:
+    def __init__(
+        self, policy: RetryPolicy, effects: Effects, is_final: Callable[[Failure], bool] | None = None
+    ) -> None:
         self._policy = policy
         self._effects = effects
+        self._is_final = is_final
         self._num_failed = self._num_refused = self._num_unreachable = self._num_malformed = 0
         self._refused_at: float | None = None
         self._unreachable_at: float | None = None
 
     def wait_s(self, failure: Failure) -> float | None:
         """Seconds to wait after this failure; None where the request has failed for good."""
+        if failure.kind in _FINAL or (self._is_final is not None and self._is_final(failure)):
+            return None
         now, policy = self._effects.clock(), self._policy
         if failure.kind is FailureKind.RATE:
             self._num_refused += 1
@@ -87,34 +91,25 @@ async def with_retries(
     effects: Effects,
     *,
     is_final: Callable[[Failure], bool] | None = None,
-    on_retry: Callable[[Failure, float], None] | None = None,
-    asleep: Callable[[], AbstractContextManager[None]] = nullcontext,
+    on_retry: Callable[[Failure, float], None] = lambda failure, wait_s: None,
 ) -> ResultT:
-    """The result of the first attempt that succeeds.
+    """Return the result of the first attempt that succeeds, of a request that costs nothing and that nothing limits.
 
-    Failures that no further attempt can mend are raised at once, and so are those of which `is_final` is true.
-    `on_retry` is called before each backoff with the failure and the seconds to wait; `asleep` is entered during it.
+    `on_retry` is called before each wait with the failure and the seconds. Completions go through `Requester`.
 
     Raises:
         RequestFailed: the failure of the last attempt.
     """
-    tries = _Tries(policy, effects)
+    tries = Tries(policy, effects, is_final)
     while True:
         try:
             return await attempt()
         except RequestFailed as failed:
-            failure = failed.failure
-            if failure.kind in _FINAL or (is_final is not None and is_final(failure)):
-                raise
-            wait_s = tries.wait_s(failure)
+            wait_s = tries.wait_s(failed.failure)
             if wait_s is None:
                 raise
-            if failure.kind is FailureKind.RATE and not policy.waits_if_refused:
-                continue
-        if on_retry is not None:
-            on_retry(failure, wait_s)
-        with asleep():
-            await effects.sleep(wait_s)
+            on_retry(failed.failure, wait_s)
+        await effects.sleep(wait_s)
 
 
 def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> float:

@@ -18,6 +18,8 @@ class RolloutStats:
     """Rollouts found finished in the journal."""
     num_requests: int = 0
     """Requests sent, every try and every copy counted."""
+    num_copies: int = 0
+    """Requests sent a second time, as they were overdue by far (`runtime.hedge`)."""
     num_completions: int = 0
     num_replayed: int = 0
     """Completions taken from the journal, those of finished trajectories included."""
@@ -48,6 +50,7 @@ class RolloutStats:
             "failed": self.num_failed,
             "replayed_rollouts": self.num_replayed_rollouts,
             "requests": self.num_requests,
+            "copies": self.num_copies,
             "completions": self.num_completions,
             "replayed_completions": self.num_replayed,
             "rate_limited": self.num_rate_limited,

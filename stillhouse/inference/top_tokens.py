@@ -1,4 +1,4 @@
-"""What a model found most probable at each token that it sampled, as an endpoint says it and as a journal keeps it.
+"""The most probable tokens at each that a model sampled, as an endpoint says it and as a journal keeps it.
 
 OpenAI's form: `choices[0].logprobs.content` has an entry for each sampled token with its `logprob` and `top_logprobs`
 (https://platform.openai.com/docs/api-reference/chat/object). A token is text with its `bytes`, or with vLLM's

@@ -56,6 +56,8 @@ class RolloutProgress:
     """Requests refused with 429."""
     retries: Mapping[str, int] = field(default_factory=dict)
     """Failed attempts by class of failure, without rate limiting."""
+    num_copies: int = 0
+    """Requests sent a second time, as their answers were overdue by far."""
     usd: float | None = None
     """Money spent; None if the price is unknown."""
     usd_projected: UsdRange | None = None
@@ -105,7 +107,7 @@ class RecentRate:
         return (count - first) / (now - started) if now > started else 0.0
 
 
-_SUMMED: Final = ("done", "failed", "num_replayed", "num_tokens", "num_rate_limited")
+_SUMMED: Final = ("done", "failed", "num_replayed", "num_tokens", "num_rate_limited", "num_copies")
 
 
 def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newest: RolloutProgress) -> RolloutProgress:

@@ -113,6 +113,8 @@ def _trouble(state: RolloutProgress) -> Iterator[str]:
         f"{count:,} {kind}" for kind, count in sorted(state.retries.items()) if count and kind not in pacing
     ]:
         yield f"retried {', '.join(retries)}"
+    if state.num_copies:
+        yield f"{state.num_copies:,} overdue and sent twice"
 
 
 def _cost(state: RolloutProgress) -> str:

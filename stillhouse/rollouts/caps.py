@@ -33,7 +33,7 @@ class RolloutCaps:
 
     def __init__(self, config: RolloutsConfig, price: Price | None) -> None:
         self.has_cut = False
-        """Whether the last completion was bounded to less than the config's `max_tokens`."""
+        """True if the last completion was bounded to less than the config's `max_tokens`."""
         self._max_tokens = config.max_tokens
         self._tokens_left: float = math.inf if config.max_rollout_tokens is None else config.max_rollout_tokens
         self._usd_left: float = math.inf if config.max_rollout_usd is None else config.max_rollout_usd

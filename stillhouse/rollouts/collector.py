@@ -13,12 +13,12 @@ from typing import Final
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
-from stillhouse.inference.budget import Budget, spend_of
+from stillhouse.inference.budget import Budget
 from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.fitting_client import FittingClient
-from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.journal import Journal
+from stillhouse.inference.journalled_client import JournalledClient
 from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects
@@ -30,7 +30,7 @@ from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.scheduler import Scheduler
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Message, StopReason, Trajectory, Turn
+from stillhouse.types import JsonObject, Message, StopReason, Trajectory
 
 _LOG = logging.getLogger(__name__)
 _REPORT_S: Final = 0.5
@@ -76,8 +76,8 @@ class RolloutCollector:
         self.stats = RolloutStats()
         self._plan = plan
         self._endpoint = endpoint
-        self._config = config
         self._toolbox = toolbox
+        self._journal = journal
         self._runtime = runtime
         self._given_client = client
         self._effects = effects
@@ -95,7 +95,7 @@ class RolloutCollector:
             # Nobody starts a server again that lives and dies with the stage.
             max_outage_s=0.0 if endpoint.is_local else runtime.max_outage_s,
             on_outage=self._reporter.note_outage,
-            hedging=Hedging(enabled=runtime.hedge),
+            hedge=runtime.hedge,
             stats=self.stats,
             effects=effects,
         )
@@ -116,7 +116,6 @@ class RolloutCollector:
             stats=self.stats,
             asleep=self._scheduler.asleep,
             metadata=metadata,
-            replayed=self._count_replayed,
         )
         self._generator = self._collect()
 
@@ -128,16 +127,18 @@ class RolloutCollector:
         await self._generator.aclose()
 
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:
-        self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
+        self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            rollouts = asyncio.create_task(
-                self._schedule_all(self._make_context(client=FittingClient(client, self._endpoint)))
-            )
+            journalled = JournalledClient(FittingClient(client, self._endpoint), self._journal, self.stats)
+            rollouts = asyncio.create_task(self._scheduler.run(self._make_context(client=journalled)))
+            rollouts.add_done_callback(lambda _: self._finished.put_nowait(None))
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
+                        self._room.release()
                         self.stats.num_done += 1
                         yield trajectory
                 await rollouts
@@ -166,16 +167,6 @@ class RolloutCollector:
 
         return HttpClient(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
 
-    async def _schedule_all(self, context: RolloutContext) -> None:
-        """Runs every rollout, then closes the queue of finished ones."""
-        await self._scheduler.run(context)
-        await self._finished.put(None)
-
-    def _count_replayed(self, turn: Turn) -> None:
-        self.stats.num_replayed += 1
-        spent = spend_of(turn, self._endpoint.price)
-        self._budget.count_replayed(spent or self._budget.worst_case(0, self._config.max_tokens))
-
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason in (StopReason.ERROR, StopReason.UNFINISHED):
             self.stats.num_failed += trajectory.stop_reason is StopReason.ERROR
@@ -184,7 +175,8 @@ class RolloutCollector:
         costs = [turn.cost_usd for turn in trajectory.turns]
         self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
         await self._plan.finished(trajectory)
-        await self._finished.put(trajectory)
+        await self._room.acquire()
+        self._finished.put_nowait(trajectory)
 
     async def _report_on(self) -> None:
         while True:

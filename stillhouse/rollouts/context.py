@@ -1,4 +1,4 @@
-"""What all rollouts of one collection share, and the keys they have."""
+"""The parts that all rollouts of one collection share, and their keys."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal
+from stillhouse.inference.journalled_client import JournalledClient
 from stillhouse.inference.keys import KeyForm
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Message, Prompt, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, Prompt, ToolSchema
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTools:
-    """What all rollouts that are offered the same tools have in common."""
+    """The tools that some rollouts are offered, and what these have in common by it."""
 
     schemas: list[ToolSchema]
     num_characters: int
     """Length of the schemas as JSON in UTF-8."""
     takes_context: bool
-    """Whether a tool is given the prompt's metadata, which then is part of a rollout's identity."""
+    """True if a tool is given the prompt's metadata, which then is part of a rollout's identity."""
     key_form: KeyForm
 
 
@@ -42,7 +42,7 @@ class ToolSets:
         self._prepared: dict[tuple[str, ...], PreparedTools] = {}
 
     def prepare(self, toolbox: Toolbox) -> PreparedTools:
-        """What rollouts with the tools of `toolbox` have in common."""
+        """Return what rollouts with the tools of `toolbox` have in common."""
         names = tuple(toolbox.names)
         if names not in self._prepared:
             schemas = toolbox.schemas()
@@ -57,7 +57,7 @@ class ToolSets:
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """What all rollouts of one collection share."""
+    """The parts that all rollouts of one collection share."""
 
     endpoint: Endpoint
     config: RolloutsConfig
@@ -65,7 +65,7 @@ class RolloutContext:
     read: Callable[[Message], Message]
     """Gives what the conversation keeps of a message that the model wrote."""
     journal: Journal
-    client: ChatClient
+    client: JournalledClient
     requester: Requester
     stats: RolloutStats
     asleep: Callable[[], AbstractContextManager[None]]
@@ -73,8 +73,6 @@ class RolloutContext:
     tool_sets: ToolSets
     metadata: Mapping[str, JsonObject]
     """Metadata of the prompts' rows by prompt id, for tools that take it."""
-    replayed: Callable[[Turn], None]
-    """Called with each completion that an earlier attempt at the rollout paid for."""
 
 
 def rollout_keys(

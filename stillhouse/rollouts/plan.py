@@ -1,4 +1,4 @@
-"""Which rollouts a collection starts, and when it has enough of them."""
+"""Plans: the rollouts that a collection starts, and when it has enough of them."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sized
@@ -8,11 +8,11 @@ from typing import Final, Protocol
 from stillhouse.types import Prompt, Trajectory
 
 Accepts = Callable[[Trajectory], Awaitable[bool]]
-"""Whether a finished trajectory counts towards the target."""
+"""True if a finished trajectory counts towards the target."""
 
 
 class Plan(Protocol):
-    """Which rollout to start next."""
+    """The order of rollouts to start."""
 
     @property
     def total(self) -> int | None:
@@ -42,7 +42,7 @@ class EverySample:
 
 @dataclass(slots=True)
 class _Progress:
-    """What was started of one prompt, and what came of it."""
+    """The rollouts started of one prompt, and what came of them."""
 
     prompt: Prompt
     num_started: int = 0
@@ -127,6 +127,6 @@ class UntilAccepted:
         return self._waiting.popleft() if self._waiting else None
 
     def _wants_more(self, progress: _Progress) -> bool:
-        """Whether another sample of the prompt could be needed now; such prompts are those in `_waiting`."""
+        """Return whether another sample of the prompt could be needed now; such prompts are those in `_waiting`."""
         could_give = progress.num_accepted + progress.num_running
         return could_give < self._per_prompt and progress.num_started < self._num_samples

@@ -62,6 +62,7 @@ class Reporter:
                 requests_per_minute=limits.requests_per_minute,
                 tokens_per_minute=limits.tokens_per_minute,
                 num_rate_limited=stats.num_rate_limited,
+                num_copies=stats.num_copies,
                 retries={kind.value: count for kind, count in sorted(stats.retries.items())},
                 usd=stats.cost_usd,
                 usd_projected=self._projected(),

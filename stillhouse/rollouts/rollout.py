@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
-from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.errors import StillhouseError
-from stillhouse.inference.completion import Completion, decode_completion, encode_completion
+from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.journalled_client import Place
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
-from stillhouse.inference.request import Sampling, ToolChoice, explain_refusal
+from stillhouse.inference.request import Sampling, ToolChoice
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store import exact_json
@@ -49,7 +52,7 @@ class Rollout:
 
     @property
     def holds_value(self) -> bool:
-        """Whether cancelling it now would lose a request being paid for or a finished trajectory."""
+        """Return whether cancelling it now would lose a request being paid for or a finished trajectory."""
         return self._num_paying > 0 or self._has_ended
 
     def finished(self) -> Trajectory | None:
@@ -78,47 +81,44 @@ class Rollout:
         return self._trajectory(End(StopReason.ERROR, error))
 
     async def _converse(self) -> End:
-        """Runs the agent with tools of its own, and closes what they opened for it."""
+        """Runs the agent with tools of its own, and closes what they opened for it; how it ended, or why it failed."""
         tool_context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
+        state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
         ending: End | None = None
         try:
             async with self._toolbox.rollout(tool_context) as self._tools:
-                ending = await self._converse_in_time()
+                try:
+                    async with self._deadline:
+                        ending = await run_agent(
+                            *(self._conversation, self._context.rules, state),
+                            complete=self._complete,
+                            call_tool=self._call_tool,
+                        )
+                except (StillhouseError, Halted):
+                    raise
+                # What is not expected costs one rollout, not the collection.
+                except Exception as error:
+                    ending = self._failed_ending(error)
         except Exception:
             if ending is None:
                 raise
             # The conversation is complete, whatever becomes of the session of a tool.
             _LOG.exception("rollout %s: a tool could not be closed", self.key[:12])
-        return ending
-
-    async def _converse_in_time(self) -> End:
-        try:
-            async with self._deadline:
-                return await self._run_agent()
-        except RequestFailed as failed:
-            return End(_stop_reason(failed.failure), failed.failure.record())
-        except (StillhouseError, Halted):
-            raise
-        except TimeoutError as error:
-            if self._deadline.expired():
-                return End(StopReason.TIMEOUT)
-            return End(StopReason.ERROR, _unexpected(error))
-        # An unexpected error costs one rollout, not the collection; the log has the traceback.
-        except Exception as error:
-            _LOG.exception("rollout %s of prompt %s met an unexpected error", self.key[:12], self._prompt.id[:12])
-            return End(StopReason.ERROR, _unexpected(error))
-
-    async def _run_agent(self) -> End:
-        state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
-        try:
-            ending = await run_agent(
-                self._conversation, self._context.rules, state, complete=self._complete, call_tool=self._call_tool
-            )
-        except _CapReached:
-            return End(StopReason.BUDGET)
         if ending.stop_reason is not StopReason.LENGTH:
             return ending
         return End(StopReason.BUDGET) if self._caps.has_cut else self._explained_cut(ending)
+
+    def _failed_ending(self, error: Exception) -> End:
+        if isinstance(error, _CapReached):
+            return End(StopReason.BUDGET)
+        if isinstance(error, RequestFailed):
+            return End(_stop_reason(error.failure), error.failure.record())
+        if isinstance(error, TimeoutError) and self._deadline.expired():
+            return End(StopReason.TIMEOUT)
+        _LOG.error(
+            "rollout %s of prompt %s met an unexpected error", self.key[:12], self._prompt.id[:12], exc_info=error
+        )
+        return End(StopReason.ERROR, {"kind": type(error).__name__, "message": str(error)})
 
     def _explained_cut(self, ending: End) -> End:
         """Notes where the endpoint cut a completion below max_tokens without a word, as vLLM does at its context."""
@@ -135,60 +135,41 @@ class Rollout:
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
         """The next completion, read: the journal's, or the endpoint's once it is in the journal."""
-        conversation = self._conversation
-        max_tokens = self._context.config.max_tokens
-        digest = conversation.digest.of_request()
-        completion = self._replay(turn, digest)
+        context, digest = self._context, self._conversation.digest
+        max_tokens = context.config.max_tokens
+        place = Place(self.key, turn, digest.of_request())
+        completion = context.client.stored(place)
         if completion is None:
             allowed = self._caps.allowed_tokens(self._num_characters)
             if allowed is None:
                 raise _CapReached
             if allowed < max_tokens:
                 # The completion may be cut where it would not be without a cap, so this is another request.
-                max_tokens, digest = allowed, conversation.digest.of_request(allowed)
-                completion = self._replay(turn, digest)
+                max_tokens, place = allowed, Place(self.key, turn, digest.of_request(allowed))
+                completion = context.client.stored(place)
         if completion is None:
-            completion = await self._ask(turn, digest, self._sampling(turn, max_tokens, tool_choice))
+            request = self._conversation.messages, self._prepared.schemas, self._sampling(turn, max_tokens, tool_choice)
+            completion = await context.requester.ask(
+                partial(context.client.complete, place, *request, attempt=self._paying),
+                size=RequestSize(self._num_characters, max_tokens),
+                continuing=turn > 0,
+                asleep=context.asleep,
+            )
+        else:
+            context.requester.count_replayed(completion.turn, context.config.max_tokens)
         self._caps.count(completion.turn, self._num_characters, max_tokens)
-        return replace(completion, message=self._context.read(completion.message))
+        return replace(completion, message=context.read(completion.message))
 
-    def _replay(self, turn: int, digest: str) -> Completion | None:
-        stored = self._context.journal.completion(self.key, turn, digest)
-        if stored is None:
-            return None
-        completion = decode_completion(stored)
-        self._context.replayed(completion.turn)
-        return completion
-
-    async def _ask(self, turn: int, digest: str, sampling: Sampling) -> Completion:
-        context = self._context
-
-        async def send() -> Completion:
-            self._check_halted()
-            self._start_clock()
-            self._num_paying += 1
-            try:
-                completion = await self._answer(sampling)
-                # Durable before the slot is free: a crash costs at most one completion per slot a second time.
-                body = encode_completion(completion)
-                stored = await context.journal.put_completion(self.key, turn, digest, body)
-            finally:
-                self._num_paying -= 1
-            return completion if stored == body else replace(decode_completion(stored), limits=completion.limits)
-
-        size = RequestSize(self._num_characters, sampling.max_tokens)
-        return await context.requester.ask(send, size=size, continuing=turn > 0, asleep=context.asleep)
-
-    async def _answer(self, sampling: Sampling) -> Completion:
-        context = self._context
+    @contextmanager
+    def _paying(self) -> Iterator[None]:
+        """Counts an attempt that may be paid for, of a rollout that is not halted; the first one starts the clock."""
+        self._check_halted()
+        self._start_clock()
+        self._num_paying += 1
         try:
-            messages = self._conversation.messages
-            completion = await context.client.complete(messages, self._prepared.schemas, sampling)
-        except RequestFailed as failed:
-            raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
-        if sampling.record_top_k is not None and completion.turn.top_logprobs is None:
-            context.stats.num_without_top += 1
-        return replace(completion, message=with_own_ids(completion.message, messages))
+            yield
+        finally:
+            self._num_paying -= 1
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
@@ -262,7 +243,3 @@ def _stop_reason(failure: Failure) -> StopReason:
         return StopReason.CONTEXT_OVERFLOW
     stops = {FailureKind.CONTENT: StopReason.CONTENT_FILTER, FailureKind.MALFORMED: StopReason.MALFORMED}
     return stops.get(failure.kind, StopReason.ERROR)
-
-
-def _unexpected(error: Exception) -> ErrorRecord:
-    return {"kind": type(error).__name__, "message": str(error)}

@@ -57,7 +57,9 @@ class Scheduler:
             while self.error is None:
                 planned = self._plan.next()
                 if planned is not None:
-                    await self._admit(*planned)
+                    rollout = await self._offered(*planned)
+                    if rollout is not None:
+                        await self._start_when_room(rollout)
                 elif self._running:
                     await self._next_change()
                 elif self._claimed_elsewhere:
@@ -84,15 +86,14 @@ class Scheduler:
         finally:
             self._num_asleep -= 1
 
-    async def _admit(self, prompt: Prompt, sample_index: int) -> None:
-        """Starts a rollout once there is room; fails it where its prompt names a tool that is not configured."""
+    async def _offered(self, prompt: Prompt, sample_index: int) -> Rollout | None:
+        """The rollout with the tools that its prompt names; None where one is not configured, so that it has failed."""
         try:
-            toolbox = self._toolbox.select(prompt.tools)
+            return Rollout(prompt, sample_index, self._toolbox.select(prompt.tools), self._context)
         except ConfigError as error:
             record: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
             await self._finish(Rollout(prompt, sample_index, Toolbox([]), self._context).failed(record))
-        else:
-            await self._start_when_room(Rollout(prompt, sample_index, toolbox, self._context))
+            return None
 
     async def _start_when_room(self, rollout: Rollout) -> None:
         """Starts a rollout once there is room, unless the collection has stopped by then."""
@@ -116,7 +117,7 @@ class Scheduler:
             await self._start_when_room(rollout)
 
     def _has_room(self) -> bool:
-        """Whether to start another rollout: those that want a slot should fill the window, and little more.
+        """Return whether to start another rollout: those that want a slot should fill the window, and little more.
 
         Rollouts that run a tool or wait before a retry want none. They have a bound of their own, or a dead endpoint
         would draw in every prompt.
@@ -142,7 +143,7 @@ class Scheduler:
                 else:
                     self._context.stats.num_replayed_rollouts += 1
                     for turn in trajectory.turns:
-                        self._context.replayed(turn)
+                        self._context.requester.count_replayed(turn, self._context.config.max_tokens)
                 await self._finish(trajectory)
             finally:
                 journal.disclaim(rollout.key)

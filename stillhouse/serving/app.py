@@ -18,7 +18,6 @@ from stillhouse.serving.admission import AdmissionController, ClientGone, Reques
 from stillhouse.serving.completions import ServedModel
 from stillhouse.serving.protocol import ApiError, invalid_value
 from stillhouse.serving.routes import Routes
-from stillhouse.serving.updates import UpdateRoutes
 from stillhouse.serving.worker import WorkerStopped
 
 _CLIENT_CLOSED_REQUEST: Final = 499
@@ -30,12 +29,11 @@ def create_app(
     *,
     api_key: str | None = None,
     names: Collection[str] = (),
-    allow_updates: bool = False,
 ) -> FastAPI:
     """The application.
 
     Clients must send the `api_key`, if there is one. `names` are host names of the server besides IP addresses and
-    `localhost`; requests to others are refused. With `allow_updates` clients may load adapters and weights.
+    `localhost`; requests to others are refused.
     """
     # The pages /docs and /redoc load scripts from the web; this server must work offline.
     app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, openapi_url=None)
@@ -48,12 +46,6 @@ def create_app(
     app.get("/v1/stats")(routes.stats)
     app.post("/v1/chat/completions")(routes.chat)
     app.post("/v1/completions")(routes.completions)
-    if allow_updates:
-        updates = UpdateRoutes(admission.worker)
-        app.post("/v1/load_lora_adapter")(updates.load_adapter)
-        app.post("/v1/unload_lora_adapter")(updates.unload_adapter)
-        app.post("/collective_rpc")(updates.call_workers)
-        app.post("/reset_prefix_cache")(updates.reset_prefix_cache)
 
     async def answer(request: Request, error: Exception) -> Response:
         """Counts an error and answers with OpenAI's body."""

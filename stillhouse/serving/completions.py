@@ -1,4 +1,4 @@
-"""The completions of one HTTP request: started together."""
+"""The completions of one HTTP request, started together."""
 
 import secrets
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stillhouse.serving.answers import Completion
 from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.protocol import CompletionRequest
@@ -31,40 +30,22 @@ class ServedModel:
     context_length: int
 
 
-@dataclass(frozen=True)
-class PlannedCompletions:
-    """What a request asks the worker for."""
-
-    body: ChatRequest | CompletionRequest
-    prompts: Sequence[list[int]]
-    """One for each choice."""
-    max_tokens: int
-    adapter: str | None = None
-
-
-@dataclass(frozen=True)
-class RunningCompletion:
-    """A completion that the worker samples."""
-
-    future: "Future[Generation]"
-    text: CompletionText
-
-    def finished(self, generation: Generation) -> Completion:
-        """The completion once it is sampled."""
-        return Completion(generation, self.text.finish(generation.completion_ids))
-
-
-def start(worker: ModelWorker, model: ServedModel, planned: PlannedCompletions) -> list[RunningCompletion]:
-    """Hands all choices to the worker; only texts with stop strings are read as they come."""
-    body = planned.body
+def start(
+    worker: ModelWorker,
+    model: ServedModel,
+    body: ChatRequest | CompletionRequest,
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+) -> list[tuple["Future[Generation]", CompletionText]]:
+    """Hand a completion of each prompt to the worker; only texts with stop strings are read as they come."""
     seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
     stop_ids = frozenset(body.stop_token_ids) | (frozenset() if body.ignore_eos else model.stop_ids)
     running = []
-    for place, ids in enumerate(planned.prompts):
+    for place, ids in enumerate(prompts):
         text = CompletionText(model.tokenizer, stop_ids, body.stop, skip_special_tokens=body.skip_special_tokens)
         request = GenerationRequest(
             prompt_ids=ids,
-            max_tokens=planned.max_tokens,
+            max_tokens=max_tokens,
             temperature=body.temperature,
             top_p=body.top_p,
             # The first choice has the seed itself, so that any `Generator` reproduces n=1 with that seed.
@@ -72,5 +53,5 @@ def start(worker: ModelWorker, model: ServedModel, planned: PlannedCompletions) 
             stop_ids=stop_ids,
             on_token=text.read if body.stop else None,
         )
-        running.append(RunningCompletion(worker.sample(request, planned.adapter), text))
+        running.append((worker.sample(request), text))
     return running

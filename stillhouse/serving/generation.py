@@ -25,7 +25,7 @@ class GenerationRequest:
     stop_ids: frozenset[int] = frozenset()
     """Tokens that end the completion."""
     processed_logprobs: bool = False
-    """Whether log-probabilities are those after `top_p`; OpenAI's API gives those before."""
+    """True if log-probabilities are those after `top_p`; OpenAI's API gives those before."""
     on_token: Callable[[int], bool] | None = None
     """Called with each token by the thread that steps; True ends the completion."""
 

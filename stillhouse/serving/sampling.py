@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     top_p: float = 1.0
     """1 cuts nothing off."""
     processed_logprobs: bool = False
-    """Whether the log-probability is that of the distribution renormalised after `top_p`."""
+    """True if the log-probability is that of the distribution renormalised after `top_p`."""
 
 
 class PickSteps(NamedTuple):

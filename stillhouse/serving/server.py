@@ -35,14 +35,13 @@ def serve(
     max_pending: int = 256,
     api_key_env: str | None = None,
     allowed_hosts: Sequence[str] = (),
-    allow_updates: bool = False,
 ) -> None:
     """Serves a model over HTTP until SIGTERM or SIGINT.
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
-    `chat_template_kwargs` are defaults of the template's variables, which a request may give other values. The other
-    options are those of `python -m stillhouse.serving`; on a CPU, `num_threads` None leaves their number to torch.
+    The options are those of `stillhouse serve`. `chat_template_kwargs` are defaults of the template's variables, which
+    a request may give other values; on a CPU, `num_threads` None leaves their number to torch.
 
     Raises:
         ConfigError: the model cannot be loaded or the variable is not set.
@@ -80,8 +79,7 @@ def serve(
         context_length=worker.context_length,
     )
     admission = AdmissionController(worker, max_batch=max_batch, max_pending=max_pending)
-    names = names_of(host, allowed_hosts)
-    app = create_app(served, admission, api_key=api_key, names=names, allow_updates=allow_updates)
+    app = create_app(served, admission, api_key=api_key, names=names_of(host, allowed_hosts))
     worker.start()
     try:
         _Server(app, worker, served.name).run(sockets=[listener])

@@ -2,8 +2,8 @@
 
 The service is described as JSON (`stillhouse.testing.answers.Service`) or in a file of it:
 
-    python -m stillhouse.testing --service '{"latency_s": 0.2, "retry_after": "whole", "header_form":
-        "openai", "steps": [{"at_s": 0, "limits": {"requests_per_minute": 1200}}], "faults": {"500": 0.05}}'
+    python -m stillhouse.testing --service '{"latency_s": 0.2, "retry_after": "whole", "has_headers":
+        true, "steps": [{"at_s": 0, "limits": {"requests_per_minute": 1200}}], "faults": {"500": 0.05}}'
 """
 
 import argparse

@@ -8,26 +8,26 @@ request's digest and the number of the attempt: the same seed gives the same wea
 import hashlib
 import math
 import re
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from stillhouse.testing.headers import HeaderForm, RetryAfter
+from stillhouse.testing.headers import RetryAfter
 from stillhouse.testing.limits import Size, Step
 from stillhouse.testing.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
 from stillhouse.testing.reply import ReceivedRequest, Reply, completion, error
 
-FaultClass = Literal[
-    "500", "503", "529", "reset", "cut", "hang", "silent", "error_body", "rate_body", "null_choices", "empty",
-    "length", "content_filter", "bad_arguments", "401", "402", "daily",
-]  # fmt: skip
+FaultClass = Literal["500", "reset", "cut", "silent", "error_body", "rate_body", "null_choices", "empty"]
 CASE: Final = re.compile(rb"\[case-[\w-]+\]")
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 _NORMAL: Final = NormalDist()
 _FILLER: Final = "lorem ipsum dolor sit amet consectetur adipiscing elit "
 _CHARACTERS_PER_TOKEN: Final = 4
+_SILENT_S: Final = 60.0
+"""For how long the fault `silent` says nothing before it closes the connection."""
 
 
 class Service(BaseModel):
@@ -42,26 +42,18 @@ class Service(BaseModel):
     steps: tuple[Step, ...] = ()
     """Limits and from when on they hold."""
     retry_after: RetryAfter = None
-    header_form: HeaderForm | None = None
-    """Whose rate-limit headers every answer carries; None has none."""
+    has_headers: bool = False
+    """True if every answer carries rate-limit headers, in OpenAI's form."""
     say_why: bool = True
-    """Whether a 429 names the limit in its body."""
-    refusal_s: float = Field(default=0.005, ge=0)
-    """Time of a refusal."""
+    """True if a 429 names the limit in its body."""
     faults: dict[FaultClass, float] = {}
     """Shares of the answers that go wrong."""
-    silent_s: float = Field(default=60.0, ge=0)
-    """For how long the fault `silent` says nothing before it closes the connection."""
     completion_tokens: int = Field(default=20, ge=1)
     """Tokens of an answer."""
     long_from: int | None = Field(default=None, ge=0)
     """Requests served before answers take ten times the tokens; None keeps them short."""
     tool_turns: int = Field(default=0, ge=0)
     """Turns that call a tool before the answer, where the request offers one."""
-    api_key: str | None = None
-    """The key taken; None takes any."""
-    paid_requests: int | None = Field(default=None, ge=0)
-    """Requests until the credit is used up and 402 is answered; None has no end of credit."""
     seed: int = 0
 
 
@@ -72,14 +64,9 @@ class Answers:
         self._service = service
         self._filler = _FILLER * (service.completion_tokens * _CHARACTERS_PER_TOKEN * 10 // len(_FILLER) + 1)
         self._total_faults = sum(service.faults.values())
-        self._num_answered = 0
 
     def __call__(self, request: ReceivedRequest) -> Reply:
         service = self._service
-        if service.api_key is not None and request.authorization != f"Bearer {service.api_key}":
-            return error(401, "Incorrect API key provided", code="invalid_api_key")
-        if service.paid_requests is not None and self._num_answered >= service.paid_requests:
-            return error(402, "Insufficient credits", code=402)
         if (asked := request.body.get("top_logprobs") or 0) > MAX_TOP_LOGPROBS:
             said = f"Invalid 'top_logprobs': {asked} is more than {MAX_TOP_LOGPROBS}"
             return error(400, said, code="integer_above_max_value", kind="invalid_request_error")
@@ -87,7 +74,6 @@ class Answers:
         delay_s = latency_s(service, latency_u)
         if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
             return self._faulty(fault, request, delay_s)
-        self._num_answered += 1
         return self._good(request, delay_s)
 
     def _draw(self, request: ReceivedRequest) -> tuple[float, float]:
@@ -135,42 +121,22 @@ class Answers:
 
     def _faulty(self, fault: FaultClass, request: ReceivedRequest, delay_s: float) -> Reply:
         good = self._good(request, delay_s)
-        body: bytes = good.body  # type: ignore[assignment]
         match fault:
-            case "500" | "503" | "529":
-                return Reply(error(int(fault), "Overloaded").body, int(fault), delay_s=delay_s)
-            case "reset" | "cut" | "hang":
-                return Reply(body, delay_s=delay_s, fault=fault, tokens=good.tokens)
+            case "500":
+                return replace(error(500, "Overloaded"), delay_s=delay_s)
+            case "reset" | "cut":
+                return replace(good, fault=fault)
             case "silent":
-                return Reply(body, delay_s=self._service.silent_s, fault="close", tokens=good.tokens)
-            case "401":
-                return error(401, "Incorrect API key provided", code="invalid_api_key")
-            case "402":
-                return error(402, "Insufficient credits", code=402)
-            case "daily":
-                said = "Rate limit exceeded: free-models-per-day"
-                return error(429, said, code="insufficient_quota", kind="insufficient_quota")
+                return replace(good, delay_s=_SILENT_S, fault="close")
             case "error_body" | "rate_body":
                 code = 502 if fault == "error_body" else 429
                 return Reply({"error": {"message": "Provider returned error", "code": code}}, sampled=False)
-            case _:
-                return Reply(_spoilt(fault, orjson.loads(body)), delay_s=delay_s, tokens=good.tokens)
-
-
-def _spoilt(fault: FaultClass, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer that came in and is of no use."""
-    choice = answer["choices"][0]
-    match fault:
-        case "null_choices":
-            return {**answer, "choices": None}
-        case "empty":
-            choice["message"] |= {"content": ""}
-        case "length" | "content_filter":
-            choice["finish_reason"] = fault
-        case "bad_arguments":
-            for call in choice["message"].get("tool_calls", ()):
-                call["function"]["arguments"] = call["function"]["arguments"][:-2]
-    return answer
+        answer = orjson.loads(good.body)  # type: ignore[arg-type]
+        if fault == "empty":
+            answer["choices"][0]["message"]["content"] = ""
+        else:
+            answer["choices"] = None
+        return replace(good, body=answer)
 
 
 def _tool_call(body: dict[str, Any], case: str, num_turns: int) -> tuple[str, str] | None:
@@ -189,7 +155,7 @@ def case_of(raw: bytes) -> str:
 
 
 def size_of(raw: bytes, tokens: int) -> Size:
-    """What a request weighs whose prompt and completion are of so many tokens."""
+    """Return what a request weighs whose prompt and completion are of so many tokens."""
     allowed = _MAX_TOKENS.search(raw)
     return Size(tokens, len(raw) // _CHARACTERS_PER_TOKEN + int(allowed[1]) if allowed else tokens)
 

@@ -17,7 +17,7 @@ _ROUNDING: Final = 1e-6
 
 
 class Limits(BaseModel):
-    """What a provider allows at one time; None sets no limit."""
+    """The allowance of a provider at one time; None sets no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

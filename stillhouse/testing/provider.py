@@ -4,7 +4,7 @@
         ... ask provider.url ...
         assert len(provider.ledger) == 1
 
-GET URL/stats counts the requests so far, GET URL/ledger sums it up by seconds, GET URL/models names the model.
+GET URL/stats counts the requests so far, GET URL/ledger lists them, GET URL/models names the model.
 
 Served on one core without limits and latency: 22,000 short requests a second, from `wrk` from the other core.
 """
@@ -24,12 +24,13 @@ import uvloop
 
 from stillhouse.testing.answers import Answers, Service, size_of
 from stillhouse.testing.headers import limit_headers, refuse
-from stillhouse.testing.ledger import Entry, billed, summarize
+from stillhouse.testing.ledger import Entry, billed
 from stillhouse.testing.limits import Limiter, Refusal
 from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
-from stillhouse.testing.wire import Connection, Peers, Request
+from stillhouse.testing.wire import Connection, Request
 
 _RECENT_S = 0.05
+_REFUSAL_S = 0.005
 _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "created": 1, "owned_by": "nobody"}]}
 
 
@@ -38,8 +39,6 @@ class SimulatedProvider:
 
     Args:
         script: what to answer; called in the server's thread, so it must not block. None answers as `service` says.
-        max_in_flight: requests served at once; more are answered with 429. None sets no limit. May be changed live.
-        retry_after_s: what those 429s say in Retry-After; None leaves it out.
         service: limits, headers and refusals; without a script, also answers, latencies and faults.
         port: where to listen on loopback; 0 takes a free one.
     """
@@ -48,15 +47,11 @@ class SimulatedProvider:
         self,
         script: Script | None = None,
         *,
-        max_in_flight: int | None = None,
-        retry_after_s: float | None = None,
         service: Service | None = None,
         port: int = 0,
     ) -> None:
         self._service = service = service or Service()
         self.script = script or Answers(service)
-        self.max_in_flight = max_in_flight
-        self.retry_after_s = retry_after_s
         self.ledger: list[Entry] = []
         self.in_flight = 0
         self.peak_in_flight = 0
@@ -67,7 +62,7 @@ class SimulatedProvider:
         self._num_billed = 0
         self._billed_recently: deque[float] = deque(maxlen=10_000)
         self._seen: Counter[str] = Counter()
-        self._peers = Peers()
+        self._connections: set[Connection] = set()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._thread = threading.Thread(target=self._run, name="simulated-provider", daemon=True)
@@ -105,12 +100,13 @@ class SimulatedProvider:
         server = await self._loop.create_server(self._accept, sock=self._socket)
         await self._stop.wait()
         server.close()
-        self._peers.drop()
+        for connection in tuple(self._connections):
+            connection.transport.abort()
         await server.wait_closed()
 
     def _accept(self) -> Connection:
         self.num_connections += 1
-        return Connection(self._handle, self._peers.all)
+        return Connection(self._handle, self._connections)
 
     def _handle(self, connection: Connection, request: Request) -> None:
         if request.method == b"GET":
@@ -149,7 +145,7 @@ class SimulatedProvider:
         if path.endswith(b"/stats"):
             return Reply(self._counts())
         if path.endswith(b"/ledger"):
-            return Reply(summarize(self.ledger, self.peak_in_flight).as_json())
+            return Reply(orjson.dumps(self.ledger))
         return Reply(_MODELS) if path.endswith(b"/models") else error(404, "no such page")
 
     def _counts(self) -> dict[str, Any]:
@@ -175,11 +171,6 @@ class SimulatedProvider:
 
     def _admitted(self, request: ReceivedRequest, entry: Entry, now: float) -> Reply:
         """The script's answer, or a refusal where a limit is met."""
-        if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
-            self.num_rejected += 1
-            entry.refused = "concurrency"
-            headers = {} if self.retry_after_s is None else {"retry-after": f"{self.retry_after_s:g}"}
-            return error(429, "too many requests at once", code="rate_limit_exceeded", headers=headers)
         if not self._service.steps:
             return self.script(request)
         elapsed_s = now - self.ledger[0].arrived_at
@@ -189,24 +180,22 @@ class SimulatedProvider:
             size = size_of(request.raw, reply.tokens)
             refusal = self._limiter.size_refusal(elapsed_s, size)
         if refusal is not None:
-            return self._refused(refusal, entry, elapsed_s, now)
+            return self._refused(refusal, entry, elapsed_s)
         self._limiter.take(elapsed_s, size)
-        headers = self._limit_headers(elapsed_s, now)
+        headers = self._limit_headers(elapsed_s)
         return replace(reply, headers={**headers, **reply.headers}) if headers else reply
 
-    def _refused(self, refusal: Refusal, entry: Entry, elapsed_s: float, now: float) -> Reply:
+    def _refused(self, refusal: Refusal, entry: Entry, elapsed_s: float) -> Reply:
         self.num_rejected += 1
         entry.refused = refusal.scope
         self._limiter.note_refused(elapsed_s)
         return refuse(
             refusal,
-            headers=self._limit_headers(elapsed_s, now),
+            headers=self._limit_headers(elapsed_s),
             retry_after=self._service.retry_after,
-            form=self._service.header_form,
             say_why=self._service.say_why,
-            delay_s=self._service.refusal_s,
+            delay_s=_REFUSAL_S,
         )
 
-    def _limit_headers(self, elapsed_s: float, now: float) -> dict[str, str]:
-        form = self._service.header_form
-        return limit_headers(form, self._limiter.standing(elapsed_s), now) if form else {}
+    def _limit_headers(self, elapsed_s: float) -> dict[str, str]:
+        return limit_headers(self._limiter.standing(elapsed_s)) if self._service.has_headers else {}

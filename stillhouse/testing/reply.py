@@ -25,7 +25,7 @@ class Reply:
     tokens: int = 0
     """Tokens of prompt and completion, which a limit on actual tokens counts."""
     sampled: bool = True
-    """Whether tokens were sampled, and so billed, where the status is 200."""
+    """True if tokens were sampled, and so billed, where the status is 200."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, cast
 
 import httptools
@@ -28,7 +28,7 @@ _REASONS: Final = {
 
 @dataclass(slots=True)
 class Request:
-    """What came over a connection."""
+    """A request as it came over a connection."""
 
     method: bytes = b""
     path: bytes = b""
@@ -110,15 +110,3 @@ class Connection(asyncio.Protocol):
         self.transport.write(head.encode("latin-1") + b"\r\n" + (body[: len(body) // 2] if cut else body))
         if cut or not self._parser.should_keep_alive():
             self.transport.close()
-
-
-@dataclass(slots=True)
-class Peers:
-    """The connections that are open."""
-
-    all: set[Connection] = field(default_factory=set)
-
-    def drop(self) -> None:
-        """Ends them."""
-        for connection in tuple(self.all):
-            connection.transport.abort()

@@ -1,13 +1,6 @@
 """Hard caps on what a run spends, what it will spend in all, and the prices both are reckoned with."""
 
-from stillhouse.inference.budget.budget import (
-    Budget,
-    BudgetSnapshot,
-    Reservation,
-    forget_budgets,
-    remaining_budget,
-    shared_budget,
-)
+from stillhouse.inference.budget.budget import Budget, forget_budgets, remaining_budget, shared_budget
 from stillhouse.inference.budget.prices import price_of, require_prices, stated_price
 from stillhouse.inference.budget.spend import NOTHING, REFUSED, Spend, spend_of
 
@@ -15,8 +8,6 @@ __all__ = [
     "NOTHING",
     "REFUSED",
     "Budget",
-    "BudgetSnapshot",
-    "Reservation",
     "Spend",
     "forget_budgets",
     "price_of",

@@ -27,32 +27,8 @@ from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget.ledger import Ledger
-from stillhouse.inference.budget.spend import NOTHING, ZERO, Amounts, Spend
+from stillhouse.inference.budget.spend import ZERO, Amounts, Spend
 from stillhouse.inference.endpoint import Price
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """Permission to send one request; `Budget.settle` ends it, once."""
-
-    worst: Spend
-    amounts: Amounts
-    is_open: bool = True
-
-
-_FREE: Final = Reservation(NOTHING, ZERO)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetSnapshot:
-    counted: Spend
-    """Against the caps: answers, answers of earlier attempts, and what was possibly billed."""
-    possibly_billed: Spend
-    """The part of `counted` that is an upper bound, and how many requests it stands for."""
-    reserved: Spend
-    waiting: int
-    wall_s: float
-    """Seconds in which rollouts were collected."""
 
 
 @dataclass(slots=True)
@@ -78,7 +54,7 @@ class Budget:
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._price = price
         self._unlimited = config == BudgetConfig()
-        self._ledger = Ledger(config, clock)
+        self.ledger = Ledger(config, clock)
         self._collection = _Collection()
 
     def part(self, price: Price | None) -> "Budget":
@@ -95,52 +71,49 @@ class Budget:
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
         """The most a request can cost; a character counts as a token until answers have shown better."""
-        prompt_tokens = self._ledger.prompt_tokens.most(prompt_characters)
+        prompt_tokens = self.ledger.prompt_tokens.most(prompt_characters)
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
         """Records how many tokens a prompt had, so that the next worst cases are closer."""
-        self._ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
+        self.ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
-    async def reserve(self, worst: Spend) -> Reservation:
-        """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
+    async def reserve(self, worst: Spend) -> Spend:
+        """Wait until a request may be sent that costs at most `worst`, and return that for `settle`.
 
         Raises:
             BudgetReached: nothing in flight can free the room.
         """
-        if self._unlimited:
-            return _FREE
-        amounts = Amounts.of(worst)
-        await self._ledger.reserve(amounts)
-        return Reservation(worst, amounts)
+        if not self._unlimited:
+            await self.ledger.reserve(Amounts.of(worst))
+        return worst
 
-    def settle(self, reservation: Reservation, spent: Spend | None) -> None:
-        """Ends a reservation; `spent` is None where the cost is unknown. See the module's table for what to pass."""
-        if reservation is _FREE or not reservation.is_open:
+    def settle(self, worst: Spend, spent: Spend | None) -> None:
+        """End a reservation, once; `spent` is None where the cost is unknown (see the module's table)."""
+        if self._unlimited:
             return
-        reservation.is_open = False
-        worst = reservation.amounts
+        reserved = Amounts.of(worst)
         if spent is None:
-            if reservation.worst.usd is None:
-                self._ledger.usd_known = False
-            self._ledger.settle(worst, worst, worst)
+            if worst.usd is None:
+                self.ledger.usd_known = False
+            self.ledger.settle(reserved, reserved, reserved)
             return
         counted, possible = Amounts.of(spent), ZERO
-        if spent.usd is None and reservation.worst.usd is not None:
-            possible = Amounts(spent.requests, 0, worst.picodollars)
-            counted = counted.plus(Amounts(0, 0, worst.picodollars))
+        if spent.usd is None and worst.usd is not None:
+            possible = Amounts(spent.requests, 0, reserved.picodollars)
+            counted = counted.plus(Amounts(0, 0, reserved.picodollars))
         elif spent.usd is None:
-            self._ledger.usd_known = False
-        if (excess := counted.above(worst)) != ZERO:
-            self._ledger.note_excess(excess)
+            self.ledger.usd_known = False
+        if (excess := counted.above(reserved)) != ZERO:
+            self.ledger.note_excess(excess)
         if spent.tokens:
             # Answers are replayed with their own usage, without what was added as possibly billed.
             amounts = Amounts.of(spent)
             with self._collection.lock:
                 self._collection.counted = self._collection.counted.plus(amounts)
                 self._collection.seen = self._collection.seen.plus(amounts)
-        self._ledger.settle(worst, counted, possible)
+        self.ledger.settle(reserved, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
         """Counts an answer that an earlier attempt paid for."""
@@ -152,21 +125,16 @@ class Budget:
             fresh = self._collection.seen.above(self._collection.counted)
             self._collection.counted = self._collection.counted.plus(fresh)
         if spent.usd is None:
-            self._ledger.usd_known = False
-        self._ledger.settle(ZERO, fresh, ZERO)
+            self.ledger.usd_known = False
+        self.ledger.settle(ZERO, fresh, ZERO)
 
     def running(self) -> AbstractContextManager[None]:
-        return self._ledger.running()
+        return self.ledger.running()
 
-    def snapshot(self) -> BudgetSnapshot:
-        ledger, known = self._ledger, self._ledger.usd_known
-        return BudgetSnapshot(
-            counted=ledger.counted.spend(usd_known=known),
-            possibly_billed=ledger.possible.spend(usd_known=known),
-            reserved=ledger.reserved.spend(usd_known=known),
-            waiting=ledger.waiting,
-            wall_s=self._ledger.wall_s(),
-        )
+    @property
+    def counted(self) -> Spend:
+        """The spend against the caps: answers, those of earlier attempts, and what was possibly billed."""
+        return self.ledger.counted.spend(usd_known=self.ledger.usd_known)
 
 
 _shared: Final[dict[str, dict[str, Budget]]] = {}
@@ -203,7 +171,7 @@ def remaining_budget(run_id: str, config: BudgetConfig) -> BudgetConfig:
     """
     with _lock:
         part = next(iter(_shared.get(run_id, {}).values()), None)
-    counted = Spend() if part is None else part.snapshot().counted
+    counted = Spend() if part is None else part.counted
     return BudgetConfig(
         max_usd=None if config.max_usd is None else max(config.max_usd - (counted.usd or 0.0), 1e-12),
         max_tokens=None if config.max_tokens is None else max(config.max_tokens - counted.tokens, 1),

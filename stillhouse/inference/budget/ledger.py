@@ -85,18 +85,13 @@ class Ledger:
         """The part of `counted` that is an upper bound."""
         self.reserved = ZERO
         self.usd_known = True
-        """Whether the cost of everything counted is known, or bounded."""
+        """True if the cost of everything counted is known, or bounded."""
         self.prompt_tokens = PromptTokens()
         self._time_lock = threading.Lock()
         self._num_running = 0
         self._started = 0.0
         self._ran_s = 0.0
         self._has_logged_excess = False
-
-    @property
-    def waiting(self) -> int:
-        with self._lock:
-            return sum(not waiter.future.done() for waiter in self._waiters)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a teacher or a judge costs, looked up once before anything is sent.
+"""The prices of teachers and judges, looked up once before anything is sent.
 
 A completion costs what its endpoint says it cost (OpenRouter's `usage.cost`). For endpoints that do not say, and for
 the worst case of a request that is not sent yet, the price is the first of these that is known:
@@ -86,7 +86,7 @@ def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) ->
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
-    """What `endpoint` charges for its model; None if unknown.
+    """Return what `endpoint` charges for its model; None if unknown.
 
     Raises:
         ConfigError: `teacher.prices_file` cannot be read.

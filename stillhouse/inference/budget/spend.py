@@ -1,4 +1,4 @@
-"""What requests cost (`Spend`), and the same in whole numbers (`Amounts`)."""
+"""The cost of requests (`Spend`), and the same in whole numbers (`Amounts`)."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ REFUSED: Final = Spend(requests=1)
 
 
 def spend_of(turn: Turn, price: Price | None) -> Spend | None:
-    """What one completion cost, by its own report or else by `price`; None if the number of its tokens is unknown."""
+    """Return the cost of one completion, by its own report or else by `price`; None if its tokens are unknown."""
     usage = turn.usage
     if "prompt_tokens" not in usage or "completion_tokens" not in usage:
         return None

@@ -44,7 +44,7 @@ class Claims:
             raise
 
     def take(self, rollout_key: bytes) -> bool:
-        """Whether the rollout is this journal's now, or was already.
+        """Return whether the rollout is this journal's now, or was already.
 
         Raises:
             OSError: the file system has no such locks.

@@ -88,7 +88,7 @@ class JournalCopies:
 
     @contextmanager
     def _state(self) -> Iterator[dict[str, Any]]:
-        """What was exchanged so far, locked against other processes; saved when the block ends well."""
+        """Return what was exchanged so far, locked against other processes; saved when the block ends well."""
         path = self._folder / _STATE_FILE
         private_folder(self._folder)
         with path.with_suffix(".lock").open("a") as lock:

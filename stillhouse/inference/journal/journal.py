@@ -1,11 +1,9 @@
-"""`Journal`: look-ups, puts and claims on one journal file; `open_journal` shares it within a process."""
+"""`Journal`: look-ups, puts and claims on one journal file."""
 
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -70,7 +68,7 @@ class Journal:
         self._writer = Writer(self._connection, partial(self._error, "written"))
 
     async def claim(self, rollout_key: str) -> bool:
-        """Whether this journal may pay for the rollout; False while another one, or an earlier claim of this, does.
+        """Return whether this journal may pay for the rollout: not while another, or an earlier claim of this, does.
 
         A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process. Look up trajectory
         and completions once it is granted: the previous owner may have added some. For a rollout without records these
@@ -186,7 +184,7 @@ class Journal:
         return None
 
     def _look(self, key: bytes) -> tuple[bool, bool]:
-        """Whether the rollout has records, and whether an intact trajectory is among them."""
+        """Return whether the rollout has records, and whether an intact trajectory is among them."""
         row = self._ask(FIRST_KIND, key)
         has_trajectory = row is not None and row[0] == TRAJECTORY
         return row is not None, has_trajectory and self._stored(place(key, TRAJECTORY)) is not None
@@ -235,38 +233,3 @@ class Journal:
             f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
             "that was saved is used again"
         )
-
-
-@dataclass(slots=True)
-class _SharedJournal:
-    journal: Journal
-    num_users: int = 0
-
-
-_open: Final[dict[Path, _SharedJournal]] = {}
-_lock: Final = threading.Lock()
-
-
-@contextmanager
-def open_journal(folder: str | Path) -> Iterator[Journal]:
-    """The journal of a folder while the block lasts; blocks that overlap share it, and with it each fsync.
-
-    Raises:
-        StoreError: as `Journal`.
-    """
-    path = Path(folder).absolute() / JOURNAL_FILE
-    with _lock:
-        shared = _open.get(path)
-        if shared is None:
-            shared = _open[path] = _SharedJournal(Journal(path))
-        shared.num_users += 1
-    try:
-        yield shared.journal
-    finally:
-        with _lock:
-            shared.num_users -= 1
-            is_last = shared.num_users == 0
-            if is_last:
-                del _open[path]
-        if is_last:
-            shared.journal.close()

@@ -78,7 +78,7 @@ async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[bool]:
-    """Whether the part is not in use, and then locks it."""
+    """Return whether the part is not in use, and then locks it."""
     with (part / _LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

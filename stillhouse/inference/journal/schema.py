@@ -36,7 +36,7 @@ _NO_DIGEST: Final = bytes(32)
 SELECT: Final = "SELECT CAST(body AS BLOB), CAST(digest AS BLOB) FROM entry WHERE place = ?"
 _MATCHES: Final = "digest_of({table}.place, CAST({table}.body AS BLOB)) IS CAST({table}.digest AS BLOB)"
 IS_WHOLE: Final = _MATCHES.format(table="source")
-"""Whether a row of the table aliased `source` is intact."""
+"""True if a row of the table aliased `source` is intact."""
 REPLACING: Final = f"""
 ON CONFLICT (place) DO UPDATE SET body = excluded.body, digest = excluded.digest
 WHERE NOT ({_MATCHES.format(table="entry").replace("entry.place", "excluded.place")})
@@ -106,7 +106,7 @@ def digest_of(place: bytes, body: bytes) -> bytes:
 
 
 def record_name(place: bytes) -> str:
-    """What lies at a place, in words for a message."""
+    """Return what lies at a place, in words for a message."""
     kind = {b"0": "the trajectory", b"1": "completion {turn}", b"2": "tool result {call} of completion {turn}"}
     turn, call = place[33:39].decode(errors="replace").lstrip("0"), place[39:45].decode(errors="replace").lstrip("0")
     known = kind.get(place[32:33], "a record of unknown kind")

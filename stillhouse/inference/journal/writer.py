@@ -116,7 +116,7 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, pairs)
 
     def _store(self, batch: list[_Write]) -> list[_Result]:
-        """What is stored at each place once the batch is durable, or the error: all of it or nothing."""
+        """Return what is stored at each place once the batch is durable, or the error: all of it or nothing."""
         places, bodies = b"".join([write.place for write in batch]), b"".join([write.body for write in batch])
         digests = b"".join([digest_of(write.place, write.body) for write in batch])
         spans, start = [], 0

@@ -1,4 +1,4 @@
-"""What a refusal without a reason was about, judged by what was accepted under the same conditions.
+"""The likely reason of a refusal that gives none, judged by what was accepted under the same conditions.
 
 A limit in flight separates cleanly: what it refuses had at least as many in flight ahead as the limit, what it accepts
 had fewer. A limit on a rate does not care: it refuses with few in flight what it accepted with many a moment ago.

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -60,25 +60,22 @@ class Controller:
 
     def cap(self, caps: Caps) -> None:
         with self._lock:
-            self._control.cap(caps)
+            self._control.brakes.cap(caps)
 
-    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
-        """Permission to send one request at once, or None if it would have to wait; no waiting request is overtaken.
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
+        """Waits for permission to send one request; `release` gives it back.
 
-        Requests of rollouts under way (`continuing`) go before those of new ones.
+        Requests of rollouts under way (`continuing`) go before those of new ones; no other waiting one is overtaken.
         """
         with self._lock:
             if self._queue:
                 self._admit()
-                if self._queue and (not continuing or not self._queue[0][0]):
-                    return None
-            return self._control.admit(size, self._clock())
-
-    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
-        """Waits for permission to send one request; `release` gives it back."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(size, loop, loop.create_future())
-        with self._lock:
+            if not self._queue or (continuing and self._queue[0][0]):
+                ticket = self._control.admit(size, self._clock())
+                if ticket is not None:
+                    return ticket
+            loop = asyncio.get_running_loop()
+            waiter = _Waiter(size, loop, loop.create_future())
             heapq.heappush(self._queue, (not continuing, next(self._order), waiter))
             self._loops[loop] += 1
             self._admit()
@@ -106,7 +103,7 @@ class Controller:
     def snapshot(self) -> ControlSnapshot:
         with self._lock:
             waiting = sum(not waiter.future.done() for _, _, waiter in self._queue)
-            return self._control.snapshot(self._clock(), waiting)
+            return self._control.snapshot(waiting)
 
     def _admit(self) -> None:
         """Admits all requests that may be sent, under the lock."""
@@ -173,10 +170,10 @@ class Controller:
         """The limits to save, at intervals and when no request is in flight; None if nothing changed."""
         if self._memory is None or self._control.num_cuts == self._saved_cuts:
             return None
-        if now - self._saved_at < _SAVE_S and self._control.in_flight:
+        if now - self._saved_at < _SAVE_S and self._control.brakes.window.in_flight:
             return None
         self._saved_at, self._saved_cuts = now, self._control.num_cuts
-        return self._control.learnt()
+        return self._control.brakes.learnt()
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:
@@ -191,9 +188,15 @@ _shared_lock: Final = threading.Lock()
 
 
 def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
-    """The process's controller for an endpoint, within the runtime's caps; the store keeps what it learns."""
+    """The process's controller for an endpoint, within the runtime's caps.
+
+    The limit of a server of this run's own is known; the store keeps what is learnt of others.
+    """
     caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
-    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=limits_file(runtime))
+    if endpoint.capacity is None:
+        return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=limits_file(runtime))
+    caps = replace(caps, concurrency=min(endpoint.capacity, caps.concurrency))
+    return shared_controller(endpoint, initial=endpoint.capacity, caps=caps, memory=None)
 
 
 def limits_file(runtime: RuntimeConfig) -> Path:
@@ -214,6 +217,7 @@ def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: P
         if controller is None:
             kept = None if memory is None else LimitsFile(memory, name)
             learnt = None if kept is None else kept.load()
-            controller = _shared[name] = Controller(RateControl(initial, caps, learnt), memory=kept)
+            control = RateControl(initial, caps, learnt, is_known=endpoint.capacity is not None)
+            controller = _shared[name] = Controller(control, memory=kept)
     controller.cap(caps)
     return controller

@@ -19,7 +19,7 @@ from typing import Final
 
 
 class LimitScope(StrEnum):
-    """What a rate limit may be about. Closed."""
+    """The subjects of rate limits. Closed."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"

@@ -60,7 +60,7 @@ class LimitsFile:
             return False
 
     def _is_stale(self, entry: Any) -> bool:
-        """Whether an entry is too old or of the future; TypeError, KeyError or ValueError if it has no time."""
+        """Return whether an entry is too old or of the future; TypeError, KeyError or ValueError if it has no time."""
         return not 0.0 <= self.wall_clock() - float(entry["saved_at"]) <= _STALE_S
 
     def _entries(self) -> dict[str, Any]:

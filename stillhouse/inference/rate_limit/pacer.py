@@ -68,7 +68,7 @@ class Pacer:
 
     cap: float = math.inf
     estimated: bool = False
-    """Whether the units of a request are known only once it is answered."""
+    """True if the units of a request are known only once it is answered."""
     rate: float = math.inf
     """The limit as far as it is known."""
     from_headers: bool = False

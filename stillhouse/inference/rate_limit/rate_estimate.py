@@ -130,7 +130,7 @@ class Probe:
         self._hold_sends += _ACCEPTED_PER_REFUSAL * sureness
 
     def is_due(self, link: Link, now: float) -> bool:
-        """Whether enough was accepted since the refusal that began the link."""
+        """Return whether enough was accepted since the refusal that began the link."""
         return link.sends >= self._hold_sends and now >= self._hold_until
 
     def climb(self, link: Link, pace: float, now: float) -> bool:

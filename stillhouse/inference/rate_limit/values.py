@@ -26,7 +26,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class RequestSize:
-    """What is known of a request before it is sent."""
+    """The size of a request as it is known before it is sent."""
 
     prompt_characters: int
     max_tokens: int
@@ -45,7 +45,7 @@ class Ticket:
     characters: int = 0
     max_tokens: int = 0
     probe: bool = False
-    """Whether it is the single request that tries whether a long gate may open."""
+    """True if it is the single request that tries whether a long gate may open."""
     num_sent: int = 0
     """Requests sent so far, this one included."""
     tokens_sent: float = 0.0
@@ -68,12 +68,8 @@ class ControlSnapshot:
     limit: int
     in_flight: int
     waiting: int
-    gate_s: float
-    """Seconds until the gate opens; 0 when it is open."""
     reason: str
     """What holds requests back, and how that is known."""
-    num_rate_limited: int
-    num_cuts: int
     requests_per_minute: float | None = None
     """Current pace; None while no such limit is known."""
     tokens_per_minute: float | None = None
@@ -100,7 +96,7 @@ class TokenEstimates:
     """Mean of prompt and completion together."""
 
     reserves_all: bool = False
-    """Whether the provider counts `max_tokens` of a request whatever it samples (OpenAI's guide)."""
+    """True if the provider counts `max_tokens` of a request whatever it samples (OpenAI's guide)."""
     _last_remaining: float = -math.inf
     _last_num_sent: int = 0
 

@@ -46,7 +46,7 @@ class Window:
     in_flight: int = 0
     num_refusals: int = 0
     is_cut: bool = False
-    """Whether it was ever cut; slow start is over then."""
+    """True if it was ever cut; slow start is over then."""
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _num_failed: int = 0
     _last_cut: float = -math.inf
@@ -64,7 +64,7 @@ class Window:
 
     @property
     def reason(self) -> str:
-        """What sets the limit and how that is known, for people."""
+        """Return what sets the limit and how that is known, for people."""
         if self.limit >= self.cap:
             return f"runtime.max_concurrency is {self.cap}"
         if self.num_refusals:

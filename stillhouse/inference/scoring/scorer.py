@@ -6,7 +6,7 @@ fewer. A sequence that fails alone is sent again as often as its failure allows.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -15,7 +15,6 @@ from typing import Any, Final
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
@@ -89,7 +88,7 @@ class Scorer:
             max_refused_s=_MAX_REFUSED_S,
             max_outage_s=max_outage_s,
             on_outage=on_outage,
-            hedging=Hedging(enabled=hedge),
+            hedge=hedge,
             stats=self.stats,
             effects=effects,
         )
@@ -154,7 +153,7 @@ class Scorer:
             return len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
 
         try:
-            answer = await self._requester.send_with_retries(
+            answer = await self._requester.ask(
                 partial(self._send_and_keep, batch), size=_size(batch), is_final=is_halved
             )
         except RequestFailed as failed:
@@ -170,13 +169,15 @@ class Scorer:
         middle = len(batch) // 2
         return await self._score(batch[:middle]) + await self._score(batch[middle:])
 
-    async def _ask_once(self, sequences: Sequence[TokenSequence], send: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _ask_once(
+        self, sequences: Sequence[TokenSequence], send: Callable[[], Coroutine[None, None, _Answer]]
+    ) -> _Answer:
         """Waits for a server that has too much to do or still loads; any other failure is raised at once."""
 
         def is_final(failure: Failure) -> bool:
             return failure.kind is not FailureKind.RATE and failure.status != HTTPStatus.SERVICE_UNAVAILABLE
 
-        return await self._requester.send_with_retries(send, size=_size(sequences), is_final=is_final)
+        return await self._requester.ask(send, size=_size(sequences), is_final=is_final)
 
     async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:
         """One attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""

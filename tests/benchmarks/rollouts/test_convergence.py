@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.rollouts.convergence import follow
-from stillhouse.testing.ledger import Second
+from benchmarks.rollouts.process import Second
 from stillhouse.testing.limits import Limits, Step
 
 

@@ -15,7 +15,7 @@ from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.request import Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
-from stillhouse.testing.batches import answered
+from tests.batch_server import answered
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}}
 TOOL: Any = {

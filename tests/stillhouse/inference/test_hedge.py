@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.hedge import Hedging
+from stillhouse.inference.hedge import Hedging, Race
 from stillhouse.types import Turn
 
 OVERDUE_S = 0.05
@@ -47,10 +47,11 @@ def race(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) 
         return sends.send("copy", copy[0], fails=copy[1])
 
     async def main() -> Completion:
-        completion, by_copy = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
+        async with Race(hedging, send_copy) as race:
+            race.answer = await sends.send("first", first[0], fails=first[1])
         await asyncio.sleep(0)
-        assert by_copy is (completion.message["content"] == "copy")
-        return completion
+        assert race.by_copy is (race.answer.message["content"] == "copy")
+        return race.answer
 
     completion = asyncio.run(main())
     return str(completion.message["content"]), sends.cancelled
@@ -69,7 +70,9 @@ def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are() ->
     async def main() -> Completion:
         asyncio.get_running_loop().call_later(2.5 * OVERDUE_S, lambda: [hedging.note(0.001) for _ in range(20)])
         sends = Sends()
-        return (await hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 0.0))).answer
+        async with Race(hedging, lambda: sends.send("copy", 0.0)) as race:
+            race.answer = await sends.send("first", 30.0)
+        return race.answer
 
     assert asyncio.run(asyncio.wait_for(main(), 10)).message["content"] == "copy"
 
@@ -119,8 +122,12 @@ def test_copies_are_a_small_share_of_all_requests() -> None:
 def test_one_who_is_cancelled_from_outside_ends_with_both_given_up() -> None:
     sends, hedging = Sends(), warm()
 
+    async def ask() -> None:
+        async with Race(hedging, lambda: sends.send("copy", 30.0)) as race:
+            race.answer = await sends.send("first", 30.0)
+
     async def main() -> None:
-        task = asyncio.create_task(hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 30.0)))
+        task = asyncio.create_task(ask())
         await asyncio.sleep(2 * OVERDUE_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -131,8 +138,8 @@ def test_one_who_is_cancelled_from_outside_ends_with_both_given_up() -> None:
     assert sorted(sends.cancelled) == ["copy", "first"]
 
 
-def test_switched_off_nothing_is_ever_overdue() -> None:
-    hedging = Hedging(enabled=False, least_s=OVERDUE_S)
-    for _ in range(320):
-        hedging.note(0.001)
-    assert hedging.overdue_s is None
+def test_switched_off_nothing_is_overdue_any_more() -> None:
+    hedging = warm()
+    hedging.stop()
+    assert race(hedging, (2 * OVERDUE_S, False), (0.0, False)) == ("first", [])
+    assert (hedging.num_copies, hedging.until_copy_s(60.0)) == (0, OVERDUE_S)

@@ -223,20 +223,6 @@ def test_writers_at_once_all_get_the_first_answer(
             assert (number, turn, body) in puts
 
 
-def test_an_answer_that_comes_alone_does_not_wait_for_company(tmp_path: Path) -> None:
-    async def put_some(journal: Journal) -> list[float]:
-        waits = []
-        for turn in range(20):
-            await asyncio.sleep(0.02)
-            started = time.perf_counter()
-            await journal.put_completion(KEY, turn, ASKED, b"x")
-            waits.append(time.perf_counter() - started)
-        return waits
-
-    with Journal(tmp_path / "j") as journal:
-        assert min(asyncio.run(put_some(journal))) < 0.004
-
-
 VERSION_1 = """
 CREATE TABLE completion (
     rollout_key BLOB NOT NULL, turn INTEGER NOT NULL, request_digest BLOB NOT NULL, body BLOB NOT NULL,
@@ -334,35 +320,3 @@ def test_kill_9_loses_nothing_acknowledged_and_no_claims_stay(tmp_path: Path, nu
     assert sum(counts) > 20
     with closing(sqlite3.connect(tmp_path / "j")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-@pytest.mark.slow
-def test_a_million_rows_open_at_once_and_answer_as_quickly_as_few(tmp_path: Path) -> None:
-    def fill(journal: Journal, numbers: range) -> None:
-        connection = journal._connection
-        connection.execute("BEGIN")
-        connection.executemany(
-            "INSERT INTO entry (place, body) "
-            "VALUES (CAST(? || '1000000000000' || zeroblob(32) AS BLOB), zeroblob(100))",
-            ((bytes.fromhex(digest(number)),) for number in numbers),
-        )
-        connection.execute("UPDATE entry SET digest = digest_of(place, body) WHERE digest IS NULL")
-        connection.execute("COMMIT")
-
-    def look_up(journal: Journal, count: int) -> float:
-        drawn = random.Random(5).sample(range(count), 2000)
-        started = time.process_time()
-        for number in drawn:
-            assert journal.completion(digest(number), 0, "00" * 32) is not None
-            assert journal.trajectory(digest(number)) is None
-        return time.process_time() - started
-
-    with Journal(tmp_path / "few") as few, Journal(tmp_path / "many") as many:
-        fill(few, range(10_000))
-        for start in range(0, 1_000_000, 100_000):
-            fill(many, range(start, start + 100_000))
-    started = time.perf_counter()
-    with Journal(tmp_path / "few") as few, Journal(tmp_path / "many") as many:
-        assert time.perf_counter() - started < 1.0
-        look_up(many, 1_000_000)
-        assert min(look_up(many, 1_000_000) for _ in range(3)) < 4 * min(look_up(few, 10_000) for _ in range(3))

@@ -1,12 +1,22 @@
+from typing import Any
+
 import pytest
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.keys import KeyForm, request_seed, rollout_key
+from stillhouse.inference.keys import KeyForm, request_seed
 from stillhouse.store import digest
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import ToolSchema
 
 SCHEMAS = [calculator.schema]
+
+
+def rollout_key(
+    prompt_id: str, index: int, identity: str, config: RolloutsConfig, schemas: list[ToolSchema], **metadata: Any
+) -> str:
+    return KeyForm(identity, config, schemas).key(prompt_id, index, **metadata)
+
+
 KEY = rollout_key("p", 0, "m", RolloutsConfig(), SCHEMAS)
 ASKED_ON = RolloutsConfig(termination_policy="max_turns")
 STRUCTURED = RolloutsConfig(response_schema={"type": "integer"})

@@ -5,17 +5,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from stillhouse.config import RuntimeConfig
+from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.inference.local_server import served_model
+from stillhouse.inference import Endpoint, Journal
+from stillhouse.inference.local_server import CAPACITY, served_model
+from stillhouse.rollouts import EverySample, RolloutCollector
+from stillhouse.tools import Toolbox
+from stillhouse.types import Prompt
 
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
@@ -80,6 +84,28 @@ def test_asyncio_callers_share_it_too_and_a_dead_server_is_replaced() -> None:
             assert httpx.get(f"{third}/models").status_code == 200
 
     asyncio.run(use())
+
+
+def test_a_server_of_this_run_s_own_refuses_nothing(
+    journal: Journal, make_prompts: Callable[[int], list[Prompt]], tmp_path: Path
+) -> None:
+    async def collect(url: str) -> tuple[RolloutCollector, int]:
+        collection = RolloutCollector(
+            EverySample(make_prompts(3 * CAPACITY), 1),
+            endpoint=Endpoint(url, "embedded:student", "student", capacity=CAPACITY),
+            config=RolloutsConfig(max_tokens=32, extra_body={"ignore_eos": True}),
+            toolbox=Toolbox([]),
+            journal=journal,
+            runtime=RuntimeConfig(store=str(tmp_path), concurrency=8),
+        )
+        async with aclosing(collection):
+            return collection, len([None async for _ in collection])
+
+    with served_model("embedded:student", RUNTIME) as url:
+        collection, num_done = asyncio.run(collect(url))
+        served = httpx.get(f"{url}/stats").json()
+    assert num_done == served["requests_completed"] == 3 * CAPACITY
+    assert (collection.stats.num_rate_limited, served["requests_rejected"]) == (0, {})
 
 
 def ports(process: psutil.Process) -> list[int]:

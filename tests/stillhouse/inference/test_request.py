@@ -14,7 +14,7 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required"
 def body(
     url: str = "http://127.0.0.1/v1", *, tools: bool = False, is_local: bool = False, **sampling: Any
 ) -> dict[str, Any]:
-    endpoint = Endpoint(url, "m", "m", is_local=is_local)
+    endpoint = Endpoint(url, "m", "m", capacity=1 if is_local else None)
     return request_body(endpoint, [], [calculator.schema] if tools else [], Sampling(**{**PLAIN, **sampling}))
 
 

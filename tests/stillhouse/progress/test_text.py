@@ -60,6 +60,7 @@ def test_a_server_of_this_machine_that_paces_its_clients_is_no_trouble() -> None
     local = RolloutProgress(done=1, total=2, num_rate_limited=51, retries={"transient": 6}, is_local=True)
     assert dict(lines_of(local))["trouble"] == "none"
     assert dict(lines_of(replace(local, failed=1, retries={"stall": 2})))["trouble"] == "1 failed, retried 2 stall"
+    assert dict(lines_of(replace(local, num_copies=3)))["trouble"] == "3 overdue and sent twice"
 
 
 SFT_RUNS = (StageState("prompts", "done", 0.1), StageState("on_policy", "running", 3.0), StageState("x", "ahead"))

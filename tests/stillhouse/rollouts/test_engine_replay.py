@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Controller, Endpoint, Journal
@@ -17,7 +16,7 @@ from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
-from stillhouse.tools import ToolArgs, Toolbox, tool
+from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
 
@@ -75,58 +74,6 @@ def test_more_samples_owe_only_the_missing_ones(collect: Collect, hello: Script)
         got = collect(provider.url, 4, config=RolloutsConfig(num_samples=5))
     assert provider.num_billed == 20
     assert len(got.trajectories) == 20
-
-
-def other_toolbox() -> Toolbox:
-    @tool
-    def calculator(expression: str) -> str:
-        """Reckon."""
-        return expression
-
-    return Toolbox([calculator])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"identity": "model@2"},
-        {"config": RolloutsConfig(system_prompt="Be brief.")},
-        {"config": RolloutsConfig(temperature=0.1)},
-        {"config": RolloutsConfig(seed=5)},
-        {"toolbox": other_toolbox()},
-        {"config": RolloutsConfig(record_tokens=True)},
-    ],
-)
-def test_another_model_prompt_sampling_or_toolbox_is_asked_anew(
-    collect: Collect, change: dict[str, Any], hello: Script
-) -> None:
-    with SimulatedProvider(hello) as provider:
-        collect(provider.url, 3)
-        collect(provider.url, 3, **change)
-    assert provider.num_billed == 6
-
-
-def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
-    @tool
-    def secret(args: ToolArgs) -> str:
-        """Tells the prompt's secret."""
-        return f"{args.metadata['secret']} of sample {args.sample_index}"
-
-    def call_then_answer(request: ReceivedRequest) -> Reply:
-        called = request.body["messages"][-1]["role"] == "tool"
-        return Reply(completion("done")) if called else Reply(completion(tool_calls=[("secret", "{}")]))
-
-    prompt = make_prompts(1)[0]
-    with SimulatedProvider(call_then_answer) as provider:
-        for toolbox, others in ((Toolbox([secret]), 2), (Toolbox([calculator]), 0)):
-            billed = provider.num_billed
-            for word in ("blue", "red"):
-                got = collect(provider.url, [prompt], toolbox=toolbox, metadata={prompt.id: {"secret": word}})
-                if others:
-                    assert got.trajectories[0].messages[2]["content"] == f"{word} of sample 0"
-            assert provider.num_billed - billed == 2 + others
 
 
 def test_two_collections_on_one_journal_pay_once_and_agree(collect: Collect, tmp_path: Path) -> None:

@@ -47,12 +47,6 @@ def test_of_two_journals_one_gets_a_rollout_and_the_other_gets_another(two: Two)
     assert not claim(one, digest("another"))
 
 
-def test_journals_of_different_files_know_nothing_of_each_other(tmp_path: Path) -> None:
-    with Journal(tmp_path / "a") as one, Journal(tmp_path / "b") as other:
-        assert claim(one)
-        assert claim(other)
-
-
 def test_a_rollout_is_claimed_once_also_by_collections_that_share_a_journal(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         assert claim(journal)

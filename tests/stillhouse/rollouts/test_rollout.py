@@ -220,14 +220,6 @@ def test_what_was_said_before_a_failure_stays_in_the_row(collect: Collect, statu
     assert (row.stop_reason, len(row.turns), len(row.messages)) == (StopReason.ERROR, 1, 3)
 
 
-def test_a_trajectory_reads_back_as_it_was_handed_out(collect: Collect) -> None:
-    with SimulatedProvider(always_call) as provider:
-        first = only(collect(provider.url, 1, config=RolloutsConfig(max_turns=1)))
-        assert first.turns[0].num_refused_calls == 1
-        assert only(collect(provider.url, 1, config=RolloutsConfig(max_turns=1))) == first
-        assert provider.num_billed == 2
-
-
 def test_a_rollout_has_a_wall_time(collect: Collect, two_sums_then_answer: Script) -> None:
     def script(request: ReceivedRequest) -> Reply:
         if request.num_turns == 1 and "question 0" in str(request.body["messages"][0]):

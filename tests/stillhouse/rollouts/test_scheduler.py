@@ -51,9 +51,9 @@ class Watching(Controller):
         super().__init__(RateControl(2, Caps(2)))
         self.asked: list[bool] = []
 
-    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
         self.asked.append(continuing)
-        return super().try_acquire(size, continuing=continuing)
+        return await super().acquire(size, continuing=continuing)
 
 
 def test_rollouts_under_way_go_before_new_ones(collect: Collect, two_sums_then_answer: Script) -> None:

@@ -70,9 +70,9 @@ def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., N
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """Base URL of a real server of the embedded student with two places, three to wait, and the key `secret`."""
-    args = ["embedded:student", "--name", "student", "--device", "cpu", "--num-threads", "1"]
-    args += ["--max-batch", "2", "--max-pending", "3", "--api-key-env", "TEST_SERVER_KEY"]
-    with GuardedProcess("stillhouse.serving", args, {"TEST_SERVER_KEY": "secret"}) as process:
+    options = {"model": "embedded:student", "name": "student", "device": "cpu", "num_threads": 1}
+    options |= {"max_batch": 2, "max_pending": 3, "api_key_env": "TEST_SERVER_KEY"}
+    with GuardedProcess("stillhouse.serving", [json.dumps(options)], {"TEST_SERVER_KEY": "secret"}) as process:
         line = process.lines.readline()
         assert line, "the server did not come up"
         yield json.loads(line)["url"]

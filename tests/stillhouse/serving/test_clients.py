@@ -23,8 +23,8 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def teacher() -> Iterator[str]:
     """The base URL of a server of the embedded teacher."""
-    args = ["embedded:teacher", "--name", "teacher", "--device", "cpu", "--num-threads", "1"]
-    with GuardedProcess("stillhouse.serving", args) as process:
+    options = {"model": "embedded:teacher", "name": "teacher", "device": "cpu", "num_threads": 1}
+    with GuardedProcess("stillhouse.serving", [json.dumps(options)]) as process:
         yield json.loads(process.lines.readline())["url"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.serving.text import CompletionText, beginning_of
+from stillhouse.serving.text import CompletionText
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def read(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> str:
     for token in ids:
         if text.read(token):
             break
-    return text.finish(ids)
+    return text.of(ids)
 
 
 def test_tokens_read_one_by_one_give_the_text_of_all_of_them(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -79,12 +79,4 @@ def test_a_text_that_is_not_read_before_the_end_is_the_same(
     for is_read in (False, True):
         text = CompletionText(tokenizer, {2}, skip_special_tokens=skip_special_tokens)
         assert not is_read or not any(text.read(token) for token in ids)
-        assert text.finish(ids) == expected
-
-
-@pytest.mark.parametrize(
-    ("marks", "text", "beginning"),
-    [(["</s>"], "x</", "</"), (["aab"], "aa", "aa"), (["ab"], "ab", ""), (["ab", "b"], "xa", "a"), ([], "x", "")],
-)
-def test_the_longest_beginning_of_a_mark_is_found_at_the_end(marks: list[str], text: str, beginning: str) -> None:
-    assert beginning_of(marks, text) == beginning
+        assert text.of(ids) == expected

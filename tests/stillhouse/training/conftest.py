@@ -2,10 +2,9 @@ import json
 import multiprocessing
 import os
 import socket
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -242,41 +241,12 @@ def new_sft_job(
     return make
 
 
-@contextmanager
-def serving(ref: str, name: str) -> Iterator[str]:
-    """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
-    # Imported here: the ranks of `pair` import this file, too.
-    import uvicorn
-
-    from stillhouse.chat.next_turn import stop_token_ids
-    from stillhouse.chat.tokenizer import load_tokenizer
-    from stillhouse.serving.admission import AdmissionController
-    from stillhouse.serving.app import create_app
-    from stillhouse.serving.models import load_model
-    from stillhouse.serving.routes import ServedModel
-    from stillhouse.serving.worker import ModelWorker
-
-    tokenizer = load_tokenizer(ref)
-    model = load_model(ref, device="cpu", num_threads=1)
-    worker = ModelWorker(model, max_batch=64)
-    served = ServedModel(name, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, worker.context_length)
-    app = create_app(served, AdmissionController(worker, max_batch=64, max_pending=64), allow_updates=True)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        worker.start()
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            thread.join()
-            worker.stop()
-
-
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Callable[[str, str], str]]:
     """Serves the model of a ref under a name, as vLLM does with updates allowed, until the end of the module."""
+    # Imported here: the ranks of `pair` import this file, too.
+    from tests.stillhouse.training.vllm_stand_in import serving
+
     with ExitStack() as stack:
         yield lambda ref, name: stack.enter_context(serving(ref, name))
 

@@ -114,31 +114,25 @@ def test_the_process_has_one_controller_for_an_endpoint_a_model_and_a_key() -> N
     assert first.limit == 1
 
 
-def test_a_slot_that_is_free_is_had_without_waiting() -> None:
-    controller = Controller(RateControl(1, Caps(1)))
-    ticket = controller.try_acquire(SIZE, continuing=False)
-    assert ticket is not None
-    assert controller.try_acquire(SIZE, continuing=True) is None
-    controller.release(ticket, OK)
-    assert controller.try_acquire(SIZE, continuing=False) is not None
-
-
-def test_whoever_does_not_wait_overtakes_nobody_of_the_same_kind() -> None:
+def test_a_free_slot_is_had_at_once_and_nobody_of_the_same_kind_is_overtaken() -> None:
     now = 0.0
 
     async def main() -> None:
         nonlocal now
         controller = Controller(RateControl(2, Caps(2, requests_per_minute=600.0)), clock=lambda: now)
-        first = controller.try_acquire(SIZE, continuing=False)
-        assert first is not None
-        waiting = asyncio.create_task(controller.acquire(SIZE, continuing=True))
-        await asyncio.sleep(0)
+        first = await controller.acquire(SIZE, continuing=False)
+        waiting = []
+        for continuing in (True, False, True):
+            waiting.append(asyncio.create_task(controller.acquire(SIZE, continuing=continuing)))
+            await asyncio.sleep(0)
         controller.release(first, OK)
-        assert controller.try_acquire(SIZE, continuing=False) is None
-        assert controller.try_acquire(SIZE, continuing=True) is None
+        assert not any(task.done() for task in waiting)
         now = 1.0
-        assert controller.try_acquire(SIZE, continuing=False) is None
-        controller.release(await waiting, OK)
+        waiting.append(asyncio.create_task(controller.acquire(SIZE, continuing=False)))
+        await asyncio.sleep(0.01)
+        assert [task.done() for task in waiting] == [True, False, False, False]
+        for task in waiting:
+            task.cancel()
 
     asyncio.run(asyncio.wait_for(main(), 5))
 
@@ -163,8 +157,7 @@ def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads() -> None:
 def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Path) -> None:
     memory = LimitsFile(tmp_path / "limits.json", "endpoint")
     controller = Controller(RateControl(1, Caps(9)), memory=memory)
-    ticket = controller.try_acquire(SIZE, continuing=False)
-    assert ticket is not None
+    ticket = asyncio.run(controller.acquire(SIZE, continuing=False))
     controller.release(ticket, Outcome(FailureKind.RATE, scope=LimitScope.CONCURRENCY))
     deadline = time.monotonic() + 5.0
     while memory.load() is None and time.monotonic() < deadline:

@@ -50,7 +50,7 @@ def collected(
         with open_journal(journal) as opened:
             collector = RolloutCollector(
                 EverySample(prompts, 1),
-                endpoint=Endpoint(url, "teacher", "teacher", is_local=is_local),
+                endpoint=Endpoint(url, "teacher", "teacher", capacity=128 if is_local else None),
                 config=config,
                 toolbox=Toolbox.from_config(tools),
                 journal=opened,

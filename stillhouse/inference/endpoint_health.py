@@ -1,0 +1,81 @@
+"""`EndpointHealth`: when the failure of one request shows that every other one would fail as well."""
+
+from typing import ClassVar, Final
+
+from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.retry import RetryPolicy
+
+_MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
+_AGAIN: Final = "then run the same command again: what was paid for is used again"
+
+
+class EndpointHealth:
+    """The state of one collection's endpoint, as its requests show it."""
+
+    _reached: ClassVar[set[str]] = set()
+    """Addresses that this process had an answer from, be it an error."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._last_contact = float("-inf")
+        self._has_answered = False
+        self._num_failed_at_first = 0
+
+    def note_contact(self, now: float, *, answered: bool) -> None:
+        """Records that the endpoint sent an answer or, with `answered` False, an error."""
+        self._last_contact = now
+        self._reached.add(self._endpoint.base_url)
+        self._has_answered = self._has_answered or answered
+
+    @property
+    def was_reached(self) -> bool:
+        return self._endpoint.base_url in self._reached
+
+    def fatal_error(self, failure: Failure, policy: RetryPolicy, started: float) -> EndpointError | None:
+        """The error to end the run with after a request was given up; None where others may still succeed."""
+        url, model = self._endpoint.base_url, self._endpoint.model
+        if failure.kind is FailureKind.AUTH:
+            hint = ""
+            if (variable := self._endpoint.key_variable) is not None:
+                hint = (
+                    f". It was read from the environment variable {variable}: set the right one there or in .env, or "
+                    f"name another variable in {self._endpoint.role.key_setting}, and run the same command again"
+                )
+            return AuthenticationError(f"{url}: the API key was refused: {failure.message}{hint}")
+        if failure.kind is FailureKind.QUOTA:
+            return QuotaError(
+                f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
+                f"allowance to be renewed, {_AGAIN}"
+            )
+        if failure.unreachable and self._last_contact < started:
+            if policy.max_outage_s > 0.0:
+                return EndpointError(
+                    f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {failure.message}. "
+                    f"Start the server again, {_AGAIN}. Raise runtime.max_outage_s for longer outages"
+                )
+            return EndpointError(
+                f"{url}: cannot be reached after {policy.max_attempts} tries: {failure.message}. Check that the server "
+                f"runs and that base_url is right, {_AGAIN}"
+            )
+        if self._has_answered:
+            return None
+        if failure.status == 404 and "no endpoints" in failure.message.lower():
+            return EndpointError(
+                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
+                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body"
+            )
+        if failure.status == 404:
+            return EndpointError(
+                f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
+                "base_url goes up to and with /v1"
+            )
+        if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
+            self._num_failed_at_first += 1
+        if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
+            return None
+        return EndpointError(
+            f"{url}: the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: "
+            f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
+        )

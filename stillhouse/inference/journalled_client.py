@@ -1,0 +1,64 @@
+"""`JournalledClient`: completions that are in the journal before they are used."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import NamedTuple
+
+from stillhouse.chat.assistant_message import with_own_ids
+from stillhouse.inference.completion import ChatClient, Completion, decode_completion, encode_completion
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.journal import Journal
+from stillhouse.inference.request import Sampling, explain_refusal
+from stillhouse.inference.stats import RolloutStats
+from stillhouse.types import Message, ToolSchema
+
+
+class Place(NamedTuple):
+    """Where the journal keeps a completion."""
+
+    rollout_key: str
+    turn: int
+    request_digest: str
+
+
+class JournalledClient:
+    """A client whose every answer is durable once it returns."""
+
+    def __init__(self, client: ChatClient, journal: Journal, stats: RolloutStats) -> None:
+        self._client = client
+        self._journal = journal
+        self._stats = stats
+
+    def stored(self, place: Place) -> Completion | None:
+        """Return the completion that an earlier attempt paid for; None where there is none."""
+        body = self._journal.completion(*place)
+        return None if body is None else decode_completion(body)
+
+    async def complete(
+        self,
+        place: Place,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        sampling: Sampling,
+        attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Completion:
+        """Return what the journal keeps of one attempt's answer, which another process may have written first.
+
+        Hold the request's slot meanwhile: then a crash costs at most one completion for each slot a second time.
+        `attempt` is entered until the answer is durable.
+
+        Raises:
+            RequestFailed: as `ChatClient.complete`.
+            StoreError: the journal cannot be written.
+        """
+        with attempt():
+            try:
+                completion = await self._client.complete(messages, tools, sampling)
+            except RequestFailed as failed:
+                raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
+            self._stats.num_without_top += sampling.record_top_k is not None and completion.turn.top_logprobs is None
+            completion = replace(completion, message=with_own_ids(completion.message, messages))
+            body = encode_completion(completion)
+            stored = await self._journal.put_completion(*place, body)
+        return completion if stored == body else replace(decode_completion(stored), limits=completion.limits)
