@@ -20,6 +20,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from tests.stillhouse.training.sections import on_policy_of
 
 MODEL = "big"
 Body = dict[str, Any]
