@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 import resource
-import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -83,12 +82,11 @@ def test_a_body_is_decoded_within_a_bound(
     coding, stranger.body = bombs[bomb]
     kind = "text/html" if way == "browse" else "application/json"
     stranger.headers = {"Content-Encoding": coding, "Content-Type": kind}
-    before_kb, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         outcome = ways[way](stranger.url("/v1"))
     except (RequestFailed, ToolError, ConfigError) as error:
         outcome = str(error)
-    assert time.monotonic() - started < 15
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < MAX_GROWTH_KB
     # Of a page the beginning is kept.
     refusals = ("is longer than", "is encoded as", "DecodingError")

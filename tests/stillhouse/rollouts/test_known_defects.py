@@ -5,6 +5,7 @@ Duplicates, what counts as done, and errors in an answer of status 200 are in `t
 """
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -84,7 +85,7 @@ def test_retry_after_is_kept_by_all(collect: Collect) -> None:
         collect(provider.url, 30, runtime=RuntimeConfig(concurrency=2))
         after = [entry.arrived_at - refused_at[0] for entry in provider.ledger if entry.arrived_at > refused_at[0]]
     # What was on its way when the refusal came is not held against anyone.
-    assert [wait for wait in after if 0.1 < wait < 0.95] == []
+    assert sum(wait < 0.95 for wait in after) <= 1
     assert len(after) >= 28
 
 
@@ -126,10 +127,12 @@ def test_the_facts_of_an_answer_are_kept_and_no_metadata_hides_them(
 
 
 def test_a_tool_that_blocks_holds_up_no_other_rollout(collect: Collect) -> None:
+    meeting = threading.Barrier(8)
+
     @tool
     def slow() -> str:
-        """Takes its time."""
-        time.sleep(0.5)
+        """Returns once all eight rollouts are in it."""
+        meeting.wait(60)
         return "done"
 
     def call_then_answer(request: ReceivedRequest) -> Reply:
@@ -137,10 +140,9 @@ def test_a_tool_that_blocks_holds_up_no_other_rollout(collect: Collect) -> None:
         return Reply(completion("done")) if called else Reply(completion(tool_calls=[("slow", "{}")]))
 
     with SimulatedProvider(call_then_answer) as provider:
-        started = time.monotonic()
         got = collect(provider.url, 8, toolbox=Toolbox([slow]), runtime=RuntimeConfig(concurrency=8))
     assert len(got.trajectories) == 8
-    assert time.monotonic() - started < 8 * 0.5
+    assert {row.messages[2]["content"] for row in got.trajectories} == {"done"}
 
 
 def test_a_cut_answer_is_asked_again_and_what_fails_for_good_is_told(collect: Collect) -> None:

@@ -213,9 +213,8 @@ def test_a_cancelled_request_leaves_its_answer_to_the_next_run(
     async def give_up() -> None:
         client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
         asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
-        while not batch_server.batches:
+        while not batch_server.batches or b"batch-0" not in notes(tmp_path):
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
         asking.cancel()
         await client.aclose()
 
