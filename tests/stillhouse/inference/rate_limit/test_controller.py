@@ -61,7 +61,7 @@ def test_a_waiter_that_is_cancelled_at_any_moment_loses_no_slot() -> None:
             await asyncio.sleep(0.01)
             assert controller.snapshot().in_flight == 0
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_event_loops_of_several_threads_share_one_limit() -> None:
@@ -146,7 +146,7 @@ def test_whoever_does_not_wait_overtakes_nobody_of_the_same_kind() -> None:
         assert controller.try_acquire(SIZE, continuing=False) is None
         controller.release(await waiting, OK)
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads(run_in_virtual_time: RunInVirtualTime) -> None:

@@ -24,7 +24,7 @@ def verify_code(find: Find, code: str, tests: str = "assert done", **metadata: o
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
             return False
