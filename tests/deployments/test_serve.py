@@ -1,8 +1,6 @@
 """What `serve.py` would serve: the same as `prefect.yaml`, but for what needs a second place."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 from tasks.server.deploying import read_deployments
@@ -30,10 +28,3 @@ def test_a_laptop_serves_every_deployment_with_its_config_and_its_schedules() ->
         assert deployment.work_pool_name is None
         assert [s.slug for s in deployment.schedules] == [s["slug"] for s in entry.get("schedules", ())]
         assert deployment.concurrency_limit == entry["concurrency_limit"]["limit"]
-
-
-def test_an_unknown_name_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    command = [sys.executable, str(SERVE), "distill/nothing"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no such deployment: distill/nothing; known: distill/demo" in done.stderr
