@@ -64,6 +64,13 @@ def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
     return None
 
 
+def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
+    """Prefect 3.8 cannot insert them with SQLAlchemy 2.1, and says so in the server's log alone."""
+    wanted = {"deployments": {"name": {"any_": ["demo"]}}, "flows": {"name": {"any_": ["distill"]}}}
+    runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of distill/demo")
+    assert all(run["auto_scheduled"] and run["parameters"]["config"] for run in runs)
+
+
 def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(deployed: Any) -> None:
     automations = deployed.post("automations/filter", {})
     assert len(automations) == 6

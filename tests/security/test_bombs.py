@@ -18,7 +18,7 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
 from stillhouse.tools.network.search import search_tool
 
-LARGE = 512 << 20
+LARGE = 384 << 20
 MAX_BYTES = 4 << 20
 MAX_GROWTH_KB = 300_000
 
@@ -31,7 +31,7 @@ def _gzipped(size: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def bombs() -> dict[str, tuple[str, bytes]]:
-    """Codings and bodies of some kilobytes that decode to half a gigabyte."""
+    """Codings and bodies of some kilobytes that decode to 384 MiB."""
     once = _gzipped(LARGE)
     brotli_ = brotli.Compressor(quality=5)
     block = bytes(1 << 20)
