@@ -171,7 +171,7 @@ def test_a_program_started_meanwhile_does_not_keep_claims_alive(tmp_path: Path) 
 
 def test_many_claims_leave_nothing_behind(tmp_path: Path) -> None:
     async def run_all(journal: Journal) -> None:
-        for number in range(500):
+        for number in range(100):
             assert await journal.claim(digest(number))
             if number % 2:
                 journal.disclaim(digest(number))

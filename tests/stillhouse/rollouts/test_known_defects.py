@@ -64,7 +64,8 @@ def test_turns_and_tools_survive_into_sft_rows(collect: Collect, tmp_path: Path)
 
 def test_at_a_concurrency_of_one_a_429_skips_no_prompt(collect: Collect) -> None:
     def refused_twice(request: ReceivedRequest) -> Reply:
-        return error(429, "slow down") if request.index in (3, 4) else Reply(completion("hi"))
+        refused = error(429, "slow down", headers={"retry-after": "0.1"})
+        return refused if request.index in (3, 4) else Reply(completion("hi"))
 
     with SimulatedProvider(refused_twice) as provider:
         got = collect(provider.url, 12, runtime=RuntimeConfig(concurrency=1, max_concurrency=1))
