@@ -148,7 +148,7 @@ def test_two_collections_on_one_journal_pay_once_and_agree(collect: Collect, tmp
             time.sleep(0.01)
         threads[1].start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
         assert provider.num_billed == 60
         run(0, provider.url)
         assert provider.num_billed == 60

@@ -76,7 +76,7 @@ def worker() -> Iterator[ModelWorker]:
     worker.start()
     yield worker
     worker.stop()
-    worker.join(10)
+    worker.join(120)
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def alone(model: PreTrainedModel | str) -> Generation:
 
 
 def load(worker: ModelWorker, name: str, folder: str, *, in_place: bool = False) -> None:
-    worker.change(lambda adapted: adapted.load(name, folder, in_place=in_place), name).result(30)
+    worker.change(lambda adapted: adapted.load(name, folder, in_place=in_place), name).result(120)
 
 
 def reload(worker: ModelWorker, folder: str) -> None:
-    worker.change(lambda adapted: adapted.reload(folder), None).result(30)
+    worker.change(lambda adapted: adapted.reload(folder), None).result(120)
 
 
 def assert_same(seen: Generation, expected: Generation) -> None:
@@ -124,9 +124,9 @@ def test_each_request_is_answered_by_the_adapter_it_names(
     expected = {"v1": alone(folders[0]), None: alone(model), "v2.0": alone(folders[1])}
     answers = [(name, worker.sample(REQUEST, name)) for name in ("v1", None, "v2.0", "v1")]
     for name, answer in answers:
-        assert_same(answer.result(30), expected[name])
+        assert_same(answer.result(120), expected[name])
     tokens = [*REQUEST.prompt_ids, *expected["v2.0"].completion_ids]
-    ranked = worker.score(tokens, num_top=0, adapter="v2.0").result(30)
+    ranked = worker.score(tokens, num_top=0, adapter="v2.0").result(120)
     assert [token.logprob for token in ranked[-30:]] == pytest.approx(expected["v2.0"].logprobs, abs=1e-4)
 
 
@@ -134,16 +134,16 @@ def test_an_adapter_is_replaced_in_place_and_dropped(
     worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
     load(worker, "a", folders[0])
-    worker.sample(REQUEST, "a").result(30)
+    worker.sample(REQUEST, "a").result(120)
     with pytest.raises(ValueError, match="already been loaded"):
         load(worker, "a", folders[1])
     load(worker, "a", folders[1], in_place=True)
-    assert_same(worker.sample(REQUEST, "a").result(30), alone(folders[1]))
-    worker.change(lambda adapted: adapted.unload("a"), "a").result(30)
+    assert_same(worker.sample(REQUEST, "a").result(120), alone(folders[1]))
+    worker.change(lambda adapted: adapted.unload("a"), "a").result(120)
     assert worker.adapters == {}
-    assert_same(worker.sample(REQUEST).result(30), alone(model))
+    assert_same(worker.sample(REQUEST).result(120), alone(model))
     with pytest.raises(ValueError, match="unloaded"):
-        worker.sample(REQUEST, "a").result(30)
+        worker.sample(REQUEST, "a").result(120)
 
 
 def test_new_weights_take_the_place_of_the_models_and_of_adapters(
@@ -151,10 +151,10 @@ def test_new_weights_take_the_place_of_the_models_and_of_adapters(
 ) -> None:
     load(worker, "a", folders[0])
     load_model(folders[1], device="cpu").save_pretrained(tmp_path)
-    worker.sample(REQUEST).result(30)
+    worker.sample(REQUEST).result(120)
     reload(worker, str(tmp_path))
     assert worker.adapters == {}
-    assert_same(worker.sample(REQUEST).result(30), alone(folders[1]))
+    assert_same(worker.sample(REQUEST).result(120), alone(folders[1]))
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
@@ -165,7 +165,7 @@ def test_folders_that_cannot_be_loaded_are_refused_and_change_nothing(
         load(worker, "a", folder)
     with pytest.raises(ValueError, match="cannot be loaded"):
         reload(worker, folder)
-    assert_same(worker.sample(REQUEST).result(30), alone(model))
+    assert_same(worker.sample(REQUEST).result(120), alone(model))
 
 
 def test_weights_that_are_being_sampled_from_are_not_changed(worker: ModelWorker, folders: list[str]) -> None:

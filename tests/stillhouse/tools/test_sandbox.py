@@ -173,11 +173,13 @@ def test_calls_run_side_by_side_up_to_the_limit(open_toolbox) -> None:
 
 
 def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
+    # Those of earlier tests may take their time to end.
+    before = psutil.Process().children()
+
     async def kill_between() -> ToolResult:
         async with open_toolbox() as toolbox:
-            (server,) = [
-                child for child in psutil.Process().children() if "stillhouse.tools.sandbox_worker" in child.cmdline()
-            ]
+            new = (child for child in psutil.Process().children() if child not in before)
+            (server,) = [child for child in new if "stillhouse.tools.sandbox_worker" in child.cmdline()]
             server.kill()
             # A call of the same moment may still go to the old one.
             for _ in range(100):

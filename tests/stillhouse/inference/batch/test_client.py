@@ -258,7 +258,7 @@ def test_a_killed_run_returns_to_its_batch_and_pays_once(batch_server: Any, tmp_
     assert (b"batch-0" in notes(tmp_path)) is (moment == "in progress")
     batch_server.answer_create.set()
     batch_server.finish.set()
-    again = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    again = subprocess.run(command, stdout=subprocess.PIPE, timeout=240, check=True)
     assert json.loads(again.stdout) == [f"answer to {question}\u2028end" for question in questions]
     assert batch_server.asked == questions
     assert not list(tmp_path.glob("*.json"))

@@ -88,7 +88,7 @@ def test_event_loops_of_several_threads_share_one_limit() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert done == 120
     assert peak == 3
 
