@@ -76,7 +76,7 @@ def test_equal_lengths_are_exactly_those_of_the_goal() -> None:
 
 def test_tests_for_cuda_are_found_by_their_mark() -> None:
     files = gpu_tests.gpu_test_files()
-    assert "tests/stillhouse/training/model/test_attention.py" in files
+    assert "tests/stillhouse/training/head/test_fused.py" in files
     assert "tests/benchmarks/gpu/test_plan.py" not in files
 
 
