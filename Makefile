@@ -77,11 +77,11 @@ check: setup
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python .ci/audit.py
+	.ci/audit $(BIN)
 
 ## audit      the pinned packages against the vulnerabilities that are known, where https://osv.dev can be reached
 audit: setup
-	$(BIN)/python .ci/audit.py
+	.ci/audit $(BIN)
 
 ## format     mend what a machine can mend
 format: setup

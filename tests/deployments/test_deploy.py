@@ -10,8 +10,6 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from prefect.flows import load_flow_from_entrypoint
-from prefect.utilities.callables import parameter_schema
 
 from stillhouse.config import load_config
 from tasks.server.deploying import read_deployments
@@ -66,29 +64,8 @@ def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
     return None
 
 
-def test_every_deployment_has_its_form_its_config_and_its_schedules(deployed: Any) -> None:
-    forms: dict[str, Any] = {}
-    for entry in ENTRIES:
-        flow = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
-        there = deployed.get(f"deployments/name/{flow.name}/{entry['name']}")
-        form = forms.setdefault(flow.name, parameter_schema(flow).model_dump_for_openapi())
-        assert there["entrypoint"] == entry["entrypoint"]
-        assert there["parameters"] == entry.get("parameters", {})
-        # The server leaves out what is empty.
-        assert {"definitions": {}, **there["parameter_openapi_schema"]} == {"definitions": {}, **form}
-        assert there["enforce_parameter_schema"] is True
-        assert there["work_pool_name"] == entry["work_pool"]["name"]
-        assert there["job_variables"] == entry["work_pool"].get("job_variables", {})
-        assert there["tags"] == entry["tags"]
-        wanted = [(s["slug"], s["cron"], s["timezone"], s.get("active", True)) for s in entry.get("schedules", ())]
-        found = [(s["slug"], s["schedule"]["cron"], s["schedule"]["timezone"], s["active"]) for s in there["schedules"]]
-        assert found == wanted
-        if limit := entry.get("concurrency_limit"):
-            assert there["global_concurrency_limit"]["limit"] == limit["limit"]
-            assert there["concurrency_options"]["collision_strategy"] == limit["collision_strategy"]
-
-
 def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
+    """Prefect 3.8 cannot insert them with SQLAlchemy 2.1, and says so in the server's log alone."""
     wanted = {"deployments": {"name": {"any_": ["demo"]}}, "flows": {"name": {"any_": ["distill"]}}}
     runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of distill/demo")
     assert all(run["auto_scheduled"] and run["parameters"]["config"] for run in runs)

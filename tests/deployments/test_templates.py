@@ -101,12 +101,3 @@ def test_a_container_of_the_gpu_pool_gets_every_gpu_and_one_of_the_cpu_pool_none
     assert DeviceRequest(**wanted)["Capabilities"] == [["gpu"]]
     assert _filled("docker", "gpu")["container_create_kwargs"]["shm_size"] == "16g"
     assert _filled("docker", "cpu")["container_create_kwargs"]["device_requests"] == []
-
-
-@pytest.mark.parametrize(("kind", "pool"), CASES)
-def test_no_template_repeats_a_default_of_the_environment(kind: str, pool: str) -> None:
-    """Workers and images start with them; a copy here would win over what a machine says for itself."""
-    from tasks.server.environment import DEFAULTS
-
-    text = str(POOLS.job_template(kind, pool))
-    assert not [name for name in DEFAULTS if name in text]

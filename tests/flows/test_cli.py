@@ -37,7 +37,7 @@ for arguments in {[[], *([verb] for verb in VERBS)]!r}:
 heavy = {{"torch", "transformers", "prefect", "mlflow", "openai", "pyarrow", "pandas", "fastapi"}} & set(sys.modules)
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage") == 1 + len(VERBS)
 

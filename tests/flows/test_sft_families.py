@@ -27,7 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def cases() -> list[Any]:
-    fast = {("mamba2", "lora"), ("gemma4_text", "full")}
+    fast = {("gemma4_text", "full")}
     pairs = [(family, parameters) for family in FAMILIES for parameters in ("full", "lora")]
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 

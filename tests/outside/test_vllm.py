@@ -16,17 +16,13 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stillhouse.config import BudgetConfig, OnPolicyTeacher, RuntimeConfig
+from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
-from stillhouse.evaluation.log_ratio import ServedBy
-from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.inference.top_tokens import TopTokens
-from stillhouse.serving.generation import GenerationRequest
-from stillhouse.serving.generator import Generator
 from stillhouse.store.records import read_trajectories
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
-from stillhouse.types import StopReason, Trajectory, Turn
+from stillhouse.types import StopReason
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -185,75 +181,12 @@ def test_what_is_recorded_while_a_teacher_samples_is_the_models_and_all_that_sft
     assert facts["rows"] == num_as_written + facts.get("hard_rows", 0)
 
 
-def test_the_doctor_measures_a_teacher_behind_a_server(
-    scoring_server: VllmServer, pretrained: Path, folder: Path
-) -> None:
-    settings = on_policy(teachers=[{**teacher(scoring_server), "top_k": 20}], max_concurrent=8)
-    file = config_file(folder, pretrained, on_policy=settings, evaluation={"max_tokens": 24})
-    command = [STILLHOUSE, "doctor", file, "--pair", "--prompts", "6", "--set", f"runtime.store={folder / 'store'}"]
-    done = subprocess.run(command, env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True)
-    lines = {line[8:].partition("  ")[0]: line for line in done.stdout.splitlines()}
-    assert "49152 ids shared" in lines["served: tokens"], done.stdout + done.stderr
-    # The student is its own teacher.
-    assert float(lines["served: agreement"].split("reverse KL ")[1].split()[0]) < 0.05
-
-
-def test_the_distance_from_a_teacher_behind_the_server_is_that_from_the_model(
-    scoring_server: VllmServer, pretrained: Path, tmp_path: Path
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(pretrained)
-    generator = Generator(AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval())
-    prompts = [
-        tokenizer(f"Question: What is the capital of {country}?\nAnswer:")["input_ids"] for country in COUNTRIES[:4]
-    ]
-    # Hotter than it is scored, so that student and teacher differ.
-    requests = [GenerationRequest(ids, max_tokens=12, temperature=1.5, seed=seed) for seed, ids in enumerate(prompts)]
-    sampled = [
-        Trajectory(
-            *(str(number), "p", 0, [], []),
-            [Turn("stop", {}, 0.1, "m", prompt_ids=ids, completion_ids=done.completion_ids,
-                  sampling_logprobs=done.logprobs)],
-            *(StopReason.ANSWERED, "m"),
-        )
-        for number, (ids, done) in enumerate(zip(prompts, generator.run(requests), strict=True))
-    ]  # fmt: skip
-    served = ServedBy(
-        teacher=OnPolicyTeacher(**teacher(scoring_server)), student_ref=str(pretrained), budget=BudgetConfig()
-    )
-    runtime = RuntimeConfig(store=str(tmp_path / "store"), device="cpu")
-    here, there = (teacher_kl(sampled, by, runtime, temperature=1.0) for by in (str(pretrained), served))
-    assert here is not None
-    assert here > 0.1
-    assert there == pytest.approx(here, abs=0.05)
-
-
 def test_more_tokens_than_the_server_gives_are_told_before_the_training(
     scoring_server: VllmServer, pretrained: Path, tmp_path: Path
 ) -> None:
     settings = OnPolicyTeacher(**teacher(scoring_server), top_k=100)
     with pytest.raises(EndpointError, match="--max-logprobs"):
         connect(settings, 1.0, 1.0, AutoTokenizer.from_pretrained(pretrained), None, RuntimeConfig(store=str(tmp_path)))
-
-
-@pytest.mark.parametrize("kind", ["forward_kl", "reverse_kl"])
-def test_a_divergence_from_a_server_lies_between_that_of_the_same_tokens_and_that_of_all(
-    scoring_server: VllmServer, pretrained: Path, folder: Path, kind: str
-) -> None:
-    # Read by the teacher alone, so that it differs from the student, although it is the same model.
-    hint = "Answer in French, in capital letters."
-    local = {"name": "local", "model": str(pretrained), "hint": hint}
-    teachers = {
-        "best": (local, {"kind": kind, "top_k": 20}),
-        "served": ({**teacher(scoring_server), "top_k": 20, "hint": hint}, {"kind": kind}),
-        "whole": (local, {"kind": kind}),
-    }
-    values = {}
-    for name, (one, term) in teachers.items():
-        settings = on_policy(num_steps=1, teachers=[one], algorithm="divergence", divergence=[term])
-        student = train(config_file(folder, pretrained, on_policy=settings), folder / name)
-        [values[name]] = metrics(student, "on_policy/divergence")
-    # The server computes in bfloat16, and tells of the sampled token as well.
-    assert 0.05 < 0.9 * values["best"] < values["served"] < 1.05 * values["whole"]
 
 
 def test_a_sampling_server_that_is_killed_amid_a_training_changes_none_of_its_weights(

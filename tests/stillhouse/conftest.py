@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
-import signal
+import selectors
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -37,12 +34,25 @@ _FORKS: Final = textwrap.dedent("""
     import os, sys
     from itertools import count
 
+    def die_at(change):
+        left = iter(range(change))
+
+        def look(event, arguments):
+            is_change = event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir") or (
+                event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            )
+            if is_change and next(left, None) is None:
+                os.kill(os.getpid(), 9)
+
+        sys.addaudithook(look)
+
     for line in sys.stdin:
+        number, change = map(int, line.split())
         writer = os.fork()
         if writer == 0:
-            for number in count(int(line)):
-                write(number)
-        print(writer, flush=True)
+            die_at(change)
+            for next_number in count(number):
+                write(next_number)
         assert os.waitpid(writer, 0)[1] == 9, "the writer ended by itself"
         print("dead", flush=True)
 """)
@@ -52,26 +62,50 @@ _FORKS: Final = textwrap.dedent("""
 def kill_writers() -> KillWriters:
     """Yields after each of `num_kills` SIGKILLs.
 
-    A process calls `write(number)` of `program` over and over, with numbers that count up, until it is killed at a
-    moment drawn from `longest_s` seconds and the next one starts. `args` are the program's arguments.
+    A process calls `write(number)` of `program` over and over, with numbers that count up, until it is killed before
+    one of its first `num_changes` changes to the file system, drawn at random, and the next one starts. `args` are the
+    program's arguments.
     """
 
-    def kill(program: str, *args: object, num_kills: int, longest_s: float, seed: int) -> Iterator[int]:
+    def kill(program: str, *args: object, num_kills: int, num_changes: int, seed: int) -> Iterator[int]:
         chance = random.Random(seed)
         command = [sys.executable, "-c", textwrap.dedent(program) + _FORKS, *map(str, args)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
             assert forks.stdin is not None
             assert forks.stdout is not None
-            for number, _ in zip(count(), range(num_kills), strict=False):
-                forks.stdin.write(f"{number}\n")
+            for number in range(num_kills):
+                forks.stdin.write(f"{number} {chance.randrange(num_changes)}\n")
                 forks.stdin.flush()
-                writer = int(forks.stdout.readline())
-                time.sleep(chance.uniform(0, longest_s))
-                os.kill(writer, signal.SIGKILL)
                 assert forks.stdout.readline() == "dead\n"
                 yield number
 
     return kill
+
+
+class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Where nothing is ready, the time that would be waited has passed at once."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0 if timeout is not None else None)
+        if not ready and timeout is not None:
+            self.now += timeout
+        return ready
+
+
+@pytest.fixture(scope="session")
+def run_in_virtual_time() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a coroutine that waits for timers alone, whose loop's clock begins at 0 and jumps from one to the next."""
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        selector = _JumpingSelector()
+        loop = asyncio.SelectorEventLoop(selector)
+        loop.time = lambda: selector.now  # type: ignore[method-assign]
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(work)
+
+    return run
 
 
 @pytest.fixture

@@ -33,9 +33,3 @@ def test_speed_holds_where_the_median_round_reaches_the_ratio(ours: tuple[float,
     ratios = report.figures()["ratios"]
     assert ratios["peak_bytes"]["median"] == 0.25
     assert (ratios["tokens_per_s"]["low"], ratios["tokens_per_s"]["high"]) == (ours[2] / 20, ours[1] / 20)
-
-
-def test_the_split_is_printed_with_its_floor() -> None:
-    _, ours, trl = SpeedReport("small", "float32", [turn(30.0)], [turn(10.0)], least_ratio=3.0).lines()
-    assert ours.split("ours ")[1] == trl.split("TRL  ")[1]
-    assert "sample 1.00 s (floor 0.50), score 0.25 s (floor 0.20), train 0.50 s (floor 0.40), sync 0.00 s" in ours

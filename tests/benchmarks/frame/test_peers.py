@@ -1,15 +1,8 @@
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.frame import peers
-from benchmarks.frame.peers import HERE, NotInstallable, python_of, trl_folder
-
-
-def test_sides_of_this_environment_need_no_other(tmp_path: Path) -> None:
-    assert {python_of(side, tmp_path) for side in HERE} == {Path(sys.executable)}
-    assert list(tmp_path.iterdir()) == []
+from benchmarks.frame.peers import NotInstallable, python_of, trl_folder
 
 
 @pytest.fixture
@@ -24,13 +17,6 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(tmp_path: Path, no_index: None) -> None:
     with pytest.raises(NotInstallable, match=r"distilabel: .*distilabel"):
         python_of("distilabel", tmp_path)
-
-
-def test_an_environment_is_made_anew_when_what_it_holds_changes(tmp_path: Path) -> None:
-    folder = tmp_path / "curator"
-    folder.mkdir()
-    (folder / "made").write_text("\n".join(peers.PEERS["curator"]))
-    assert python_of("curator", tmp_path) == folder / "bin" / "python"
 
 
 def test_trl_that_cannot_be_installed_is_named_with_pips_reason(tmp_path: Path, no_index: None) -> None:

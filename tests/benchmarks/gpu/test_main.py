@@ -16,11 +16,6 @@ def test_the_page_in_the_docs_is_what_its_figures_give() -> None:
     assert folder.with_name("gpu.md").read_text() == page(plan(with_model=True), Results(folder).all())
 
 
-def test_the_check_says_what_is_missing_and_succeeds_without_peers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check"]) == 0
-    assert "torch" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_plan_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:

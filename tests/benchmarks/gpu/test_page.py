@@ -21,11 +21,6 @@ def test_without_a_measurement_the_page_says_so_and_lists_every_row() -> None:
     assert "Not run: peaks; packed flash attention; " in text
 
 
-def test_a_rehearsal_leaves_no_figure_on_the_page() -> None:
-    rehearsed = Measurement("measured", {**H200, "tiny": True}, {"bf16_tflops": 123.456})
-    assert page(JOBS, {"truth": {"peaks": rehearsed}}) == page(JOBS, {})
-
-
 def test_the_better_variant_is_held_against_the_goal() -> None:
     rows = {
         "8B at 4,096, ours compiled": measured(mfu=0.52, tokens_per_s=21_000.0),
@@ -47,10 +42,3 @@ def test_device_versions_and_commit_stand_above_the_figures_and_failures_have_th
     assert "- device NVIDIA H200, torch 2.11.0, commit c0ffee" in text
     assert "Nothing has been measured" not in text
     assert "- decoding attention: failed: RuntimeError: no kernel image" in text
-
-
-def test_profiles_are_shown_as_shares_and_longest_kernels() -> None:
-    profile = {"shares": {"matmul": 0.6, "idle": 0.1}, "top_kernels_ms": {"nvjet_tst": 12.5}}
-    text = page(JOBS, {"sft": {"8B at 4,096, ours plain": measured(mfu=0.5, **profile)}})
-    assert "| 8B at 4,096, ours plain | 60.0% | 0.0% | 0.0% | 0.0% | 0.0% | 10.0% |" in text
-    assert "- 8B at 4,096, ours plain: `nvjet_tst` 12.5 ms" in text

@@ -23,12 +23,6 @@ def broken(name: str, row: str) -> Job:
     return Job("truth", name, "kernels", (Row(row, 10),))
 
 
-def test_without_time_nothing_is_begun_and_the_page_of_an_earlier_call_stays(tmp_path: Path) -> None:
-    lines = run(tmp_path, KERNELS, budget_s=5.0, tiny=False)
-    assert lines == ["truth, kernels: not begun, 4 s are left of the budget"]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_row_is_measured_in_a_process_and_written_with_its_machine(tmp_path: Path) -> None:
     lines = run(tmp_path, replace(KERNELS, rows=KERNELS.rows[:1]), budget_s=120.0)
     row = json.loads((tmp_path / "truth.json").read_text())["8-bit and 4-bit kernels"]
@@ -46,14 +40,6 @@ def test_a_second_call_goes_on_with_what_is_missing_and_then_with_what_failed(tm
     measured = replace(KERNELS, rows=KERNELS.rows[:1])
     lines = run(tmp_path, measured, broken("no such job", "torch.compile"), broken("not there either", "peaks"))
     assert [line.split(":")[0] for line in lines] == ["truth, peaks", "truth, torch.compile"]
-
-
-def test_a_measurement_on_another_device_or_at_another_scale_is_taken_again(tmp_path: Path) -> None:
-    Results(tmp_path).put(
-        "truth", "8-bit and 4-bit kernels", Measurement("measured", {"device_type": "cuda", "tiny": False})
-    )
-    run(tmp_path, broken("no such job", "8-bit and 4-bit kernels"))
-    assert Results(tmp_path).rows("truth")["8-bit and 4-bit kernels"].machine["device_type"] == "cpu"
 
 
 def test_a_process_that_dies_is_explained_by_its_last_words(tmp_path: Path) -> None:

@@ -31,12 +31,3 @@ def test_slow_arithmetic_counts_every_row_and_every_pair_of_tokens() -> None:
     assert seconds["sample"] == pytest.approx(2 * LAYERS * 3 + pair * 6 + 2 * 2 * (LAYERS + HEAD) + pair * (3 + 4))
     assert seconds["train"] == pytest.approx(3 * forward + 2 * 2 * (3 * HEAD + 2 * HEAD))
     assert seconds["score"] > 3 * forward
-
-
-def test_a_machine_that_is_measured_can_do_something() -> None:
-    import torch
-
-    machine = Machine.measured("float32", torch.device("cpu"))
-    assert machine.flops > 1e9
-    assert machine.bytes_per_s > 1e8
-    assert machine.number_bytes == 4

@@ -26,9 +26,3 @@ def test_equal_completions_are_as_long_as_unequal_ones_on_average() -> None:
     unequal = completions(400, equal=False)
     assert set(completions(50, equal=True)) == {115}
     assert sum(unequal) / len(unequal) == pytest.approx(115, rel=0.08)
-
-
-def test_a_teacher_is_twice_as_wide_and_knows_the_same_words() -> None:
-    for student, teacher in ((pair.student, pair.teacher) for pair in PAIRS.values()):
-        assert teacher.hidden == 2 * student.hidden
-        assert (teacher.vocabulary, teacher.layers) == (student.vocabulary, student.layers)

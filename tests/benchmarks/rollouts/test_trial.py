@@ -40,13 +40,6 @@ def test_a_killed_client_goes_on_and_is_billed_for_what_was_in_flight(side: str,
 
 
 @pytest.mark.slow
-def test_more_samples_owe_the_missing_ones_only(tmp_path: Path) -> None:
-    scenario = Scenario("", Service(latency_s=0.01), 6, concurrency=4, num_samples=3, num_samples_first=1)
-    score = trial(scenario, "engine", tmp_path)
-    assert (score.is_whole, score.num_rebilled) == (True, 0)
-
-
-@pytest.mark.slow
 def test_what_is_lost_and_doubled_is_counted(tmp_path: Path) -> None:
     # Batches are halved at a 429 and asked again from their start; at one prompt a batch a 429 loses the prompt.
     steps = (Step(at_s=0, limits=Limits(requests_per_minute=300, burst_requests=3)),)
@@ -73,10 +66,3 @@ def test_the_command_writes_a_table_and_figures(tmp_path: Path, capsys: pytest.C
     assert "## S1: no limit, 200 ms" in table
     assert table.count("\n| script |") == 1
     assert "floor: " in capsys.readouterr().out
-
-
-def test_the_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--list", "--quick"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines][:10] == [f"S{index}" for index in range(1, 11)]
-    assert all("at best" in line for line in lines)

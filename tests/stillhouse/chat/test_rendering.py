@@ -1,5 +1,4 @@
 import resource
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -88,10 +87,8 @@ def test_what_a_template_refuses_comes_after_what_it_rendered(
     "name", [name if number == 0 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(ENDLESS)]
 )
 def test_a_template_without_end_is_stopped(render: Callable[..., list[str]], name: str) -> None:
-    started = time.monotonic()
     with pytest.raises(ConfigError, match=r"more than 0.6 s, which no sound template does"):
         render(ENDLESS[name], max_s=0.5)
-    assert time.monotonic() - started < 5
     assert render("{{ messages|length }}") == ["3"]
 
 

@@ -82,10 +82,10 @@ def rows_of(folder: Path) -> dict[str, list[str]]:
     return {split: [row["id"] for row in read_rows(folder, split)] for split in SPLITS}
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [8, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a moment in which neither has the name")
 def test_datasets_are_old_or_new(
-    tmp_path: Path, shard: CandidateShard, write: Write, kill_writers: KillWriters
+    tmp_path: Path, shard: CandidateShard, write: Write, kill_writers: KillWriters, num_kills: int
 ) -> None:
     store = ArtifactStore(tmp_path)
     versions = []
@@ -97,7 +97,7 @@ def test_datasets_are_old_or_new(
     stage = Path(versions[0][0].uri).parent
     num_seen, num_left_over = [0, 0], 0
     arguments = (tmp_path, shard.candidates, shard.signatures, shard.duplicates)
-    for _ in kill_writers(DATASETS, *arguments, num_kills=40, longest_s=0.6, seed=11):
+    for _ in kill_writers(DATASETS, *arguments, num_kills=num_kills, num_changes=40, seed=11):
         (found,) = [number for number, (artifact, _) in enumerate(versions) if store.problem(artifact) is None]
         assert rows_of(stage / "key") == versions[found][1]
         num_seen[found] += 1
@@ -108,7 +108,7 @@ def test_datasets_are_old_or_new(
     assert sorted(path.name for path in stage.iterdir()) == ["another key", "key"]
 
 
-@pytest.mark.parametrize("form", ["openai", pytest.param("parquet", marks=pytest.mark.slow), "hf"])
+@pytest.mark.parametrize("form", ["openai", "parquet", "hf"])
 def test_an_export_is_old_or_new_or_absent(tmp_path: Path, write: Write, kill_writers: KillWriters, form: Form) -> None:
     folders, versions = [], []
     for number in range(2):
@@ -118,7 +118,7 @@ def test_an_export_is_old_or_new_or_absent(tmp_path: Path, write: Write, kill_wr
     exports = tmp_path / "exports"
     exports.mkdir()
     seen, num_left_over = set(), 0
-    for _ in kill_writers(EXPORTS, exports, form, *folders, num_kills=30, longest_s=0.15, seed=13):
+    for _ in kill_writers(EXPORTS, exports, form, *folders, num_kills=20, num_changes=24, seed=13):
         whole = [path for path in exports.iterdir() if not path.name.startswith(".")]
         seen.update(versions.index(hashes_in(path)) for path in whole)
         num_left_over += len(list(exports.iterdir())) - len(whole)

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,9 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.hedge import Hedging, Race
 from stillhouse.types import Turn
 
-OVERDUE_S = 0.05
+OVERDUE_S = 2.0
+
+RunRace = Callable[..., tuple[str, list[str]]]
 
 
 def answer(name: str) -> Completion:
@@ -39,32 +42,39 @@ class Sends:
         return answer(name)
 
 
-def race(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) -> tuple[str, list[str]]:
-    """Who answered, and who was given up."""
-    sends = Sends()
+@pytest.fixture
+def race(run_in_virtual_time: Callable[..., Any]) -> RunRace:
+    """Returns who answered, and who was given up."""
 
-    def send_copy() -> Coroutine[None, None, Completion]:
-        return sends.send("copy", copy[0], fails=copy[1])
+    def run(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) -> tuple[str, list[str]]:
+        sends = Sends()
 
-    async def main() -> Completion:
-        async with Race(hedging, send_copy) as race:
-            race.answer = await sends.send("first", first[0], fails=first[1])
-        await asyncio.sleep(0)
-        assert race.by_copy is (race.answer.message["content"] == "copy")
-        return race.answer
+        def send_copy() -> Coroutine[None, None, Completion]:
+            return sends.send("copy", copy[0], fails=copy[1])
 
-    completion = asyncio.run(main())
-    return str(completion.message["content"]), sends.cancelled
+        async def main() -> Completion:
+            async with Race(hedging, send_copy) as race:
+                race.answer = await sends.send("first", first[0], fails=first[1])
+            await asyncio.sleep(0)
+            assert race.by_copy is (race.answer.message["content"] == "copy")
+            return race.answer
+
+        completion = run_in_virtual_time(main())
+        return str(completion.message["content"]), sends.cancelled
+
+    return run
 
 
-def test_nothing_is_overdue_before_latencies_are_known() -> None:
+def test_nothing_is_overdue_before_latencies_are_known(race: RunRace) -> None:
     hedging = warm(num_answers=15)
     assert hedging.overdue_s is None
     assert race(hedging, (3 * OVERDUE_S, False), (0.0, False)) == ("first", [])
     assert hedging.num_copies == 0
 
 
-def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are() -> None:
+def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are(
+    run_in_virtual_time: Callable[..., Any],
+) -> None:
     hedging = warm(num_answers=10)
 
     async def main() -> Completion:
@@ -74,7 +84,7 @@ def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are() ->
             race.answer = await sends.send("first", 30.0)
         return race.answer
 
-    assert asyncio.run(asyncio.wait_for(main(), 10)).message["content"] == "copy"
+    assert run_in_virtual_time(main()).message["content"] == "copy"
 
 
 def test_overdue_is_five_times_the_slowest_percent_and_never_less_than_the_bound() -> None:
@@ -100,26 +110,31 @@ def test_overdue_is_five_times_the_slowest_percent_and_never_less_than_the_bound
     ids=["in time", "silent", "slow, but before the copy", "failed copies change nothing", "the copy decides"],
 )
 def test_the_first_good_answer_is_taken(
-    first: tuple[float, bool], copy: tuple[float, bool], answered_by: str, given_up: list[str], num_copies: int
+    race: RunRace,
+    first: tuple[float, bool],
+    copy: tuple[float, bool],
+    answered_by: str,
+    given_up: list[str],
+    num_copies: int,
 ) -> None:
     hedging = warm()
     assert race(hedging, first, copy) == (answered_by, given_up)
     assert hedging.num_copies == num_copies
 
 
-def test_the_failure_of_both_is_a_failure() -> None:
+def test_the_failure_of_both_is_a_failure(race: RunRace) -> None:
     with pytest.raises(RequestFailed, match="failed"):
         race(warm(), (3 * OVERDUE_S, True), (0.0, True))
 
 
-def test_copies_are_a_small_share_of_all_requests() -> None:
+def test_copies_are_a_small_share_of_all_requests(race: RunRace) -> None:
     hedging = warm(num_answers=200)
     slow = [race(hedging, (2 * OVERDUE_S, False), (0.0, False))[0] for _ in range(12)]
     assert hedging.num_copies == 10
     assert slow == ["copy"] * 10 + ["first"] * 2
 
 
-def test_one_who_is_cancelled_from_outside_ends_with_both_given_up() -> None:
+def test_one_who_is_cancelled_from_outside_ends_with_both_given_up(run_in_virtual_time: Callable[..., Any]) -> None:
     sends, hedging = Sends(), warm()
 
     async def ask() -> None:
@@ -134,7 +149,7 @@ def test_one_who_is_cancelled_from_outside_ends_with_both_given_up() -> None:
             await task
         await asyncio.sleep(0)
 
-    asyncio.run(main())
+    run_in_virtual_time(main())
     assert sorted(sends.cancelled) == ["copy", "first"]
 
 

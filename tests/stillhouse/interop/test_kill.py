@@ -40,7 +40,7 @@ def test_a_conversion_is_the_old_one_or_the_new_one_and_what_is_left_over_goes(
     assert versions[0] != versions[1]
 
     seen, num_left_over = set(), 0
-    for _ in kill_writers(PROGRAM, output, *sources, num_kills=40, longest_s=0.1, seed=5):
+    for _ in kill_writers(PROGRAM, output, *sources, num_kills=40, num_changes=24, seed=5):
         seen.add(versions.index(hashes_in(output)))
         num_left_over += len(list(output.parent.iterdir())) - 1
     assert seen == {0, 1}

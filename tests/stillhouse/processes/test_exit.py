@@ -25,7 +25,7 @@ with without_teardown():
 
 def run(end: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(end=end)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What the engine does when something fails: tries again, records it, or stops with everything saved."""
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,11 +162,9 @@ def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect) -> None
         return Reply(completion("hello"), fault="hang" if silent else "none")
 
     with SimulatedProvider(one_is_silent) as provider:
-        started = time.monotonic()
         got = collect(provider.url, 100)
         assert len(provider.ledger) == 101
     assert len(got.trajectories) == 100
-    assert time.monotonic() - started < 20
     assert (got.stats.retries, got.stats.num_copies) == ({}, 1)
 
 
@@ -178,11 +175,9 @@ def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Coll
 
     with SimulatedProvider(some_are_silent) as provider:
         runtime = RuntimeConfig(concurrency=4, max_concurrency=4, request_timeout_s=60)
-        started = time.monotonic()
         got = collect(provider.url, 36, runtime=runtime)
         assert len(provider.ledger) == 40
     assert len(got.trajectories) == 36
-    assert time.monotonic() - started < 30
 
 
 def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:

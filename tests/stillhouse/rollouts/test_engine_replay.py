@@ -91,10 +91,11 @@ def test_two_collections_on_one_journal_pay_once_and_agree(collect: Collect, tmp
     with SimulatedProvider(script) as provider:
         threads = [threading.Thread(target=run, args=(index, provider.url)) for index in (0, 1)]
         threads[0].start()
-        time.sleep(0.15)
+        while provider.num_billed < 5:
+            time.sleep(0.01)
         threads[1].start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
         assert provider.num_billed == 60
         run(0, provider.url)
         assert provider.num_billed == 60

@@ -126,7 +126,7 @@ def test_a_rollout_cut_off_while_it_writes_is_free_once_its_answer_is_durable(tm
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         one.disclaim(KEY)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not await two.claim(KEY):
             assert time.monotonic() < deadline
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(tmp_path: Path) -
         with Journal(tmp_path / "j") as journal:
             assert not claim(journal)
             os.kill(child.pid, signal.SIGKILL)
-            child.wait(30)
+            child.wait(120)
             assert claim(journal)
 
 
@@ -160,12 +160,12 @@ def test_a_program_started_meanwhile_does_not_keep_claims_alive(tmp_path: Path) 
             assert claim(two)
     finally:
         child.kill()
-        child.wait(30)
+        child.wait(120)
 
 
 def test_many_claims_leave_nothing_behind(tmp_path: Path) -> None:
     async def run_all(journal: Journal) -> None:
-        for number in range(500):
+        for number in range(100):
             assert await journal.claim(digest(number))
             if number % 2:
                 journal.disclaim(digest(number))
@@ -204,7 +204,7 @@ def test_processes_that_work_off_one_list_pay_once_for_each_rollout(tmp_path: Pa
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "j"), name], stdout=subprocess.PIPE, text=True)
         for name in ("one", "two", "three")
     ]
-    lines = [line for child in children for line in child.communicate(timeout=60)[0].splitlines()]
+    lines = [line for child in children for line in child.communicate(timeout=240)[0].splitlines()]
     paid = [line for line in lines if line.startswith("paid")]
     told = [line for line in lines if line.startswith("told")]
     assert len(paid) == len(set(paid)) == 100

@@ -56,7 +56,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def script(request: ReceivedRequest) -> Reply:
+def answer(request: ReceivedRequest) -> Reply:
     turn = request.num_turns
     name = request.body["messages"][0]["content"]
     if turn + 1 < NUM_TURNS:
@@ -65,34 +65,32 @@ def script(request: ReceivedRequest) -> Reply:
     return Reply(completion(f"done with {name}"), delay_s=0.02)
 
 
-@pytest.mark.parametrize(
-    "share", [pytest.param(0.1, marks=pytest.mark.slow), 0.5, pytest.param(0.9, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -> None:
     total = NUM_PROMPTS * NUM_TURNS
-    with SimulatedProvider(script) as provider:
+    until_kill = int(share * total)
+
+    def answer_few_more(request: ReceivedRequest) -> Reply:
+        is_answered = request.index < until_kill + CONCURRENCY // 2
+        return answer(request) if is_answered else Reply({}, fault="hang")
+
+    with SimulatedProvider(answer_few_more) as provider:
         command = [sys.executable, "-c", PROGRAM, provider.url, str(tmp_path), str(NUM_PROMPTS), str(CONCURRENCY)]
         with (tmp_path / "first").open("wb") as out:
             child = subprocess.Popen(command, stdout=out)
-            deadline = time.monotonic() + 60
-            while provider.num_billed < share * total and time.monotonic() < deadline:
+            while provider.num_billed < until_kill:
                 time.sleep(0.002)
             os.kill(child.pid, signal.SIGKILL)
-            assert child.wait(30) == -signal.SIGKILL
-        killed_at = time.time()
-        before = provider.num_billed
-        assert share * total <= before < total
-        second = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+            assert child.wait(120) == -signal.SIGKILL
+        assert until_kill <= provider.num_billed < total
+        provider.script = answer
+        second = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240).stdout
 
     billed = provider.billed
     repeated = {digest for digest, count in billed.items() if count > 1}
     assert len(billed) == total
     assert max(billed.values()) <= 2
     assert len(repeated) <= CONCURRENCY
-    # What was asked again had been answered, if at all, within a moment of the kill.
-    for entry in provider.ledger:
-        if entry.digest in repeated and entry.arrived_at < killed_at:
-            assert entry.answered_at is None or entry.answered_at > killed_at - 1.0
 
     rows = [orjson.loads(line) for line in second.splitlines()]
     assert len({row["rollout_key"] for row in rows}) == len(rows) == NUM_PROMPTS

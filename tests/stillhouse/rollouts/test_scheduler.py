@@ -40,7 +40,7 @@ def test_a_slow_rollout_holds_up_no_other(collect: Collect) -> None:
         return Reply(completion("hello"), delay_s=1.0 if slow else 0.01)
 
     with SimulatedProvider(script) as provider:
-        got = collect(provider.url, 40, runtime=RuntimeConfig(concurrency=4, max_concurrency=4))
+        got = collect(provider.url, 12, runtime=RuntimeConfig(concurrency=4, max_concurrency=4))
     assert got.trajectories[-1].messages[0]["content"] == "question 0"
 
 

@@ -214,7 +214,7 @@ def test_clients_that_leave_free_their_places(http: httpx.Client) -> None:
     for _ in range(5):
         with pytest.raises(httpx.ReadTimeout):
             http.post("/completions", json=LONG, timeout=httpx.Timeout(5.0, read=0.1))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (stats := http.get("/stats").json())["sequences_inside"] and time.monotonic() < deadline:
         time.sleep(0.02)
     assert (stats["sequences_inside"], stats["requests_abandoned"] - before) == (0, 5)

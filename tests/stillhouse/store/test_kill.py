@@ -38,7 +38,7 @@ def test_artifacts_are_old_or_new_and_left_overs_go(tmp_path: Path, kill_writers
     known = [write("0"), write("1")]
     stage = tmp_path / "artifacts" / "stage"
     seen, num_left_over = set(), 0
-    for _ in kill_writers(PROGRAM, tmp_path, num_kills=100, longest_s=0.02, seed=7):
+    for _ in kill_writers(PROGRAM, tmp_path, num_kills=60, num_changes=24, seed=7):
         whole = [artifact.fingerprint for artifact in known if store.problem(artifact) is None]
         assert len(whole) == 1
         seen.update(whole)

@@ -149,10 +149,11 @@ def open_look(host: str, port: int) -> list[str]:
     return ["written"]
 
 @tool(sandbox=True, max_concurrency=4)
-def sleep(seconds: float) -> float:
-    """Sleeps."""
+def sleep(seconds: float) -> list[float]:
+    """Sleeps, and says from when to when."""
+    begun = time.monotonic()
     time.sleep(seconds)
-    return seconds
+    return [begun, time.monotonic()]
 '''
 
 

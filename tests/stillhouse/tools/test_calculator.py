@@ -52,10 +52,10 @@ def test_whole_numbers_agree_with_python(left: int, sign: str, right: int) -> No
     ],
 )
 def test_what_is_refused_is_refused_at_once_with_a_reason(expression: str, reason: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ValueError, match=reason):
         evaluate(expression)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_schema_is_to_the_byte_the_one_the_embedded_models_were_trained_on() -> None:

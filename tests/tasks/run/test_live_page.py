@@ -57,6 +57,7 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplo
         caplog.at_level(logging.WARNING),
         LivePage(tmp_path / "file" / "r", _data, list, ArtifactStore(str(tmp_path)), every_s=0.01),
     ):
-        time.sleep(0.3)
+        _wait_until(lambda: bool(caplog.messages))
+        time.sleep(0.1)
     assert len(caplog.messages) == 1
     assert "The run goes on" in caplog.text

@@ -21,7 +21,7 @@ BUSY = RolloutProgress(
 
 
 def _wait_for(happened: Callable[[], Any]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not happened() and time.monotonic() < until:
         time.sleep(0.02)
     assert happened()

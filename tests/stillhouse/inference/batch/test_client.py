@@ -213,9 +213,8 @@ def test_a_cancelled_request_leaves_its_answer_to_the_next_run(
     async def give_up() -> None:
         client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
         asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
-        while not batch_server.batches:
+        while not batch_server.batches or b"batch-0" not in notes(tmp_path):
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
         asking.cancel()
         await client.aclose()
 
@@ -259,7 +258,7 @@ def test_a_killed_run_returns_to_its_batch_and_pays_once(batch_server: Any, tmp_
     assert (b"batch-0" in notes(tmp_path)) is (moment == "in progress")
     batch_server.answer_create.set()
     batch_server.finish.set()
-    again = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    again = subprocess.run(command, stdout=subprocess.PIPE, timeout=240, check=True)
     assert json.loads(again.stdout) == [f"answer to {question}\u2028end" for question in questions]
     assert batch_server.asked == questions
     assert not list(tmp_path.glob("*.json"))

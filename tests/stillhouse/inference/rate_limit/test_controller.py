@@ -2,13 +2,19 @@ import asyncio
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from stillhouse.inference import Controller, Endpoint, shared_controller
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RequestSize
 from stillhouse.inference.rate_limit.memory import LimitsFile
 from stillhouse.inference.rate_limit.values import LearntLimits
+
+RunInVirtualTime = Callable[..., Any]
 
 OK = Outcome(None)
 
@@ -55,7 +61,7 @@ def test_a_waiter_that_is_cancelled_at_any_moment_loses_no_slot() -> None:
             await asyncio.sleep(0.01)
             assert controller.snapshot().in_flight == 0
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_event_loops_of_several_threads_share_one_limit() -> None:
@@ -82,23 +88,23 @@ def test_event_loops_of_several_threads_share_one_limit() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert done == 120
     assert peak == 3
 
 
-def test_waiters_go_on_by_themselves_when_the_gate_opens() -> None:
+def test_waiters_go_on_by_themselves_when_the_gate_opens(run_in_virtual_time: RunInVirtualTime) -> None:
     async def main() -> float:
-        controller = Controller(RateControl(4, Caps(4)))
+        clock = asyncio.get_running_loop().time
+        controller = Controller(RateControl(4, Caps(4)), clock)
         ticket = await controller.acquire(SIZE, continuing=False)
-        started = time.monotonic()
-        controller.release(ticket, Outcome(FailureKind.RATE, 0.2))
+        controller.release(ticket, Outcome(FailureKind.RATE, 20.0))
         waiting = [asyncio.create_task(controller.acquire(SIZE, continuing=False)) for _ in range(2)]
         controller.release(await waiting[0], OK)
         await waiting[1]
-        return time.monotonic() - started
+        return clock()
 
-    assert 0.19 <= asyncio.run(asyncio.wait_for(main(), 5)) < 1.0
+    assert run_in_virtual_time(main()) == pytest.approx(20.0, abs=1.0)
 
 
 def test_the_process_has_one_controller_for_an_endpoint_a_model_and_a_key() -> None:
@@ -134,23 +140,23 @@ def test_a_free_slot_is_had_at_once_and_nobody_of_the_same_kind_is_overtaken() -
         for task in waiting:
             task.cancel()
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads() -> None:
+def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads(run_in_virtual_time: RunInVirtualTime) -> None:
     async def main() -> tuple[float, int]:
-        controller = Controller(RateControl(4, Caps(4, requests_per_minute=6000.0)))
-        started = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        controller = Controller(RateControl(4, Caps(4, requests_per_minute=6000.0)), clock)
 
         async def one() -> None:
             controller.release(await controller.acquire(SIZE, continuing=False), OK)
 
         await asyncio.gather(*(one() for _ in range(60)))
-        return time.monotonic() - started, threading.active_count()
+        return clock(), threading.active_count()
 
     before = threading.active_count()
-    took_s, num_threads = asyncio.run(asyncio.wait_for(main(), 10))
-    assert 0.5 < took_s < 2.0
+    took_s, num_threads = run_in_virtual_time(main())
+    assert took_s == pytest.approx(0.6, abs=0.1)
     assert num_threads == before
 
 
@@ -159,8 +165,7 @@ def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Pat
     controller = Controller(RateControl(1, Caps(9)), memory=memory)
     ticket = asyncio.run(controller.acquire(SIZE, continuing=False))
     controller.release(ticket, Outcome(FailureKind.RATE, scope=LimitScope.CONCURRENCY))
-    deadline = time.monotonic() + 5.0
-    while memory.load() is None and time.monotonic() < deadline:
+    while memory.load() is None:
         time.sleep(0.01)
     assert memory.load() == LearntLimits(in_flight=1)
 

@@ -1,5 +1,4 @@
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,19 +55,15 @@ def test_a_server_killed_in_the_middle_of_a_call_ends_that_call_and_not_the_run(
 
     async def kill_during_a_call() -> None:
         hanging = asyncio.create_task(rollouts.start("hang"))
-        for _ in range(100):
+        while not (tmp_path / "hanging").exists():
             await asyncio.sleep(0.02)
-            if (tmp_path / "hanging").exists():
-                break
         await asyncio.to_thread(http_server.kill)
         await hanging
 
     with pytest.raises(ToolError, match="may or may not have been carried out"):
         asyncio.run(kill_during_a_call())
-    started = time.monotonic()
     with pytest.raises(ToolError, match="shop cannot be reached"):
         rollouts.call("add", left=1)
-    assert time.monotonic() - started < 5.0
     http_server.start()
     assert rollouts.call("add", left=1) == "2"
 

@@ -27,7 +27,7 @@ def is_alive(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    for _ in range(100):
+    for _ in range(1200):
         if condition():
             return True
         time.sleep(0.05)

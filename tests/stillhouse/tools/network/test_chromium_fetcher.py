@@ -68,7 +68,7 @@ def browsers(process: psutil.Process) -> list[psutil.Process]:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    for _ in range(200):
+    for _ in range(1200):
         if condition():
             return True
         time.sleep(0.05)

@@ -134,6 +134,7 @@ def test_half_precision_changes_the_loss_by_less_than_its_rounding():
     assert (rounded.fused().loss - exact.fused().loss).abs() < 0.3 * N * 2**-8
 
 
+@pytest.mark.slow
 def test_compiled_kernels_agree():
     inputs = Inputs(dtype=torch.float32)
     plain, compiled = (inputs.fused(compiled=flag) for flag in (False, True))

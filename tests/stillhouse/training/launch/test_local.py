@@ -63,7 +63,7 @@ def ranks(work_dir: Path) -> list[psutil.Process]:
 
 
 def wait_until_gone(work_dir: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while left := processes(work_dir):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
@@ -123,7 +123,6 @@ def test_one_process_continues_what_two_began(sft_job, at_step, tmp_path: Path):
     assert_same_training(begun, whole)
 
 
-@pytest.mark.slow
 def test_no_rank_outlives_a_killed_flow(sft_job, start_flow, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
     with start_flow(job) as flow:

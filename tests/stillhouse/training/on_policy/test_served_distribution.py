@@ -33,7 +33,7 @@ def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
     return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS[:3], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[3:])])
 def test_a_served_teachers_best_tokens_teach_what_its_whole_distribution_does(
     new_method: NewMethod, teacher_url: str, kind: str
 ):

@@ -89,7 +89,7 @@ def test_batches_that_no_checkpoint_leads_back_to_are_deleted(new_queue: NewQueu
 
 def test_the_next_batch_is_made_while_this_one_is_trained_on(new_queue: NewQueue) -> None:
     is_trained = Event()
-    queue = new_queue(Maker(lambda: is_trained.wait(10)), num_batches=2, max_staleness=1, in_background=True)
+    queue = new_queue(Maker(lambda: is_trained.wait(120)), num_batches=2, max_staleness=1, in_background=True)
     assert queue.get(0, 0).index == 0
     is_trained.set()
     assert queue.get(1, 1).policy_version == 0

@@ -176,7 +176,7 @@ def test_tools_of_a_turn_run_together_and_know_whose_call_it_is(
             expression: ignored.
         """
         calls.append(args)
-        meeting.wait(10)
+        meeting.wait(120)
         return "7"
 
     config = SamplingSettings.of(on_policy_of({"max_tokens": 96, "max_turns": 2, "group_size": 2, "temperature": 1e-3}))

@@ -58,14 +58,14 @@ def test_an_answer_that_came_while_weights_were_restored_is_dropped() -> None:
                 has_answered.wait(0.01)
             raise ServerLost("reset")
         if prompt == 2 and asked.count(2) == 1:
-            assert is_restoring.wait(10)
+            assert is_restoring.wait(120)
             has_answered.set()
             return answer(99)
         return answer(prompt)
 
     def restore() -> None:
         is_restoring.set()
-        assert has_answered.wait(10)
+        assert has_answered.wait(120)
 
     sampled = engine(complete, restore)
     with ThreadPoolExecutor(2) as threads:

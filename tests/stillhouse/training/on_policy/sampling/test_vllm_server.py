@@ -129,6 +129,6 @@ def test_nothing_is_tried_again_once_it_is_stopped(scripted: Scripted):
             time.sleep(0.001)
         waiting.stop()
         with pytest.raises(EndpointError, match="HTTP 503"):
-            answer.result(10)
+            answer.result(120)
         waiting.close()
     assert len(scripted.paths) <= 2

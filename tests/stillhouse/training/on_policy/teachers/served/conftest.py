@@ -32,7 +32,7 @@ class Far:
 
     @staticmethod
     def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:
-        return [scored.logprobs for scored in scores.result(20)]
+        return [scored.logprobs for scored in scores.result(120)]
 
     def score(self, requests: Requests, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> Scores:
         teacher = self.connect(kind, temperature, **settings)

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,20 @@ IN_FLIGHT = 2 * 2  # sequences of a request, requests at once
 
 def test_a_process_that_is_killed_while_it_scores_asks_for_nothing_twice(scoring_server: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCORE, scoring_server.url, str(tmp_path / "scores")]
-    scoring_server.delay_s = 0.03
+    is_killed, is_half_done = threading.Event(), threading.Event()
+
+    def hold(answer: Any) -> Any:
+        if len(scoring_server.asked) >= 15:
+            is_half_done.set()
+            is_killed.wait()
+        return answer
+
+    scoring_server.spoil = hold
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        while len(scoring_server.asked) < 15:
-            time.sleep(0.001)
+        is_half_done.wait()
         process.kill()
-    num_first = len(scoring_server.asked)
-    assert num_first < 40
-    scoring_server.delay_s = 0.0
+    assert len(scoring_server.asked) < 40
+    is_killed.set()
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     sequences = [[number + 3] * 20 for number in range(40)]
     expected = sum(scoring_server.truth(ids, place) for ids in sequences for place in range(1, 20))

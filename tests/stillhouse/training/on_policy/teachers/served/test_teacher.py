@@ -157,7 +157,7 @@ def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Fa
     again = far.connect()
     assert again.max_context == 64
     num_scored = len(far.server.asked)
-    again.start(requests).result(20)
+    again.start(requests).result(120)
     again.close()
     assert len(far.server.asked) == num_scored, "the others were scored by halves, and kept"
 
@@ -180,7 +180,7 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     assert far.server.asked == [request.token_ids for request in requests]
     far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
-        teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
+        teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(120)
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:

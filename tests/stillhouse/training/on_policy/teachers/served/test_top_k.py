@@ -19,7 +19,7 @@ Requests = list[ScoreRequest]
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_the_most_probable_tokens_come_with_the_mass_of_all_others(far: Far, requests: Requests, kind: str) -> None:
     teacher = far.connect(kind, top_k=3)
-    scores = teacher.start(requests).result(20)
+    scores = teacher.start(requests).result(120)
     teacher.close()
     assert [scored.logprobs for scored in scores] == far.truths(requests)
     for request, (_, top) in zip(requests, scores, strict=True):
@@ -58,7 +58,7 @@ def test_our_own_server_gives_the_most_probable_tokens_of_its_model(
     far: Far, own_server: str, requests: Requests
 ) -> None:
     teacher = far.connect(base_url=own_server, top_k=20)
-    [(_, top)] = teacher.start(requests[1:2]).result(20)
+    [(_, top)] = teacher.start(requests[1:2]).result(120)
     teacher.close()
     model = load_model("embedded:teacher", device="cpu")
     logprobs = model(torch.tensor([requests[1].token_ids])).logits[0].log_softmax(-1)

@@ -3,8 +3,8 @@
 The pages are those that a browser is shown first, Prefect's second version.
 """
 
-from collections.abc import Callable
-from copy import deepcopy
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,25 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SHOWN = {"mlflow-run", "rollouts", "dataset-card", "dataset-funnel", "summary"}
+_SERVE = """
+import sys
+from tasks.server.environment import set_defaults
+set_defaults()
+from prefect.types.entrypoint import EntrypointType
+from flows.train_sft import train_sft
+from tasks.server.deploying import read_configs
+parameters = {"config": read_configs("configs", sys.argv[1:])["smoke"]}
+train_sft.serve(name="pages", parameters=parameters, entrypoint_type=EntrypointType.MODULE_PATH)
+"""
+
+
+@pytest.fixture(scope="module")
+def deployment(prefect: Any, mlflow: Any, wait_until: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    config = [f"runtime.store={prefect.folder / 'store'}", f"tracking.uri={mlflow.url}", "approval.enabled=true"]
+    with prefect.launch([sys.executable, "-c", _SERVE, *config], prefect.folder / "serve.log") as serving:
+        serving.wait_until(lambda: prefect.post("deployments/filter", {}), "the deployment is there")
+        (found,) = prefect.post("deployments/filter", {})
+        yield found
 
 
 def _field(page: Any, label: str) -> Any:
@@ -78,24 +97,3 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     assert link.startswith(mlflow.url)
     page.goto(link, wait_until="commit")
     page.get_by_text("train-sft").first.wait_for()
-
-
-def test_a_question_that_nobody_answers_is_answered_by_the_time_limit(
-    prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
-) -> None:
-    from mlflow import MlflowClient
-
-    config = deepcopy(deployment["parameters"]["config"])
-    config["approval"] = {"enabled": True, "timeout_minutes": 0.5, "at_timeout": "reject"}
-    config["runtime"]["refresh"] = ["approval"]
-    run = prefect.submit("train-sft/pages", config)
-    wait_until(lambda: prefect.state(run)["name"] == "Failed", "the time limit answers")
-
-    message = prefect.state(run)["message"]
-    assert "rejected: nobody answered within 0.5 minutes, and approval.at_timeout is `reject`" in message
-    states = sorted(prefect.get(f"flow_run_states/?flow_run_id={run}"), key=lambda state: str(state["timestamp"]))
-    names = [state["name"] for state in states if state["name"] not in {"Pending", "Submitting"}]
-    assert names == ["Scheduled", "Running", "Suspended", "Resuming", "Running", "Failed"]
-    assert prefect.post("automations/filter", {}) == []
-    records = MlflowClient(mlflow.url).search_runs(["1"], f"tags.`prefect.flow_run_id` = '{run}'")
-    assert {record.info.status for record in records if "mlflow.parentRunId" not in record.data.tags} == {"FAILED"}
