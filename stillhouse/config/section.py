@@ -67,12 +67,15 @@ class Section(BaseModel):
     removed: ClassVar[Mapping[str, Any]] = {}
     """Fields that this section had once and every dump held, with their defaults."""
 
-    def identity(self, exclude: Any = None) -> dict[str, Any]:
-        """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay."""
-        dump = self.model_dump(mode="json", exclude=exclude)
-        kept = {name: value for name, value in self.removed.items() if name not in (exclude or ())}
+    def identity(self, exclude: Any = ()) -> dict[str, Any]:
+        """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay.
+
+        `exclude` are names that fields had first.
+        """
+        dump = self.model_dump(mode="json")
         fields = {name: _identity(value, dump[name]) for name, value in self if name in dump}
-        return self.as_at_first({**kept, **fields})
+        first = self.as_at_first({**self.removed, **fields})
+        return {name: value for name, value in first.items() if name not in (exclude or ())}
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the dumped `fields` under the names, and in the places, that they had first."""

@@ -1,6 +1,5 @@
 """The description of a training as one JSON file, from the flow to the training process. Free of torch."""
 
-from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -128,7 +127,7 @@ class TrainJob(BaseModel):
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
-            "student": _without(self.student.identity(), {"merge"}),
+            "student": self.student.identity({"merge"}),
             self.method: self._effective(),
         }
         if self.dataset_folder is not None:
@@ -162,9 +161,9 @@ class TrainJob(BaseModel):
         return facts
 
     def _effective(self) -> JsonObject:
-        fields = _without(self.config.identity(), _NO_EFFECT)
+        fields = self.config.identity(_NO_EFFECT)
         if self.on_policy is not None:
-            fields["teachers"] = [_without(teacher, _NO_EFFECT_IN_TEACHERS) for teacher in fields["teachers"]]
+            fields["teachers"] = [teacher.identity(_NO_EFFECT_IN_TEACHERS) for teacher in self.on_policy.teachers]
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
@@ -175,10 +174,6 @@ class TrainJob(BaseModel):
 
     def digest(self) -> str:
         return digest(self.identity())
-
-
-def _without(fields: JsonObject, names: Set[str]) -> JsonObject:
-    return {name: value for name, value in fields.items() if name not in names}
 
 
 def loss_sha256(setting: str) -> str:

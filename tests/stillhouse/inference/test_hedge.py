@@ -153,7 +153,7 @@ def test_one_who_is_cancelled_from_outside_ends_with_both_given_up(run_in_virtua
     assert sorted(sends.cancelled) == ["copy", "first"]
 
 
-def test_switched_off_nothing_is_overdue_any_more() -> None:
+def test_switched_off_nothing_is_overdue_any_more(race: RunRace) -> None:
     hedging = warm()
     hedging.stop()
     assert race(hedging, (2 * OVERDUE_S, False), (0.0, False)) == ("first", [])

@@ -15,7 +15,6 @@ def worker(model: PreTrainedModel) -> Iterator[ModelWorker]:
     worker.start()
     yield worker
     worker.stop()
-    worker.join(120)
 
 
 def test_completions_and_scores_asked_for_together_are_all_answered_right(
@@ -55,6 +54,5 @@ def test_stopping_ends_unfinished_work_and_refuses_new(model: PreTrainedModel) -
     worker.stop()
     with pytest.raises(WorkerStopped):
         running.result(120)
-    worker.join(120)
     with pytest.raises(WorkerStopped):
         worker.sample(GenerationRequest([5], 1))
