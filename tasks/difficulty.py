@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import task
-
 from stillhouse.config import DistillConfig, RolloutsConfig, ToolsConfig
 from stillhouse.dataset.difficulty import (
     pass_rates,
@@ -20,15 +18,20 @@ from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Trajectory
 from tasks.cache.shards import measure_shards
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import base_student
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import PartProgress
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-DIFFICULTY = Stage("difficulty", version=3)
+DIFFICULTY = Stage(
+    "difficulty",
+    version=3,
+    result="{rows} measured",
+    when=lambda config: config.dataset.labels.student_nll or config.dataset.labels.student_samples > 0,
+)
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
@@ -39,12 +42,11 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
         EndpointError: the student cannot be served.
         FailureBudgetExceeded: more rollouts of the student failed than `rollouts.failure_budget` allows.
     """
-    labels = config.dataset.labels
-    if not labels.student_nll and labels.student_samples == 0:
+    if not DIFFICULTY.when(config):
         return None
+    labels = config.dataset.labels
     return measure_shards(
         DIFFICULTY,
-        difficulty_task,
         run,
         rollouts.shards,
         num_steps=labels.student_nll + labels.student_samples,
@@ -71,7 +73,7 @@ def _inputs(config: DistillConfig) -> dict[str, Any]:
     return inputs
 
 
-@task(name="difficulty", **CACHED_STAGE)
+@DIFFICULTY.made_by
 async def difficulty_task(
     shard: Artifact,
     model: Model,

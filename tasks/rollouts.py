@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
@@ -24,7 +23,7 @@ from stillhouse.store.records import read_metadata, read_metadata_rows, read_pro
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.cache.shards import map_shards
-from tasks.cache.stage import CACHED_STAGE, Stage, find_cached, run_in_process
+from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
@@ -32,9 +31,10 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, progress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-ROLLOUTS = Stage("rollouts", version=3)
+ROLLOUTS = Stage("rollouts", version=3, result="{trajectories} done, {failed} failed", is_remote=True)
 
 
 class Rollouts(BaseModel):
@@ -124,7 +124,7 @@ def sample_teacher(
         facts=add_up([shard.facts for shard, _ in results]),
     )
     cached = all(cached for _, cached in results)
-    run.record_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage(ROLLOUTS, collected, cached=cached, seconds=time.monotonic() - started)
     return collected
 
 
@@ -175,7 +175,6 @@ def _sample_shards(
 
         work = map_shards(
             ROLLOUTS,
-            rollouts_task,
             run,
             shards,
             on_result=show,
@@ -194,7 +193,7 @@ def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 
 
-@task(name="rollouts", **CACHED_STAGE)
+@ROLLOUTS.made_by
 async def rollouts_task(
     shard: Artifact,
     model: Model,

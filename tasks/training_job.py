@@ -10,9 +10,9 @@ from stillhouse.training.job import TrackingTarget, TrainJob
 from stillhouse.training.launch.launch import train
 from stillhouse.training.workdir import exclusive, mirrored
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.stage import Stage
 from tasks.run.context import RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 
 
 def run_training_job(

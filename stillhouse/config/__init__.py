@@ -28,7 +28,7 @@ from stillhouse.config.rollouts import (
     Verifier,
 )
 from stillhouse.config.root import DEMO, DistillConfig
-from stillhouse.config.run import EvaluationConfig, ModelRole, RuntimeConfig, StageName, TrackingConfig
+from stillhouse.config.run import EvaluationConfig, ModelRole, RuntimeConfig, TrackingConfig
 from stillhouse.config.training import SftConfig, SftSource, StudentConfig, TrainerConfig
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "SelectionConfig",
     "SftConfig",
     "SftSource",
-    "StageName",
     "StudentConfig",
     "TeacherConfig",
     "ToolsConfig",

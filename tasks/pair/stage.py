@@ -5,8 +5,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from prefect import task
-
 from stillhouse.config import DistillConfig
 from stillhouse.errors import TrainingError
 from stillhouse.pair import PairFinding, verdict_of
@@ -14,14 +12,21 @@ from stillhouse.pair.cost import may_take_minutes
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_prompts, write_jsonl
 from stillhouse.types import Artifact, Model
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.pair.case import PairCase
 from tasks.pair.examine import NUM_PROMPTS, examine_pair
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
+from tasks.run.stage import Stage
 
-PAIR = Stage("pair", version=2)
+PAIR = Stage(
+    "pair",
+    version=2,
+    result="{verdict}",
+    when=lambda config: config.on_policy.pair_check != "off",
+    foreseen=False,
+    is_remote=True,
+)
 _FINDINGS_FILE: Final = "findings.jsonl"
 _logger = logging.getLogger("stillhouse.pair")
 
@@ -33,13 +38,12 @@ def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Ru
         TrainingError: the verdict is no, and `on_policy.pair_check` is `auto`.
     """
     check = config.on_policy.pair_check
-    if check == "off" or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
+    if not PAIR.when(config) or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
         return
     is_held_out = prompts.held_out.num_rows > 0
     artifact: Artifact = call_stage_on(
         config.runtime.training_deployment,
         PAIR,
-        pair_task,
         run,
         start=start,
         prompts=prompts.held_out if is_held_out else prompts.train,
@@ -58,7 +62,7 @@ def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Ru
         )
 
 
-@task(name="pair", **CACHED_STAGE)
+@PAIR.made_by
 def pair_task(
     start: Model, prompts: Artifact, metadata: Artifact, case: PairCase, key: str, context: RunContext
 ) -> Artifact:

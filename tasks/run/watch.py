@@ -11,7 +11,7 @@ from stillhouse.progress.run_state import Bar, RunState, SettlingEta, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
 from tasks.run.progress import Listener
-from tasks.run.stages import EVALUATION_OF
+from tasks.run.stage import EVALUATION_OF
 
 _MAX_POINTS: Final = 400
 """Of a curve; a longer one loses every second point."""

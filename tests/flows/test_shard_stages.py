@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from prefect import flow, task
+from prefect import flow
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.schema import DIFFICULTY_FILE, JUDGE_FILE
@@ -15,12 +15,12 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
 from tasks.cache.shards import map_shards
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.difficulty import measure_difficulty
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext, start_flow
 from tasks.run.interruption import run_until_done
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -110,7 +110,10 @@ def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_jo
         assert len(provider.ledger) == asked
 
 
-@task(name="lengths", **CACHED_STAGE)
+LENGTHS = Stage("lengths", 1, result="{rows} measured")
+
+
+@LENGTHS.made_by
 async def lengths_task(shard: Artifact, key: str, context: RunContext) -> Artifact:
     return artifact(context.store, "lengths", "lengths.jsonl", [{"key": key, "rows": shard.num_rows}])
 
@@ -120,12 +123,10 @@ def twice(config: DistillConfig, damage: Callable[[Artifact], None]) -> list[lis
     run = start_flow(config, "twice")
     shards = list(rollouts(run.context.store).shards)
     passes = []
-    # With every shard in the cache, no task is needed.
-    for each in (lengths_task, None if damage is nothing else lengths_task):
+    for _ in range(2):
         reported = []
         work = map_shards(
-            Stage("labels", 1),
-            each,
+            LENGTHS,
             run,
             shards,
             on_result=lambda _shard, cached, reported=reported: reported.append(cached),
