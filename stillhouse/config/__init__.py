@@ -28,7 +28,7 @@ from stillhouse.config.rollouts import (
     Verifier,
 )
 from stillhouse.config.root import DEMO, DistillConfig
-from stillhouse.config.run import EvaluationConfig, ModelRole, RuntimeConfig, TrackingConfig
+from stillhouse.config.runtime import EvaluationConfig, ModelRole, RuntimeConfig, TrackingConfig
 from stillhouse.config.training import SftConfig, SftSource, StudentConfig, TrainerConfig
 
 __all__ = [

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store.private import private_umask
-from stillhouse.tracking.run import TrackedRun
+from stillhouse.tracking.tracked_run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.results import artifacts_in, with_local_paths
 from tasks.cache.stage import load_or_run, load_or_run_async

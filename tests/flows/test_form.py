@@ -64,7 +64,6 @@ def _is_refused(path: str, value: Any) -> bool:
         ("evaluation.confidence", 1.0),
         ("tracking.register_as", "team/model"),
         ("runtime.launcher", "slurm"),
-        ("runtime.refresh", ["everything"]),
     ],
 )
 def test_a_wrong_value_is_refused_in_the_form(path: str, value: Any) -> None:
@@ -93,6 +92,7 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
         ("tools.builtin", ["search"], "tools.builtin names search, but tools.search_url is not set"),
         ("sft.min_learning_rate", 1.0, "min_learning_rate 1.0 is above learning_rate 0.0005"),
         ("dataset.filters.duplicates", "near", "filters.duplicates is near, but duplicates.near is off: switch it on"),
+        ("runtime.refresh", ["everything"], "runtime.refresh: everything: no stage of the flow distill"),
     ],
 )
 def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value: Any, message: str) -> None:

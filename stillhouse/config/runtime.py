@@ -138,7 +138,8 @@ class RuntimeConfig(Section):
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Peak matrix-multiplication speed of one device, for the MFU; None measures it at the start."""
     refresh: tuple[str, ...] = ()
-    """Stages to run again although their results are cached. Completions already paid for come from the journal."""
+    """Stages of the flow to run again although their results are cached, by their names in its closing table.
+    Completions already paid for come from the journal."""
 
     @property
     def thread_variables(self) -> dict[str, str]:
