@@ -15,7 +15,7 @@ from stillhouse.errors import ConfigError, StillhouseError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stillhouse.progress.terminal import TerminalProgress
+    from tasks.run.progress import Listener
 
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
@@ -126,18 +126,18 @@ def row_numbers(text: str) -> list[int]:
 
 
 @contextmanager
-def shown_progress(console: "Console", config: DistillConfig) -> Iterator["TerminalProgress"]:
+def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
     """Shows stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
 
     Raises:
         StillhouseError: the process got SIGTERM; the message says what is kept.
     """
-    from stillhouse.progress.terminal import TerminalProgress, show_warnings
+    from stillhouse.progress.terminal import progress_on, show_warnings
     from tasks.run.interruption import Terminated, raised_on_sigterm
     from tasks.run.progress import show_progress_with
 
     try:
-        with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
+        with raised_on_sigterm(), progress_on(console) as progress, show_warnings(console):
             show_progress_with(progress)
             yield progress
     except Terminated:

@@ -8,6 +8,7 @@ from prefect import flow
 
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError
+from stillhouse.progress.lines import LineProgress
 from stillhouse.progress.run_state import RunState
 from stillhouse.store import digest
 from stillhouse.store.records import read_prompts, write_jsonl
@@ -18,7 +19,7 @@ from tasks.publish import Published, publish, tracked
 from tasks.remote.flow_run_stage import StageCall
 from tasks.remote.stage_worker import run_stage_call
 from tasks.run.context import RunContext, start_flow
-from tasks.run.progress import LogProgress, shown_by
+from tasks.run.progress import shown_by
 from tasks.run.stage import Stage
 
 LENGTHS = Stage("lengths", 1, "{mean:.1f} characters", when=lambda config: config.sft.enabled, is_remote=True)
@@ -49,7 +50,7 @@ def forgetful(config: DistillConfig) -> Published:
         return publish(run)
 
 
-class Shown(LogProgress):
+class Shown(LineProgress):
     announced: tuple[str, ...] = ()
 
     def update_run(self, state: RunState) -> None:
@@ -70,7 +71,7 @@ def config_of(tmp_path: Path) -> Callable[..., DistillConfig]:
 
 
 def test_a_flow_shows_caches_and_sums_up_a_stage_that_it_lists(config_of: Callable[..., DistillConfig]) -> None:
-    with shown_by(shown := Shown()):
+    with shown_by(shown := Shown(print, 15.0)):
         published = measure_prompts(config_of())
     assert shown.announced == ("prompts", "lengths")
     assert published.summary[-1][0] == "lengths"
