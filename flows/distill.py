@@ -4,39 +4,22 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.dataset import DATASET
-from tasks.evaluation import EVALUATION
-from tasks.generation import STAGES as GENERATION
-from tasks.generation import generate_dataset
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.governance.approval import APPROVAL, require_approval
 from tasks.governance.champion import find_champion, start_of_training
-from tasks.governance.comparison import COMPARISON, compare
+from tasks.governance.comparison import COMPARISON, COMPARISON_STAGES, compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
-from tasks.pair.stage import PAIR
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
 from tasks.run.stage import only_if
-from tasks.scoring import SCORES
-from tasks.training import (
-    ON_POLICY,
-    SFT,
-    STUDENT_ROLLOUTS,
-    learns_soft_targets,
-    needs_dataset,
-    train_on_policy,
-    train_sft,
-)
+from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
 
 STAGES = (
     PROMPTS,
-    *only_if(
-        lambda config: config.sft.enabled,
-        *only_if(needs_dataset, *GENERATION, APPROVAL),
-        SCORES.only_if(learns_soft_targets),
-        SFT,
-    ),
-    *only_if(lambda config: config.on_policy.enabled, PAIR, STUDENT_ROLLOUTS, ON_POLICY),
-    *only_if(lambda config: config.evaluation.enabled, EVALUATION, COMPARISON),
+    *only_if(lambda config: config.sft.enabled, *only_if(needs_dataset, *DATASET_STAGES, APPROVAL), *SFT_STAGES),
+    *only_if(lambda config: config.on_policy.enabled, *ON_POLICY_STAGES),
+    *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
 )
 
 
@@ -53,6 +36,6 @@ def distill(config: DistillConfig = DEMO) -> Published:
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.plans(ON_POLICY):
             students.append(train_on_policy(students[-1], prompts, run.config, run))
-        if run.plans(EVALUATION):
+        if run.plans(COMPARISON):
             promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

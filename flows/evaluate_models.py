@@ -3,15 +3,14 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.evaluation import EVALUATION
 from tasks.governance.champion import candidates, find_champion
-from tasks.governance.comparison import COMPARISON, compare
+from tasks.governance.comparison import COMPARISON_STAGES, compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
 
-STAGES = (PROMPTS, EVALUATION, COMPARISON)
+STAGES = (PROMPTS, *COMPARISON_STAGES)
 
 
 @flow(name="evaluate-models", validate_parameters=False)

@@ -3,12 +3,11 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.generation import STAGES as GENERATION
-from tasks.generation import generate_dataset
+from tasks.generation import DATASET_STAGES, generate_dataset
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
 
-STAGES = (PROMPTS, *GENERATION)
+STAGES = (PROMPTS, *DATASET_STAGES)
 
 
 @flow(name="generate", validate_parameters=False)

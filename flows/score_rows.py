@@ -4,17 +4,15 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.dataset import DATASET
-from tasks.generation import STAGES as GENERATION
-from tasks.generation import generate_dataset
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
 from tasks.run.stage import only_if
 from tasks.scoring import SCORES
 from tasks.scoring import score_rows as score
-from tasks.training import needs_dataset
 
-STAGES = (*only_if(needs_dataset, PROMPTS, *GENERATION), SCORES)
+STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES), SCORES)
 
 
 @flow(name="score-rows", validate_parameters=False)

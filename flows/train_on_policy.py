@@ -5,13 +5,12 @@ from prefect import flow
 from stillhouse.config import DEMO, DistillConfig
 from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
-from tasks.pair.stage import PAIR
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.training import ON_POLICY, STUDENT_ROLLOUTS
+from tasks.training import ON_POLICY_STAGES
 from tasks.training import train_on_policy as train
 
-STAGES = (PROMPTS, PAIR, STUDENT_ROLLOUTS, ON_POLICY)
+STAGES = (PROMPTS, *ON_POLICY_STAGES)
 
 
 @flow(name="train-on-policy", validate_parameters=False)

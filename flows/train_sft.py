@@ -4,19 +4,17 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.dataset import DATASET
-from tasks.generation import STAGES as GENERATION
-from tasks.generation import generate_dataset
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.governance.approval import APPROVAL, require_approval
 from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
 from tasks.run.stage import only_if
-from tasks.scoring import SCORES
-from tasks.training import SFT, learns_soft_targets, needs_dataset
+from tasks.training import SFT_STAGES
 from tasks.training import train_sft as train
 
-STAGES = (*only_if(needs_dataset, PROMPTS, *GENERATION, APPROVAL), SCORES.only_if(learns_soft_targets), SFT)
+STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES, APPROVAL), *SFT_STAGES)
 
 
 @flow(name="train-sft", validate_parameters=False)

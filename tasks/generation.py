@@ -29,8 +29,13 @@ from tasks.run.flow_run_page import show_dataset
 from tasks.run.prefect_api import DATASET_CREATED
 from tasks.trajectory_import import import_trajectories
 
-STAGES: Final = (ROLLOUTS, LABELS, JUDGE, DIFFICULTY, DUPLICATES, DATASET)
+DATASET_STAGES: Final = (ROLLOUTS, LABELS, JUDGE, DIFFICULTY, DUPLICATES, DATASET)
 """From prompts to a dataset."""
+
+
+def needs_dataset(config: DistillConfig) -> bool:
+    """Return whether SFT learns the dataset that the config describes, and not `sft.sources` alone."""
+    return config.sft.dataset_weight > 0.0
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

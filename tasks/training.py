@@ -5,6 +5,7 @@ Where `runtime.training_deployment` names a deployment, that process belongs to 
 
 import logging
 from pathlib import Path
+from typing import Final
 
 from prefect import get_run_logger
 
@@ -18,12 +19,12 @@ from stillhouse.training.job import loss_sha256, teacher_identities
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.models import trained_student
-from tasks.pair.stage import check_pair
+from tasks.pair.stage import PAIR, check_pair
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.stage import Stage
-from tasks.scoring import score_rows
+from tasks.scoring import SCORES, score_rows
 from tasks.training_job import run_training_job
 
 _logger = logging.getLogger("stillhouse.training")
@@ -45,21 +46,13 @@ STUDENT_ROLLOUTS = Stage(
     is_remote=True,
 )
 ON_POLICY = Stage("on_policy", version=6, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
-
-
-def needs_dataset(config: DistillConfig) -> bool:
-    """Return whether SFT learns the dataset that the config describes, and not `sft.sources` alone."""
-    return config.sft.dataset_weight > 0.0
-
-
-def learns_soft_targets(config: DistillConfig) -> bool:
-    """Return whether SFT learns a teacher's scores of its rows."""
-    return config.sft.loss == "kl"
+SFT_STAGES: Final = (SCORES.only_if(lambda config: config.sft.loss == "kl"), SFT)
+ON_POLICY_STAGES: Final = (PAIR, STUDENT_ROLLOUTS, ON_POLICY)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
     """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
-    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if learns_soft_targets(config) else {}
+    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SFT_STAGES[0].when(config) else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
     """The config in a file, or one that samples the prompts of a file, with the options that are not None.
 
-    Args:
-        source: a config, or prompts.
-        options: values by key of the config.
-        overrides: `section.key=value`, which win over the options.
+    `overrides`, as `section.key=value`, win over the options.
 
     Raises:
         ConfigError: a key or value is wrong, there is no such file, or prompts of the user's have no teacher.
@@ -56,10 +53,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
 def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
     """The config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
 
-    Args:
-        source: a config, or rows as `sft.sources` takes them.
-        options: values by key of the config.
-        overrides: `section.key=value`, which win over the options.
+    `overrides`, as `section.key=value`, win over the options.
 
     Raises:
         ConfigError: a key or value is wrong, or there is no such file or folder.

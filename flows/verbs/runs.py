@@ -22,13 +22,10 @@ _SILENT_S: Final = 60.0
 
 
 def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
-    """The folder `name`, or that of the artifact which the run of that name made last, with the run's record.
+    """Return the folder `name`, or that of an artifact of the run of that name, with the run's record.
 
-    Args:
-        name: a folder, that of a run's report, or a run as `find_run` takes it.
-        store: holds what runs left behind.
-        what: the artifact in a word, for messages.
-        stages: of a run, whose artifacts are taken; the first that is there.
+    `name` is a folder, that of a run's report, or a run as `find_run` takes it; of `stages` the first that is there
+    gives its artifact, called `what` in messages.
 
     Raises:
         ConfigError: there is no such run, or the folder holds runs.

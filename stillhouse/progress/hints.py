@@ -9,12 +9,10 @@ _INDENT = "  "
 
 
 def hint_lines(hints: Mapping[str, str], width: int | None) -> Iterator[Text]:
-    """The lines of `hints`, an address or a shell command by its purpose.
+    """Yield the lines of `hints`, an address or a shell command by its purpose.
 
-    Args:
-        hints: in the order in which they are shown.
-        width: columns of the terminal. What is longer stands below its purpose, and a command goes on after a
-            backslash, as a shell reads it. None breaks nothing.
+    What is longer than the terminal's `width` stands below its purpose, and a command goes on after a backslash, as a
+    shell reads it. A width of None breaks nothing.
     """
     label = max(map(len, hints), default=0)
     for purpose, hint in hints.items():

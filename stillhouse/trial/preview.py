@@ -40,19 +40,15 @@ class PreviewRow:
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Makes the rows of a config.
-
-    Args:
-        labelling: measures; its tokenizer is the student's, empty where nothing is rendered.
-        dataset: filters.
-        max_tokens: most tokens of a row; None for the filters' own limit.
-        parts: of the assistant's messages that are learnt.
-    """
+    """Makes the rows of a config."""
 
     labelling: Labelling
+    """Its tokenizer is the student's, empty where nothing is rendered."""
     dataset: DatasetConfig
     max_tokens: int | None
+    """None leaves it to the filters' own limit."""
     parts: Set[Part]
+    """Of the assistant's messages, those that are learnt."""
 
     def row(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> PreviewRow:
         """The row of a finished trajectory.

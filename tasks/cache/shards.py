@@ -43,17 +43,10 @@ async def map_shards(
     run_task: RunTask = run_in_process,
     **inputs: Any,
 ) -> list[tuple[Artifact, bool]]:
-    """Returns each shard's artifact and whether it came from the cache. A failure is raised once the others are done.
+    """Return each shard's artifact and whether it came from the cache. A failure is raised once the others are done.
 
-    Args:
-        stage: its task is a coroutine function that takes a shard as `shard`, besides its inputs.
-        run: the flow run.
-        shards: of prompts or trajectories.
-        on_result: called with each artifact, and whether it came from the cache.
-        shard_inputs: what a shard's result depends on besides `inputs` and the shard itself.
-        max_concurrent: most tasks at a time.
-        run_task: runs the task of one shard.
-        inputs: what all results depend on.
+    The stage's task is a coroutine function that takes a shard as `shard`, what `shard_inputs` returns for it, and
+    `inputs`; `on_result` is called with each artifact, and whether it came from the cache.
     """
     semaphore = asyncio.Semaphore(max_concurrent)
 

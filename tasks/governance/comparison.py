@@ -19,7 +19,7 @@ from stillhouse.store.records import read_jsonl, read_metadata, read_trajectorie
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import call_stage
-from tasks.evaluation import evaluate, rewards_digest
+from tasks.evaluation import EVALUATION, evaluate, rewards_digest
 from tasks.governance.champion import Registered
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file
@@ -29,6 +29,7 @@ from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
 COMPARISON = Stage("comparison", version=2, result="against {reference}")
+COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
 

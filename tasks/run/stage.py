@@ -6,8 +6,9 @@ comment but not a changed helper. The version is bumped by hand when a stage's b
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from prefect import Task, task
 from prefect.context import TaskRunContext
@@ -63,11 +64,10 @@ class Stage:
         self.task = function if is_task else task(function, name=self.name.replace("_", "-"), **CACHED_STAGE)
         return self.task
 
-    def only_if(self, condition: Condition) -> Self:
+    def only_if(self, condition: Condition) -> "Stage":
         """Return the stage as a flow lists it that goes through it on a further condition."""
-        when = self.when
-        limited = replace(self, when=lambda config: condition(config) and when(config))
-        limited.task = self.task
+        limited = copy(self)
+        limited.when = lambda config: condition(config) and self.when(config)
         return limited
 
     def key(self, inputs: Mapping[str, Any]) -> str:

@@ -23,14 +23,8 @@ _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 class RunWatch:
     """A `Listener` that passes everything on to the one that shows it, and tells it the state of the run.
 
-    It keeps the latest report of each stage, its curves and the last trajectories, for the run's page.
-
-    Args:
-        stages: names of those planned, in their order.
-        shown: receives what this one receives, and the state of the run.
-        earlier: seconds that stages took in an earlier run of this kind, by name.
-        page: address of the run's page; empty without one.
-        clock: monotonic, in seconds.
+    It keeps the latest report of each stage, its curves and the last trajectories, for the run's page. `stages` are the
+    names of those planned; `earlier` has the seconds that stages took in an earlier run of this kind.
     """
 
     def __init__(
