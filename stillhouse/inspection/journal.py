@@ -1,4 +1,4 @@
-"""SQLite files of a store: whether SQLite can use them, and whether every record is as it was written."""
+"""Whether SQLite can use a journal, and whether every record of it is as it was written."""
 
 import sqlite3
 from contextlib import closing
@@ -18,20 +18,19 @@ _FIRST_WITH_DIGESTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseState:
-    """What was found in a SQLite file."""
+class JournalState:
+    """What was found in a journal."""
 
     malformed: str | None = None
     """What SQLite says of a file it cannot use; None for one that it can."""
-    has_digests: bool = False
-    num_records: int = 0
-    """Counted only where they have digests."""
+    num_records: int | None = None
+    """None where they have no digests."""
     num_altered: int = 0
     """Records that do not match their digest."""
 
 
-def inspect_database(path: Path, *, is_journal: bool) -> DatabaseState:
-    """Reads all of a SQLite file, and changes nothing; of a journal also its records.
+def inspect_journal(path: Path) -> JournalState:
+    """Read all of a journal, and change nothing.
 
     Raises:
         OSError: it cannot be read, or a process kept it locked.
@@ -41,22 +40,20 @@ def inspect_database(path: Path, *, is_journal: bool) -> DatabaseState:
         with closing(sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)) as connection:
             problems = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
             if problems != ["ok"]:
-                return DatabaseState("; ".join(problems))
-            if not is_journal:
-                return DatabaseState()
+                return JournalState("; ".join(problems))
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
             columns = {row[1] for row in connection.execute("PRAGMA table_info(entry)")}
             if version < _FIRST_WITH_DIGESTS:
                 problem = f"its header says version {version}, which has no digests, and its records have some"
-                return DatabaseState(problem if "digest" in columns else None)
+                return JournalState(problem if "digest" in columns else None)
             connection.create_function("digest_of", 2, digest_of, deterministic=True)
             count, num_unaltered = connection.execute(
                 "SELECT count(*), total(digest_of(CAST(place AS BLOB), CAST(body AS BLOB)) IS CAST(digest AS BLOB)) "
                 "FROM entry"
             ).fetchone()
-            return DatabaseState(None, True, count, count - int(num_unaltered))
+            return JournalState(None, count, count - int(num_unaltered))
     except SQLITE_ERRORS as error:
         unreadable = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN}
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in unreadable:
             raise OSError(str(error)) from error
-        return DatabaseState(str(error))
+        return JournalState(str(error))
