@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ class Runs(NamedTuple):
     store: Path
     first: Published
     second: Published
-    second_took_s: float
     second_started: list[list[str]]
     """Command lines of the processes that the second run started."""
 
@@ -42,12 +40,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, smoke_config) -> Runs:
             started.append([str(part) for part in arguments[1]])
 
     sys.addaudithook(watch)  # cannot be taken out again, so it is told to stop
-    begun = time.monotonic()
     try:
         second = distill(config)
     finally:
         watching = False
-    return Runs(store, first, second, time.monotonic() - begun, started)
+    return Runs(store, first, second, started)
 
 
 def _held_out_and_train(store: Path) -> tuple[set[str], set[str]]:
@@ -157,7 +154,6 @@ def test_the_same_command_again_takes_everything_from_the_cache_and_starts_no_se
     assert _fingerprints(runs.second) == _fingerprints(runs.first)
     assert runs.second.evaluations == runs.first.evaluations
     assert not [line for line in runs.second_started if "stillhouse" in " ".join(line)]
-    assert runs.second_took_s < 20
     place = SUMMARY_COLUMNS.index("cached")
     cached = {row[0]: row[place] for row in runs.second.summary}
     assert cached == {"base student": "", **dict.fromkeys([*STAGES, "comparison", "evaluation"], "yes")}
