@@ -35,12 +35,10 @@ MISTAKES = [
     ("convert rows.jsonl -o out --from csv", "", "csv"),
     ("export", "", "name where the rows go"),
     ("export -o out.jsonl --private", "", "--private is for a repository"),
-    ("export -o out.jsonl --to csv", "", "csv"),
     ("publish", "", "name where the student goes"),
     ("publish -o out --private", "", "--private is for a repository"),
     ("doctor --set sft.epochs=2", "", "sft.epochs = 2: unknown key"),
     ("serve ./absent", "", "'./absent' is not a folder"),
-    ("serve embedded:student --dtype int4", "", "int4"),
     ("serve embedded:student --api-key-env ABSENT_KEY", "", "ABSENT_KEY"),
     ("serve embedded:studnt", "", "did you mean 'embedded:student'?"),
     # Of a run, given one level too high.
