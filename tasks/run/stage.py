@@ -60,9 +60,11 @@ class Stage:
 
         The function returns an `Artifact` or a model that holds some. A task stays as it is.
         """
-        is_task = isinstance(function, Task)
-        self.task = function if is_task else task(function, name=self.name.replace("_", "-"), **CACHED_STAGE)
-        return self.task
+        made = (
+            function if isinstance(function, Task) else task(name=self.name.replace("_", "-"), **CACHED_STAGE)(function)
+        )
+        self.task = made
+        return made
 
     def only_if(self, condition: Condition) -> "Stage":
         """Return the stage as a flow lists it that goes through it on a further condition."""
