@@ -12,7 +12,6 @@ from stillhouse.store.runs import (
     RUN_FILE,
     RunRecord,
     find_run,
-    find_run_folder,
     read_run_record,
     runs_below,
 )
@@ -38,7 +37,7 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
             raise ConfigError(f"{path}: expected the folder of a {what} or of a run's report{below}")
         require_whole(path)
         return path, None
-    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
+    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)[1]
     run = f"run {record.flow} of {record.created_at}"
     folders = [Path(uri) for stage in stages for uri in record.artifacts.get(stage, ())[-1:]]
     if not folders:
@@ -52,7 +51,7 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
 def is_running(store: Path, name: str) -> bool:
     """Return whether there is a run of that name on this machine that has trajectories and goes on."""
     try:
-        touched = (find_run_folder(store, name) / RECENT_FILE).stat().st_mtime
+        touched = (find_run(store, name)[0] / RECENT_FILE).stat().st_mtime
     except (ConfigError, InputError, OSError):
         return False
     return time.time() - touched < _SILENT_S

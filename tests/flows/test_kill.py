@@ -180,7 +180,7 @@ def test_the_same_command_pays_for_no_answer_again_that_had_come_in(
         log = process.communicate(timeout=120)[1]
     assert process.returncode in codes, log
     assert "Traceback" not in log
-    assert list(find_run(tmp_path / "runs", "latest").artifacts) == ["prompts"]
+    assert list(find_run(tmp_path / "runs", "latest")[1].artifacts) == ["prompts"]
 
     provider.script = known
     code, output = shell(*command)
