@@ -217,8 +217,8 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     """Runs a flow, given as `module:name`, with progress on the terminal, and prints its results."""
     ensure_server()
     from rich.console import Console
+    from rich.text import Text
 
-    from stillhouse.progress.hints import hint_lines
     from stillhouse.progress.terminal import error_console, table
 
     # Shown before the imports, which take a second or more.
@@ -235,8 +235,9 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:
         results.print(published.promotion, soft_wrap=True, highlight=False)
-    for line in hint_lines(published.pages, results.width if results.is_terminal else None):
-        results.print(line, soft_wrap=True, highlight=False)
+    width = max(map(len, published.pages))
+    for purpose, hint in published.pages.items():
+        results.print(Text(f"{purpose:<{width}} {hint}"), soft_wrap=True)
     return published
 
 

@@ -1,8 +1,5 @@
 """What `stillhouse doctor --pair` shows."""
 
-import shutil
-import sys
-import textwrap
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -19,8 +16,6 @@ _MARKS: Final = {
     "change": ("CHANGE", "yellow"),
     "no": ("NO", "red"),
 }
-_NAME_WIDTH: Final = 20
-_MARK_WIDTH: Final = 8
 
 
 def show_pair(config: DistillConfig, num_prompts: int) -> int:
@@ -47,11 +42,5 @@ def show_pair(config: DistillConfig, num_prompts: int) -> int:
 
 
 def _line(finding: "PairFinding") -> str:
-    """Mark, name and detail; on a terminal the detail is wrapped beside them."""
     mark, color = _MARKS[finding.level]
-    first = f"{typer.style(f'{mark:<{_MARK_WIDTH}}', fg=color)}{finding.name:<{_NAME_WIDTH}} "
-    width = shutil.get_terminal_size().columns - _MARK_WIDTH - _NAME_WIDTH - 1
-    if not sys.stdout.isatty() or width < _NAME_WIDTH:
-        return first + finding.detail
-    lines = textwrap.wrap(finding.detail, width, break_long_words=False, break_on_hyphens=False)
-    return first + f"\n{'':<{_MARK_WIDTH + _NAME_WIDTH + 1}}".join(lines)
+    return f"{typer.style(f'{mark:<8}', fg=color)}{finding.name:<20} {finding.detail}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from stillhouse.progress.run_state import Bar, RunState, SettlingEta, StageState
+from stillhouse.progress.run_state import Bar, RunState, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
 from tasks.run.progress import Listener
@@ -17,6 +17,8 @@ _MAX_POINTS: Final = 400
 """Of a curve; a longer one loses every second point."""
 _NUM_SHOWN: Final = 3
 _NUM_TRAJECTORIES: Final = 200
+_WEIGHT: Final = 0.2
+"""Of a new estimate of the end against those before it."""
 _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
@@ -48,7 +50,7 @@ class RunWatch:
         self._lock = RLock()
         self._began = clock()
         self._doing = ""
-        self._present_eta: SettlingEta | None = None
+        self._end: float | None = None
         self._begin_next()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
@@ -131,7 +133,7 @@ class RunWatch:
         """The state of the run now."""
         with self._lock:
             now = self._clock()
-            eta_s = None if self._present_eta is None else self._present_eta.left(now)
+            eta_s = None if self._end is None else max(self._end - now, 0.0)
             stages = [
                 replace(stage, seconds=now - self._began) if stage.status == "running" else stage
                 for stage in self._stages
@@ -161,13 +163,14 @@ class RunWatch:
 
     def _observe(self, eta_s: float | None) -> None:
         if eta_s is not None:
-            self._present_eta = self._present_eta or SettlingEta()
-            self._present_eta.update(eta_s, self._clock())
+            # Single estimates jump with every pause of an endpoint.
+            end = self._clock() + eta_s
+            self._end = end if self._end is None else self._end + _WEIGHT * (end - self._end)
         self._shown.update_run(self.state)
 
     def _begin_next(self) -> None:
         """Makes the first stage that has not ended the present one."""
-        self._began, self._doing, self._present_eta = self._clock(), "", None
+        self._began, self._doing, self._end = self._clock(), "", None
         waiting = [index for index, stage in enumerate(self._stages) if stage.status in ("running", "ahead")]
         for place, index in enumerate(waiting):
             self._stages[index] = StageState(self._stages[index].name, "running" if place == 0 else "ahead")
