@@ -128,11 +128,10 @@ def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Liste
     """
     from stillhouse.progress.terminal import progress_on, show_warnings
     from tasks.run.interruption import Terminated, raised_on_sigterm
-    from tasks.run.progress import show_progress_with
+    from tasks.run.progress import shown_by
 
     try:
-        with raised_on_sigterm(), progress_on(console) as progress, show_warnings(console):
-            show_progress_with(progress)
+        with raised_on_sigterm(), progress_on(console) as progress, shown_by(progress), show_warnings(console):
             yield progress
     except Terminated:
         raise StillhouseError(

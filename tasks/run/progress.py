@@ -34,21 +34,15 @@ class Listener(Progress, RolloutWatcher, Protocol):
 _listener: Listener = LineProgress(_logger.info, _LOG_EVERY_S)
 
 
-def show_progress_with(listener: Listener) -> None:
-    """Sends the progress of every stage of this process to `listener`."""
-    global _listener
-    _listener = listener
-
-
 @contextmanager
 def shown_by(listener: Listener) -> Iterator[None]:
-    """Sends the progress of this process to `listener` inside the block."""
-    before = progress()
-    show_progress_with(listener)
+    """Send the progress of every stage of this process to `listener` inside the block."""
+    global _listener
+    before, _listener = _listener, listener
     try:
         yield
     finally:
-        show_progress_with(before)
+        _listener = before
 
 
 def progress() -> Listener:

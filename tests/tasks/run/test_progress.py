@@ -8,7 +8,7 @@ from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
 from stillhouse.progress.text import lines_of
 from stillhouse.types import Trajectory
-from tasks.run.progress import PartProgress, progress, rollout_stage, show_progress_with
+from tasks.run.progress import PartProgress, progress, rollout_stage, shown_by
 
 
 class Seen:
@@ -37,10 +37,8 @@ class Seen:
 
 @pytest.fixture
 def seen() -> Iterator[Seen]:
-    before, listener = progress(), Seen()
-    show_progress_with(listener)
-    yield listener
-    show_progress_with(before)
+    with shown_by(listener := Seen()):
+        yield listener
 
 
 class Clock:
