@@ -192,7 +192,7 @@ def generate(
 
 
 def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
-    """The form of the rows at `output`, by its ending if none is named; checked before anything is sampled."""
+    """Return the form of the rows at `output`, by its ending if none is named; checked before anything is sampled."""
     if output is None:
         if form is not None:
             raise ConfigError(f"--to {form} is the form of a file; name that by --output")

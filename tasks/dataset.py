@@ -85,7 +85,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
 
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
-    """The teacher's price where the config states one; rows hold the actual costs."""
+    """Return the teacher's price where the config states one; rows hold the actual costs."""
     price = stated_price(teacher)
     if price is None and teacher.prices_file is not None:
         price = price_in_file(teacher.prices_file, teacher.model)

@@ -115,7 +115,7 @@ async def _pass_rates(
     key: str,
     context: RunContext,
 ) -> tuple[dict[str, float], JsonObject]:
-    """The student's pass rates by prompt id, and the summary of its rollouts."""
+    """Return the student's pass rates by prompt id, and the summary of its rollouts."""
     prompts = student_prompts(trajectories)
     rows = read_metadata(metadata_file(metadata))
     sampled = await sample(

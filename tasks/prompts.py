@@ -91,10 +91,10 @@ def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Arti
 
 
 def prompts_file(artifact: Artifact) -> Path:
-    """The JSON lines inside a prompts artifact."""
+    """Return the JSON lines inside a prompts artifact."""
     return Path(artifact.uri) / "prompts.jsonl"
 
 
 def metadata_file(artifact: Artifact) -> Path:
-    """The JSON lines inside a metadata artifact."""
+    """Return the JSON lines inside a metadata artifact."""
     return Path(artifact.uri) / "metadata.jsonl"

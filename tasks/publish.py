@@ -100,7 +100,7 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
 
 
 def _watch(run: Run) -> tuple[RunWatch, LivePage]:
-    """What shows the run while it goes: on the terminal, and on a page in the folder of its report."""
+    """Return what shows the run while it goes: on the terminal, and on a page in the folder of its report."""
     folder, config = _folder(run), run.config
     earlier = earlier_seconds(run.context.store.root, run.name, _subject(config))
     page = (folder / FILE_NAME).absolute().as_uri()
@@ -170,7 +170,7 @@ def _comparison_rows(run: Run) -> list[JsonObject]:
 
 
 def _evaluations(run: Run) -> dict[str, JsonObject]:
-    """Metrics by evaluated model."""
+    """Return metrics by evaluated model."""
     return {
         name.removeprefix(EVALUATION_OF): result.facts
         for name, result in run.results.items()
@@ -257,7 +257,7 @@ def _training_metrics(student: Artifact) -> list[JsonObject]:
 
 
 def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
-    """A few trajectories of each model on the same held-out prompts, so that they can be compared."""
+    """Return a few trajectories of each model on the same held-out prompts, so that they can be compared."""
     evaluations = {name: result for name, result in run.results.items() if name.startswith(EVALUATION_OF)}
     if not evaluations:
         return []

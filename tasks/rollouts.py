@@ -50,7 +50,7 @@ class Rollouts(BaseModel):
     facts: JsonObject
 
     def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
-        """The input `metadata` for one shard, as `map_shards` takes it."""
+        """Return the input `metadata` for one shard, as `map_shards` takes it."""
         return {"metadata": self._metadata_by_uri[shard.uri]}
 
     @cached_property

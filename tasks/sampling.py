@@ -114,7 +114,7 @@ async def sample(
 def evaluation_rollouts(
     evaluation: EvaluationConfig, system_prompt: str | None, *, record_tokens: bool
 ) -> RolloutsConfig:
-    """How models are sampled to compare them; its completions in the journal are found by it."""
+    """Return how models are sampled to compare them; its completions in the journal are found by it."""
     return RolloutsConfig(
         num_samples=evaluation.num_samples,
         system_prompt=system_prompt,

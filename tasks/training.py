@@ -46,13 +46,14 @@ STUDENT_ROLLOUTS = Stage(
     is_remote=True,
 )
 ON_POLICY = Stage("on_policy", version=6, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
-SFT_STAGES: Final = (SCORES.only_if(lambda config: config.sft.loss == "kl"), SFT)
+SOFT_TARGETS: Final = SCORES.only_if(lambda config: config.sft.loss == "kl")
+SFT_STAGES: Final = (SOFT_TARGETS, SFT)
 ON_POLICY_STAGES: Final = (PAIR, STUDENT_ROLLOUTS, ON_POLICY)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
     """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
-    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SFT_STAGES[0].when(config) else {}
+    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SOFT_TARGETS.when(config) else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,

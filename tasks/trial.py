@@ -71,7 +71,7 @@ def run_preview(
 
 @contextmanager
 def context_of(config: DistillConfig) -> Iterator[RunContext]:
-    """A context without Prefect and MLflow, whose budgets end with the block."""
+    """Yield a context without Prefect and MLflow, whose budgets end with the block."""
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, or one that samples the prompts of a file, with the options that are not None.
+    """Return the config in a file, or one that samples the prompts of a file, with the options that are not None.
 
     `overrides`, as `section.key=value`, win over the options.
 
@@ -51,7 +51,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
 
 
 def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
+    """Return the config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
 
     `overrides`, as `section.key=value`, win over the options.
 
@@ -76,7 +76,7 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, as `load_config` reads it, whose local models fit.
+    """Return the config in a file, as `load_config` reads it, whose local models fit.
 
     Raises:
         ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
@@ -112,7 +112,7 @@ def _require_models(config: DistillConfig) -> None:
 
 
 def row_numbers(text: str) -> list[int]:
-    """The numbers in `0,2,5`; raises ConfigError if it is no such list."""
+    """Return the numbers in `0,2,5`; raises ConfigError if it is no such list."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -44,7 +44,7 @@ def write_run_record(folder: Path, record: RunRecord) -> None:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """The record in a file, or InputError; artifacts are where the store around it has them now."""
+    """Return the record in a file, or InputError; artifacts are where the store around it has them now."""
     try:
         record = RunRecord(**orjson.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:

@@ -39,7 +39,7 @@ def call_stage(stage: Stage, run: Run, *, label: str | None = None, **inputs: An
         inputs: what the result depends on; all of it enters the key.
     """
     started = time.monotonic()
-    result, cached = load_or_run(stage, run, inputs, label=label)
+    result, cached = load_or_run(stage, run, inputs, task_run_name=label or stage.name)
     run.record_stage(stage, result, cached=cached, seconds=time.monotonic() - started, label=label)
     return result
 
@@ -49,21 +49,21 @@ def load_or_run(
     run: Run,
     inputs: Mapping[str, Any],
     *,
-    label: str | None = None,
     unkeyed: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> tuple[Any, bool]:
     """Return the stage's result and whether it came from the cache; unlike `call_stage`, record nothing.
 
-    `unkeyed` are arguments of the task on which the key does not depend.
+    `unkeyed` are arguments of the task on which the key does not depend; `options` are Prefect's of the task.
     """
     store, key = run.context.store, stage.key(inputs)
     arguments = {**inputs, **unkeyed, "key": key, "context": run.context}
     uploaded = download_record(store, key)
-    state = _cached_task(stage, run, label)(**arguments, return_state=True)
+    state = _cached_task(stage, run, **options)(**arguments, return_state=True)
     result = with_local_paths(state.result(), store)
     if _discard_damaged(state, result, stage, run):
         uploaded = None
-        state = _cached_task(stage, run, label, refresh=True)(**arguments, return_state=True)
+        state = _cached_task(stage, run, refresh=True, **options)(**arguments, return_state=True)
         result = with_local_paths(state.result(), store)
     upload_result(result, key, uploaded, store)
     return result, state.name == _CACHED
@@ -113,24 +113,24 @@ def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_ref
     return artifact
 
 
-def _cached_task(stage: Stage, run: Run, label: str | None = None, *, refresh: bool = False) -> Task[..., Any]:
+def _cached_task(stage: Stage, run: Run, *, refresh: bool = False, **options: Any) -> Task[..., Any]:
     """Return the task with its results in the run's store; it reads them unless `refresh` or the config says not to."""
     return stage.task.with_options(
-        task_run_name=label or stage.name,
+        **options,
         result_storage=results_folder(run.context.store),
         refresh_cache=refresh or stage.name in run.context.runtime.refresh,
     )
 
 
 def _find_damage(result: Any, run: Run) -> str | None:
-    """Why the files of a result cannot be used, or None. Files that only other machines have are downloaded first."""
+    """Return why the files of a result cannot be used, or None; those that only other machines have are fetched first."""
     if next(artifacts_in(result), None) is None:
         return "its record names no artifact"
     return next(filter(None, map(run.context.store.obtain, artifacts_in(result))), None)
 
 
 def _discard_damaged(state: State[Any], result: Any, stage: Stage, run: Run) -> bool:
-    """Whether a cached result cannot be used, which is logged; it is removed from the storage that machines share."""
+    """Return whether a cached result cannot be used; log that, and remove it from the storage that machines share."""
     problem = _find_damage(result, run) if state.name == _CACHED else None
     if problem is None:
         return False

@@ -112,7 +112,7 @@ def comparison_task(
 
 
 def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
-    """The metrics of a comparison over all prompts."""
+    """Return the metrics of a comparison over all prompts."""
     facts: JsonObject = {}
     for line in lines:
         if line.tag is None and line.metric in ("accuracy", "reward"):
@@ -122,5 +122,5 @@ def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
-    """The lines of a comparison artifact."""
+    """Return the lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))

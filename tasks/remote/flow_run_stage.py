@@ -59,7 +59,7 @@ class StageCall(BaseModel):
 
     @classmethod
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
-        """The call of a stage with a task's inputs, which may hold artifacts, models and config sections.
+        """Return the call of a stage with a task's inputs, which may hold artifacts, models and config sections.
 
         Where the store is a URL, artifacts that this machine made for the call are uploaded.
 
@@ -192,7 +192,7 @@ def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> S
 
 
 def _read_state(child: FlowRun, client: SyncPrefectClient) -> State[Any] | None:
-    """The child's state; None while the server is away, which should not end a training of hours."""
+    """Return the child's state; None while the server is away, which should not end a training of hours."""
     try:
         return client.read_flow_run(child.id).state
     except httpx.TransportError as error:

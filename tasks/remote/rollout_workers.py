@@ -148,7 +148,7 @@ def _with_share_of_limits(
 
 
 def _has_parts(context: RunContext) -> bool:
-    """Whether each shard has a journal of its own: on other machines, unless object storage synchronizes them."""
+    """Return whether each shard has its own journal: on other machines, unless object storage synchronizes them."""
     is_elsewhere = context.runtime.ray_address is not None or context.runtime.rollout_deployment is not None
     return is_elsewhere and context.store.remote is None
 

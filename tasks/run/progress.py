@@ -46,7 +46,7 @@ def shown_by(listener: Listener) -> Iterator[None]:
 
 
 def progress() -> Listener:
-    """The listener of this process."""
+    """Return the listener of this process."""
     return _listener
 
 
@@ -80,7 +80,7 @@ class _Stage:
                 watcher.update_rollouts(self._name, total)
 
     def saved(self) -> str:
-        """What all parts together have finished, in a sentence."""
+        """Return what all parts together have finished, in a sentence."""
         with self._lock:
             finished = sum(state.done - state.failed for state in self._parts.values())
         return (

@@ -49,7 +49,7 @@ def serve(
 
 
 def own_origins(host: str, port: int) -> str:
-    """The origins of a server's own pages, in the form of Prefect's setting for allowed origins."""
+    """Return the origins of a server's own pages, in the form of Prefect's setting for allowed origins."""
     names = {"127.0.0.1", "localhost", f"[{host}]" if ":" in host else host}
     return ",".join(sorted(f"http://{name}:{port}" for name in names))
 
