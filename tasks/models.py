@@ -41,15 +41,10 @@ def teacher_model(config: TeacherConfig) -> Model:
     return Model(name="teacher", ref=config.model, fingerprint=f"{config.model}@{config.base_url}")
 
 
-def scoring_teacher(config: DistillConfig) -> Model | None:
-    """Return the local teacher that scores rows and students; None where all teachers are behind servers."""
-    ref = config.scoring_teacher
-    return None if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
-
-
 def student_scorer(config: DistillConfig) -> Model | OnPolicyTeacher | None:
     """Return the teacher that students are compared with: a local model, or else one behind a server; None for none."""
-    return scoring_teacher(config) or config.scoring_server
+    ref = config.scoring_teacher
+    return config.scoring_server if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
 
 
 @asynccontextmanager

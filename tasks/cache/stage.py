@@ -123,7 +123,7 @@ def _cached_task(stage: Stage, run: Run, *, refresh: bool = False, **options: An
 
 
 def _find_damage(result: Any, run: Run) -> str | None:
-    """Return why the files of a result cannot be used, or None; those that only other machines have are fetched first."""
+    """Return why the files of a result cannot be used, or None; what only other machines have is fetched first."""
     if next(artifacts_in(result), None) is None:
         return "its record names no artifact"
     return next(filter(None, map(run.context.store.obtain, artifacts_in(result))), None)

@@ -1,16 +1,25 @@
 """What in a store is not as it was written, and what to do about it."""
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from stillhouse.inference.journal.journal import JOURNAL_FILE
+from stillhouse.inference.journal.schema import digest_of
 from stillhouse.inference.scoring.ledger import LEDGER
 from stillhouse.inference.scoring.segments import SEGMENT, find_keys, read_scores
-from stillhouse.inspection.journal import inspect_journal
 from stillhouse.store.manifest import damage
-from stillhouse.store.sqlite import recover_remedy
+from stillhouse.store.sqlite import SQLITE_ERRORS, recover_remedy
 
+_LOCK_TIMEOUT_S: Final = 60.0
+_MAX_NAMED: Final = 3
+_FIRST_WITH_DIGESTS: Final = 3
+"""Version of a journal's form: the first whose records have digests."""
 _MADE_AGAIN: Final = "run the command that made it again: the stage is run anew, with every answer from the journal"
 
 
@@ -92,7 +101,7 @@ def _ledgers(root: Path) -> Iterator[Finding]:
 
 def _journal(path: Path) -> Finding:
     try:
-        state = inspect_journal(path)
+        state = _inspect_journal(path)
     except OSError as error:
         return Finding("journal", False, f"{path} cannot be read: {error}")
     if state.malformed is not None:
@@ -103,3 +112,45 @@ def _journal(path: Path) -> Finding:
         altered = f"{path}: {state.num_altered} of {state.num_records} records were altered"
         return Finding("journal", False, f"{altered}; the next run that needs them asks again and replaces them")
     return Finding("journal", True, f"{path}: {state.num_records} records, all as they were written")
+
+
+@dataclass(frozen=True, slots=True)
+class _JournalState:
+    """What was found in a journal."""
+
+    malformed: str | None = None
+    """What SQLite says of a file it cannot use; None for one that it can."""
+    num_records: int | None = None
+    """None where they have no digests."""
+    num_altered: int = 0
+    """Records that do not match their digest."""
+
+
+def _inspect_journal(path: Path) -> _JournalState:
+    """Read all of a journal, and change nothing.
+
+    Raises:
+        OSError: it cannot be read, or a process kept it locked.
+    """
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)) as connection:
+            problems = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
+            if problems != ["ok"]:
+                return _JournalState("; ".join(problems))
+            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(entry)")}
+            if version < _FIRST_WITH_DIGESTS:
+                problem = f"its header says version {version}, which has no digests, and its records have some"
+                return _JournalState(problem if "digest" in columns else None)
+            connection.create_function("digest_of", 2, digest_of, deterministic=True)
+            count, num_unaltered = connection.execute(
+                "SELECT count(*), total(digest_of(CAST(place AS BLOB), CAST(body AS BLOB)) IS CAST(digest AS BLOB)) "
+                "FROM entry"
+            ).fetchone()
+            return _JournalState(None, count, count - int(num_unaltered))
+    except SQLITE_ERRORS as error:
+        unreadable = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN}
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in unreadable:
+            raise OSError(str(error)) from error
+        return _JournalState(str(error))
