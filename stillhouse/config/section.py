@@ -69,7 +69,9 @@ class Section(BaseModel):
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
         """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
-        return _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+        identity = _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+        left_out = self.removed.keys() & (exclude or ())
+        return {name: value for name, value in identity.items() if name not in left_out}
 
 
 def _with_removed(section: Section, dump: dict[str, Any]) -> dict[str, Any]:
