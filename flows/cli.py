@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from dotenv import load_dotenv
 
-from flows.verbs import Overrides
+from flows.verbs import ApiKeyEnv, BaseUrl, Entries, Overrides, Teacher
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, send_tracking, serve
 from flows.verbs.project import init
@@ -108,7 +108,7 @@ def score(
     source: Annotated[
         Path, typer.Argument(metavar="INPUT", help="A config, or rows: .jsonl, .json, .parquet, a dataset's folder.")
     ],
-    model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher: a model, or its name there.")] = None,
+    model: Teacher = None,
     base_url: Annotated[str | None, typer.Option(help="Its vLLM or SGLang server, up to and with /v1.")] = None,
     kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="What the server is.")] = "vllm",
     student: Annotated[str | None, typer.Option(help="Model by whose template and tokens rows are read.")] = None,
@@ -148,18 +148,18 @@ def generate(
         ),
     ] = None,
     tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions, or none. [none]")] = None,
-    model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher model.")] = None,
+    model: Teacher = None,
     system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.")] = None,
     num: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Most prompts to use. [all]")] = None,
-    entries: Annotated[str | None, typer.Option("-e", "--entries", help="Rows to use, such as 0,2,5. [all]")] = None,
+    entries: Entries = None,
     concurrency: Annotated[
         int | None, typer.Option("-c", "--concurrency", min=1, help="Requests in flight at first. [20]")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one completion. [2048]")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Most completions of one rollout. [10]")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature. [0.7]")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     preview: Preview = None,
     overrides: Overrides = None,
 ) -> None:
@@ -192,7 +192,7 @@ def generate(
 
 
 def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
-    """The form of the rows at `output`, by its ending if none is named; checked before anything is sampled."""
+    """Return the form of the rows at `output`, by its ending if none is named; checked before anything is sampled."""
     if output is None:
         if form is not None:
             raise ConfigError(f"--to {form} is the form of a file; name that by --output")
@@ -217,8 +217,8 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     """Runs a flow, given as `module:name`, with progress on the terminal, and prints its results."""
     ensure_server()
     from rich.console import Console
+    from rich.text import Text
 
-    from stillhouse.progress.hints import hint_lines
     from stillhouse.progress.terminal import error_console, table
 
     # Shown before the imports, which take a second or more.
@@ -235,8 +235,9 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:
         results.print(published.promotion, soft_wrap=True, highlight=False)
-    for line in hint_lines(published.pages, results.width if results.is_terminal else None):
-        results.print(line, soft_wrap=True, highlight=False)
+    width = max(map(len, published.pages))
+    for purpose, hint in published.pages.items():
+        results.print(Text(f"{purpose:<{width}} {hint}"), soft_wrap=True)
     return published
 
 

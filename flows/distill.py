@@ -3,31 +3,39 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.generation import generate_dataset
-from tasks.governance.approval import require_approval
+from tasks.dataset import DATASET
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
+from tasks.governance.approval import APPROVAL, require_approval
 from tasks.governance.champion import find_champion, start_of_training
-from tasks.governance.comparison import compare
+from tasks.governance.comparison import COMPARISON, COMPARISON_STAGES, compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
-from tasks.prompts import load_prompts
+from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.training import train_on_policy, train_sft
+from tasks.run.stage import only_if
+from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
+
+STAGES = (
+    PROMPTS,
+    *only_if(lambda config: config.sft.enabled, *only_if(needs_dataset, *DATASET_STAGES, APPROVAL), *SFT_STAGES),
+    *only_if(lambda config: config.on_policy.enabled, *ON_POLICY_STAGES),
+    *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
+)
 
 
 @flow(name="distill", validate_parameters=False)
 def distill(config: DistillConfig = DEMO) -> Published:
     """Distils the teacher into the student, measures what it gained on held-out prompts, and promotes it or not."""
-    with tracked(config, "distill") as run:
+    with tracked(config, "distill", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         base, champion = base_student(run.config.student), find_champion(run)
         students = [start_of_training(base, champion, run)]
-        if run.config.sft.enabled:
-            needs_dataset = run.config.sft.dataset_weight > 0.0
-            dataset = generate_dataset(prompts, run.config, run) if needs_dataset else None
+        if run.plans(SFT):
+            dataset = generate_dataset(prompts, run.config, run) if run.plans(DATASET) else None
             require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
-        if run.config.on_policy.enabled:
+        if run.plans(ON_POLICY):
             students.append(train_on_policy(students[-1], prompts, run.config, run))
-        if run.config.evaluation.enabled:
+        if run.plans(COMPARISON):
             promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

@@ -4,17 +4,19 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.governance.champion import candidates, find_champion
-from tasks.governance.comparison import compare
+from tasks.governance.comparison import COMPARISON_STAGES, compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
-from tasks.prompts import load_prompts
+from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+
+STAGES = (PROMPTS, *COMPARISON_STAGES)
 
 
 @flow(name="evaluate-models", validate_parameters=False)
 def evaluate_models(config: DistillConfig = DEMO) -> Published:
     """Compares `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
-    with tracked(config, "evaluate-models") as run:
+    with tracked(config, "evaluate-models", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         base = base_student(run.config.student)
         promote(compare(base, find_champion(run), candidates(run), prompts, run), run)

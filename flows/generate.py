@@ -3,15 +3,17 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.generation import generate_dataset
-from tasks.prompts import load_prompts
+from tasks.generation import DATASET_STAGES, generate_dataset
+from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+
+STAGES = (PROMPTS, *DATASET_STAGES)
 
 
 @flow(name="generate", validate_parameters=False)
 def generate(config: DistillConfig = DEMO) -> Published:
     """Samples the teacher and builds the dataset, without training."""
-    with tracked(config, "generate") as run:
+    with tracked(config, "generate", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         generate_dataset(prompts, run.config, run)
         return publish(run)

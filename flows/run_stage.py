@@ -2,11 +2,12 @@
 
 from prefect import flow
 
+from flows.distill import STAGES
 from stillhouse.types import JsonObject
-from tasks.run_stage import run_stage_call
+from tasks.remote.stage_worker import run_stage_call
 
 
 @flow(name="run-stage", validate_parameters=False)
 def run_stage(call: JsonObject) -> None:
     """Runs the stage that another flow run handed over; what it makes goes to the store that both share."""
-    run_stage_call(call)
+    run_stage_call(call, STAGES)

@@ -3,19 +3,24 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.generation import generate_dataset
+from tasks.dataset import DATASET
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.models import base_student
-from tasks.prompts import load_prompts
+from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.stage import only_if
+from tasks.scoring import SCORES
 from tasks.scoring import score_rows as score
+
+STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES), SCORES)
 
 
 @flow(name="score-rows", validate_parameters=False)
 def score_rows(config: DistillConfig = DEMO) -> Published:
     """Scores the dataset that the config describes, `sft.sources`, or both; a training finds the scores."""
-    with tracked(config, "score-rows") as run:
+    with tracked(config, "score-rows", STAGES) as run:
         dataset = None
-        if run.config.sft.dataset_weight > 0.0:
+        if run.plans(DATASET):
             dataset = generate_dataset(load_prompts(run.config.prompts, run), run.config, run)
         score(base_student(run.config.student), dataset, run.config, run)
         return publish(run)

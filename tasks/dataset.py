@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from prefect import task
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DatasetConfig, DistillConfig, TeacherConfig
@@ -27,7 +26,7 @@ from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.version import code_version
-from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import call_stage
 from tasks.difficulty import measure_difficulty
 from tasks.judging import judge
 from tasks.labels import label
@@ -35,9 +34,16 @@ from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 
-DUPLICATES = Stage("duplicates", version=1)
-DATASET = Stage("dataset", version=3, removed={"embeddings": None})
+DUPLICATES = Stage("duplicates", version=1, result="{exact} exact, {near} near")
+DATASET = Stage(
+    "dataset",
+    version=3,
+    result="{kept} kept, {dropped} dropped",
+    left_out={"duplicates": "repeated"},
+    removed={"embeddings": None},
+)
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -54,7 +60,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     difficulty = measure_difficulty(rollouts, config, run)
     duplicates: Artifact = call_stage(
         DUPLICATES,
-        duplicates_task,
         run,
         labels=labels,
         duplicates=dataset.comparison,
@@ -62,7 +67,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     )
     artifact: Artifact = call_stage(
         DATASET,
-        dataset_task,
         run,
         labels=labels,
         judge=judgements,
@@ -82,7 +86,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
 
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
-    """The teacher's price where the config states one; rows hold the actual costs."""
+    """Return the teacher's price where the config states one; rows hold the actual costs."""
     price = stated_price(teacher)
     if price is None and teacher.prices_file is not None:
         price = price_in_file(teacher.prices_file, teacher.model)
@@ -95,7 +99,7 @@ def _fingerprint(path: Path) -> JsonObject:
     return {file.name: file_sha256(file) for file in files if file.is_file()}
 
 
-@task(name="duplicates", **CACHED_STAGE)
+@DUPLICATES.made_by
 def duplicates_task(
     labels: list[Artifact], duplicates: Comparison, earlier: list[JsonObject], key: str, context: RunContext
 ) -> Artifact:
@@ -113,7 +117,7 @@ def duplicates_task(
     return context.store.write(DUPLICATES.name, digest(key), fill)
 
 
-@task(name="dataset", **CACHED_STAGE)
+@DATASET.made_by
 def dataset_task(
     labels: list[Artifact],
     judge: list[Artifact] | None,

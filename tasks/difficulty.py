@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import task
-
 from stillhouse.config import DistillConfig, RolloutsConfig, ToolsConfig
 from stillhouse.dataset.difficulty import (
     pass_rates,
@@ -20,15 +18,20 @@ from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Trajectory
 from tasks.cache.shards import measure_shards
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import base_student
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import PartProgress
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-DIFFICULTY = Stage("difficulty", version=3)
+DIFFICULTY = Stage(
+    "difficulty",
+    version=3,
+    result="{rows} measured",
+    when=lambda config: "student_nll" in config.dataset.measured or config.dataset.labels.student_samples > 0,
+)
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
@@ -39,15 +42,14 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
         EndpointError: the student cannot be served.
         FailureBudgetExceeded: more rollouts of the student failed than `rollouts.failure_budget` allows.
     """
-    samples, scores = config.dataset.labels.student_samples, "student_nll" in config.dataset.measured
-    if not scores and samples == 0:
+    if not DIFFICULTY.when(config):
         return None
+    samples = config.dataset.labels.student_samples
     return measure_shards(
         DIFFICULTY,
-        difficulty_task,
         run,
         rollouts.shards,
-        num_steps=scores + samples,
+        num_steps=("student_nll" in config.dataset.measured) + samples,
         shard_inputs=rollouts.metadata_of if samples else lambda shard: {"metadata": None},
         **_inputs(config),
     )
@@ -71,7 +73,7 @@ def _inputs(config: DistillConfig) -> dict[str, Any]:
     return inputs
 
 
-@task(name="difficulty", **CACHED_STAGE)
+@DIFFICULTY.made_by
 async def difficulty_task(
     shard: Artifact,
     model: Model,
@@ -113,7 +115,7 @@ async def _pass_rates(
     key: str,
     context: RunContext,
 ) -> tuple[dict[str, float], JsonObject]:
-    """The student's pass rates by prompt id, and the summary of its rollouts."""
+    """Return the student's pass rates by prompt id, and the summary of its rollouts."""
     prompts = student_prompts(trajectories)
     rows = read_metadata(metadata_file(metadata))
     sampled = await sample(

@@ -1,9 +1,8 @@
 """Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-
-from prefect import task
 
 from stillhouse.config import DistillConfig, EvaluationConfig, OnPolicyTeacher, TeacherConfig, ToolsConfig
 from stillhouse.errors import InputError
@@ -16,17 +15,22 @@ from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import student_scorer
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
-from tasks.run.stages import EVALUATION_OF
+from tasks.run.stage import EVALUATION_OF, Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, evaluation_rollouts, sample
 
-EVALUATION = Stage("evaluation", version=4)
+
+def _names(earlier: Sequence[str]) -> list[str]:
+    students = [name for name in ("sft", "on_policy") if name in earlier]
+    return [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
+
+
+EVALUATION = Stage("evaluation", version=4, result="{trajectories} done, {failed} failed", names=_names, is_remote=True)
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -48,7 +52,6 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         # An endpoint needs no GPU of ours.
         None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,
-        evaluation_task,
         run,
         label=f"{EVALUATION_OF}{model.name}",
         model=model,
@@ -77,7 +80,7 @@ def rewards_digest(tools: ToolsConfig) -> str | None:
     return file_sha256(Path(tools.rewards_file))
 
 
-@task(name="evaluation", **CACHED_STAGE)
+@EVALUATION.made_by
 def evaluation_task(
     model: Model,
     teacher: TeacherConfig | None,

@@ -7,6 +7,7 @@ sampling continues with the earlier completions from the journal.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from prefect import get_run_logger
 from prefect.events import emit_event
@@ -17,13 +18,24 @@ from stillhouse.dataset.build import max_row_tokens
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
-from tasks.dataset import build_dataset
+from tasks.dataset import DATASET, DUPLICATES, build_dataset
+from tasks.difficulty import DIFFICULTY
+from tasks.judging import JUDGE
+from tasks.labels import LABELS
 from tasks.prompts import PromptSets
-from tasks.rollouts import Rollouts, ShardTarget, sample_teacher
+from tasks.rollouts import ROLLOUTS, Rollouts, ShardTarget, sample_teacher
 from tasks.run.context import Run
 from tasks.run.flow_run_page import show_dataset
 from tasks.run.prefect_api import DATASET_CREATED
 from tasks.trajectory_import import import_trajectories
+
+DATASET_STAGES: Final = (ROLLOUTS, LABELS, JUDGE, DIFFICULTY, DUPLICATES, DATASET)
+"""From prompts to a dataset."""
+
+
+def needs_dataset(config: DistillConfig) -> bool:
+    """Return whether SFT learns the dataset that the config describes, and not `sft.sources` alone."""
+    return config.sft.dataset_weight > 0.0
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

@@ -3,8 +3,6 @@
 from collections import defaultdict
 from pathlib import Path
 
-from prefect import task
-
 from stillhouse.config import DistillConfig, JudgeConfig, ModelRole, ToolsConfig
 from stillhouse.dataset.judge import combine, count_lost, count_outcomes, judge_rollouts, question_of, write_judgements
 from stillhouse.dataset.judgement import judgement_reader
@@ -15,15 +13,21 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import Artifact, Model, Trajectory
 from tasks.cache.shards import measure_shards
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import teacher_model
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import PartProgress
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 
-JUDGE = Stage("judge", version=2)
+JUDGE = Stage(
+    "judge",
+    version=2,
+    result="{judged} judged",
+    left_out={"lost_judgements": "lost"},
+    when=lambda config: config.dataset.judge.enabled,
+)
 
 
 def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
@@ -35,13 +39,12 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
         EndpointError: the judge's endpoint cannot be used.
         BudgetReached: the run's budget is spent.
     """
-    judging = config.dataset.judge
-    if not judging.enabled:
+    if not JUDGE.when(config):
         return None
+    judging = config.dataset.judge
     require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig(), ModelRole.JUDGE)
     return measure_shards(
         JUDGE,
-        judge_task,
         run,
         rollouts.shards,
         num_steps=judging.num_samples,
@@ -51,7 +54,7 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     )
 
 
-@task(name="judge", **CACHED_STAGE)
+@JUDGE.made_by
 async def judge_task(
     shard: Artifact, metadata: Artifact, judge: JudgeConfig, model: Model, key: str, context: RunContext
 ) -> Artifact:

@@ -8,22 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from prefect import task
-
 from stillhouse.config import DistillConfig, RuntimeConfig
 from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.shards import map_shards, record_shards
-from tasks.cache.stage import CACHED_STAGE, RunTask, Stage, run_in_process
+from tasks.cache.stage import RunTask, run_in_process
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-LABELS = Stage("labels", version=5)
+LABELS = Stage("labels", version=5, result="{rows} labelled", left_out={"num_reward_errors": "reward errors"})
 
 _WORTH_PROCESSES: Final = 4000
 """Rows from which worker processes are worth the seconds of their imports, unless the config asks for them."""
@@ -50,7 +49,6 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     with _workers(run.context.runtime, len(rollouts.shards), num_rows) as (run_task, max_concurrent):
         work = map_shards(
             LABELS,
-            label_task,
             run,
             rollouts.shards,
             on_result=show,
@@ -82,7 +80,7 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
         yield run_in_process, num_processes + 1
 
 
-@task(name="labels", **CACHED_STAGE)
+@LABELS.made_by
 async def label_task(
     shard: Artifact, metadata: Artifact, labelling: Labelling, key: str, context: RunContext
 ) -> Artifact:

@@ -19,7 +19,7 @@ from tasks.run.progress import progress
 
 
 def base_student(config: StudentConfig) -> Model:
-    """The student before any training."""
+    """Return the student before any training."""
     identity, values = model_identity(config.model), config.chat_template_kwargs
     return Model(
         name="base",
@@ -30,26 +30,21 @@ def base_student(config: StudentConfig) -> Model:
 
 
 def trained_student(name: str, artifact: Artifact) -> Model:
-    """The student of a training stage, identified by its weights alone and not by the records beside them."""
+    """Return the student of a training stage, identified by its weights alone and not by the records beside them."""
     return Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri))
 
 
 def teacher_model(config: TeacherConfig) -> Model:
-    """The teacher, behind its endpoint or on this machine."""
+    """Return the teacher, behind its endpoint or on this machine."""
     if config.base_url is None:
         return Model(name="teacher", ref=config.model, fingerprint=model_identity(config.model))
     return Model(name="teacher", ref=config.model, fingerprint=f"{config.model}@{config.base_url}")
 
 
-def scoring_teacher(config: DistillConfig) -> Model | None:
-    """The local teacher that scores rows and students; None where all teachers are behind servers."""
-    ref = config.scoring_teacher
-    return None if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
-
-
 def student_scorer(config: DistillConfig) -> Model | OnPolicyTeacher | None:
-    """The teacher that students are compared with: a local model, or else one behind a server; None for none."""
-    return scoring_teacher(config) or config.scoring_server
+    """Return the teacher that students are compared with: a local model, or else one behind a server; None for none."""
+    ref = config.scoring_teacher
+    return config.scoring_server if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import PromptsConfig
@@ -14,13 +13,19 @@ from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
-from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import call_stage
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 
 _logger = logging.getLogger("stillhouse.prompts")
 
-PROMPTS = Stage("prompts", version=3)
+PROMPTS = Stage(
+    "prompts",
+    version=3,
+    result="{train} + {held_out} held out",
+    left_out={"malformed": "malformed", "duplicates": "repeated", "conflicts": "with other metadata"},
+)
 
 
 class PromptSets(BaseModel):
@@ -39,11 +44,11 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
     """Loads the prompts of a run, split by content."""
     progress().say(f"reading {', '.join(source.source for source in config.sources or [config])}")
     fingerprint = source_fingerprint(config)
-    prompts: PromptSets = call_stage(PROMPTS, prompts_task, run, prompts=config, source_fingerprint=fingerprint)
+    prompts: PromptSets = call_stage(PROMPTS, run, prompts=config, source_fingerprint=fingerprint)
     return prompts
 
 
-@task(name="prompts", **CACHED_STAGE)
+@PROMPTS.made_by
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
     parsed = parse_prompts(prompts)
@@ -86,10 +91,10 @@ def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Arti
 
 
 def prompts_file(artifact: Artifact) -> Path:
-    """The JSON lines inside a prompts artifact."""
+    """Return the JSON lines inside a prompts artifact."""
     return Path(artifact.uri) / "prompts.jsonl"
 
 
 def metadata_file(artifact: Artifact) -> Path:
-    """The JSON lines inside a metadata artifact."""
+    """Return the JSON lines inside a metadata artifact."""
     return Path(artifact.uri) / "metadata.jsonl"

@@ -36,7 +36,7 @@ from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.live_page import LivePage
 from tasks.run.progress import progress, shown_by
-from tasks.run.stages import EVALUATION_OF, planned_stages
+from tasks.run.stage import EVALUATION_OF, Stage, planned_names
 from tasks.run.summary import summary_rows
 from tasks.run.watch import RunWatch
 from tasks.sampling import TRAJECTORIES_FILE
@@ -68,15 +68,15 @@ class Published(BaseModel):
 
 
 @contextmanager
-def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
-    """Yields a run whose MLflow parent run ends as the block does: FINISHED, FAILED, or KILLED on a signal.
+def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterator[Run]:
+    """Yield a run of a flow that lists `stages`; its MLflow parent run ends FINISHED, FAILED, or KILLED on a signal.
 
     A failed run leaves a report of the stages so far and the reason. A suspended one is continued later, and its MLflow
     run with it.
     """
     with private_umask():
         progress().say("opening the store and MLflow")
-        run = start_flow(config, name)
+        run = start_flow(config, name, stages)
         run.on_stage = partial(_keep_record, run)
         run.watch, run.live_page = _watch(run)
         with run.live_page, shown_by(run.watch), run.record:
@@ -100,11 +100,11 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
 
 
 def _watch(run: Run) -> tuple[RunWatch, LivePage]:
-    """What shows the run while it goes: on the terminal, and on a page in the folder of its report."""
+    """Return what shows the run while it goes: on the terminal, and on a page in the folder of its report."""
     folder, config = _folder(run), run.config
     earlier = earlier_seconds(run.context.store.root, run.name, _subject(config))
     page = (folder / FILE_NAME).absolute().as_uri()
-    watch = RunWatch(planned_stages(run.name, config), progress(), earlier, page)
+    watch = RunWatch(planned_names(run.plan or ()), progress(), earlier, page)
 
     def data() -> LiveData:
         trajectories = [
@@ -155,6 +155,7 @@ def publish(run: Run) -> Published:
     )
     _log_to_mlflow(run, published, trajectories)
     show_result(run, published.summary, published.pages)
+    run.check_plan()
     return published
 
 
@@ -169,7 +170,7 @@ def _comparison_rows(run: Run) -> list[JsonObject]:
 
 
 def _evaluations(run: Run) -> dict[str, JsonObject]:
-    """Metrics by evaluated model."""
+    """Return metrics by evaluated model."""
     return {
         name.removeprefix(EVALUATION_OF): result.facts
         for name, result in run.results.items()
@@ -256,7 +257,7 @@ def _training_metrics(student: Artifact) -> list[JsonObject]:
 
 
 def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
-    """A few trajectories of each model on the same held-out prompts, so that they can be compared."""
+    """Return a few trajectories of each model on the same held-out prompts, so that they can be compared."""
     evaluations = {name: result for name, result in run.results.items() if name.startswith(EVALUATION_OF)}
     if not evaluations:
         return []

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
@@ -25,7 +24,7 @@ from stillhouse.store.records import read_metadata, read_metadata_rows, read_pro
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.cache.shards import map_shards
-from tasks.cache.stage import CACHED_STAGE, Stage, find_cached, run_in_process
+from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
@@ -33,9 +32,10 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, progress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
-ROLLOUTS = Stage("rollouts", version=3)
+ROLLOUTS = Stage("rollouts", version=3, result="{trajectories} done, {failed} failed", is_remote=True)
 
 
 class Rollouts(BaseModel):
@@ -51,7 +51,7 @@ class Rollouts(BaseModel):
     facts: JsonObject
 
     def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
-        """The input `metadata` for one shard, as `map_shards` takes it."""
+        """Return the input `metadata` for one shard, as `map_shards` takes it."""
         return {"metadata": self._metadata_by_uri[shard.uri]}
 
     @cached_property
@@ -123,7 +123,7 @@ def sample_teacher(
         facts=add_up([shard.facts for shard, _ in results]),
     )
     cached = all(cached for _, cached in results)
-    run.record_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage(ROLLOUTS, collected, cached=cached, seconds=time.monotonic() - started)
     return collected
 
 
@@ -174,7 +174,6 @@ def _sample_shards(
 
         work = map_shards(
             ROLLOUTS,
-            rollouts_task,
             run,
             shards,
             on_result=show,
@@ -193,7 +192,7 @@ def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 
 
-@task(name="rollouts", **CACHED_STAGE)
+@ROLLOUTS.made_by
 async def rollouts_task(
     shard: Artifact,
     model: Model,

@@ -52,20 +52,9 @@ async def sample(
 ) -> Sampled:
     """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
-    Args:
-        prompts: of one shard, or of an evaluation.
-        model: sampled at the endpoint of its section, else at a local server.
-        config: what is sampled.
-        tools: what the model may call.
-        context: of the run.
-        stage: name under which the progress is shown.
-        part: identifies this collection in the run; the same when it runs again.
-        teacher: the section of the model, which spends from the run's budget; None for a student, which costs nothing.
-        role: whose section `teacher` is.
-        metadata: of prompts, by their ids.
-        plan: which rollouts to start; None starts `config.num_samples` of each prompt.
-        on_trajectory: called with each trajectory as it ends.
-        read: see `RolloutCollector`.
+    Progress is shown under `stage`; `part` identifies this collection in the run, also when it runs again. A model
+    without the section `teacher`, a student, costs nothing and is served here. `metadata` is by prompt id; a `plan`
+    says which rollouts to start in place of `config.num_samples` of each prompt.
 
     Raises:
         ConfigError: the budget needs a price that is unknown.
@@ -123,7 +112,7 @@ async def sample(
 def evaluation_rollouts(
     evaluation: EvaluationConfig, system_prompt: str | None, *, record_tokens: bool
 ) -> RolloutsConfig:
-    """How models are sampled to compare them; its completions in the journal are found by it."""
+    """Return how models are sampled to compare them; its completions in the journal are found by it."""
     return RolloutsConfig(
         num_samples=evaluation.num_samples,
         system_prompt=system_prompt,

@@ -3,18 +3,16 @@
 Where `runtime.training_deployment` names a deployment, the teacher runs in a flow run of it.
 """
 
-from prefect import task
-
 from stillhouse.config import DistillConfig, SftConfig, StudentConfig
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, Model
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
+from tasks.run.stage import Stage
 from tasks.training_job import run_training_job
 
-SCORES = Stage("scores", version=2)
+SCORES = Stage("scores", version=2, result="{rows} scored, {teacher_nll:.3g} nats a token", is_remote=True)
 
 _ROWS = ("dataset_weight", "sources", "too_long", "train_on")
 _TEACHER = ("loss", "teacher", "teachers", "top_k", "soft_temperature")
@@ -29,7 +27,6 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
     artifact: Artifact = call_stage_on(
         config.runtime.training_deployment,
         SCORES,
-        scores_task,
         run,
         start=start,
         dataset=dataset,
@@ -41,7 +38,7 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
     return artifact
 
 
-@task(name="scores", **CACHED_STAGE)
+@SCORES.made_by
 def scores_task(
     start: Model,
     dataset: Artifact | None,

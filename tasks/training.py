@@ -5,8 +5,9 @@ Where `runtime.training_deployment` names a deployment, that process belongs to 
 
 import logging
 from pathlib import Path
+from typing import Final
 
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
@@ -17,29 +18,45 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import loss_sha256, teacher_identities
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import trained_student
-from tasks.pair.stage import check_pair
+from tasks.pair.stage import PAIR, check_pair
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
-from tasks.scoring import score_rows
+from tasks.run.stage import Stage
+from tasks.scoring import SCORES, score_rows
 from tasks.training_job import run_training_job
 
 _logger = logging.getLogger("stillhouse.training")
 
-SFT = Stage("sft", version=3)
-STUDENT_ROLLOUTS = Stage("student_rollouts", version=2)
-ON_POLICY = Stage("on_policy", version=6)
+_LEFT_OUT = {
+    "rejected_rows": "rows rejected",
+    "truncated_rows": "rows cut",
+    "dropped_rows": "too long",
+    "unlearnt_rows": "with nothing to learn",
+    "num_reward_errors": "reward errors",
+}
+SFT = Stage("sft", version=3, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
+STUDENT_ROLLOUTS = Stage(
+    "student_rollouts",
+    version=2,
+    result="{rows} sampled",
+    left_out=_LEFT_OUT,
+    when=lambda config: config.on_policy.source == "rollouts",
+    is_remote=True,
+)
+ON_POLICY = Stage("on_policy", version=6, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
+SOFT_TARGETS: Final = SCORES.only_if(lambda config: config.sft.loss == "kl")
+SFT_STAGES: Final = (SOFT_TARGETS, SFT)
+ON_POLICY_STAGES: Final = (PAIR, STUDENT_ROLLOUTS, ON_POLICY)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
     """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
-    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if config.sft.loss == "kl" else {}
+    scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SOFT_TARGETS.when(config) else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,
-        sft_task,
         run,
         start=start,
         dataset=dataset,
@@ -85,10 +102,10 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     further = measured if settings.trainer.generate_every_steps else {}
     if settings.loss is not None:
         further["loss"] = loss_sha256(settings.loss)
-    if settings.source == "rollouts":
+    if STUDENT_ROLLOUTS.when(config):
         sampled = {**inputs, "on_policy": settings.without_optimiser, "trains": False}
-        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, on_policy_task, run, **sampled)
-    artifact = call_stage_on(deployment, ON_POLICY, on_policy_task, run, **inputs, **further)
+        further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, run, **sampled)
+    artifact = call_stage_on(deployment, ON_POLICY, run, **inputs, **further)
     return trained_student(ON_POLICY.name, artifact)
 
 
@@ -106,7 +123,7 @@ def _require_one_process(config: DistillConfig, run: Run) -> None:
     get_run_logger().warning("%s; SFT had them", told)
 
 
-@task(name="sft", **CACHED_STAGE)
+@SFT.made_by
 def sft_task(
     start: Model,
     dataset: Artifact | None,
@@ -129,7 +146,8 @@ def sft_task(
     return run_training_job(job, start, student, SFT, key, context, context.runtime, logged_as="student")
 
 
-@task(name="on-policy", **CACHED_STAGE)
+@STUDENT_ROLLOUTS.made_by
+@ON_POLICY.made_by
 def on_policy_task(
     start: Model,
     prompts: Artifact,

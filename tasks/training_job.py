@@ -10,9 +10,9 @@ from stillhouse.training.job import TrackingTarget, TrainJob
 from stillhouse.training.launch.launch import train
 from stillhouse.training.workdir import exclusive, mirrored
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.stage import Stage
 from tasks.run.context import RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 
 
 def run_training_job(
@@ -26,20 +26,9 @@ def run_training_job(
     *,
     logged_as: str | None = None,
 ) -> Artifact:
-    """Runs a job to its end.
+    """Run a job of the fields `method` on `start` to its end; raise as the job.
 
-    Args:
-        method: fields of the job, its method among them.
-        start: the student that it begins with.
-        student: what is trained of it.
-        stage: makes the artifact.
-        key: of the stage's result.
-        context: of the run.
-        runtime: the machine.
-        logged_as: folder of the artifact's files in MLflow; None logs none.
-
-    Raises:
-        StillhouseError: as the job.
+    The artifact's files go to MLflow below `logged_as`, if that is given.
     """
     progress().update(stage.name, 0, None, doing="starting")
     folders = context.store.root / "training"

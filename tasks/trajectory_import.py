@@ -13,13 +13,19 @@ from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, write_jsonl
 from stillhouse.types import Artifact, Trajectory
-from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import call_stage
 from tasks.prompts import PromptSets, metadata_file, write_metadata
-from tasks.rollouts import Rollouts
+from tasks.rollouts import ROLLOUTS, Rollouts
 from tasks.run.context import Run, RunContext
+from tasks.run.stage import CACHED_STAGE, Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-IMPORTS = Stage("rollouts", version=4)
+IMPORTS = Stage(
+    "rollouts",
+    version=4,
+    result=ROLLOUTS.result,
+    left_out={"malformed": "malformed", "of_other_prompts": "of other prompts"},
+)
 
 _logger = logging.getLogger("stillhouse.imports")
 
@@ -40,9 +46,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
         )
     rollouts: Rollouts = call_stage(
         IMPORTS,
-        import_task,
         run,
-        label="rollouts",
         path=str(file),
         sha256=file_sha256(file),
         metadata=prompts.train_metadata,
@@ -52,6 +56,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
     return rollouts
 
 
+@IMPORTS.made_by
 @task(name="import", **CACHED_STAGE)
 def import_task(
     path: str, sha256: str, metadata: Artifact, failure_budget: float, shard_rows: int, key: str, context: RunContext

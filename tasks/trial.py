@@ -22,14 +22,9 @@ from tasks.sampling import sample
 
 
 def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]) -> list[ScoredRollout]:
-    """Samples the teacher on all prompts of `prompts.source`, held-out ones too, without Prefect, MLflow or artifacts.
+    """Sample the teacher on all prompts of `prompts.source`, held-out ones too, without Prefect, MLflow or artifacts.
 
-    Args:
-        config: names prompts, teacher, tools and rewards.
-        on_rollout: called with each rollout once it has ended and is scored.
-
-    Returns:
-        The rollouts in the order of `on_rollout`.
+    The rollouts are returned, and given to `on_rollout` as soon as each has ended and is scored.
 
     Raises:
         ConfigError, InputError: prompts, tools or rewards cannot be read.
@@ -43,15 +38,9 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
 def run_preview(
     config: DistillConfig, num_rows: int, on_row: Callable[[PreviewRow], None]
 ) -> tuple[list[PreviewRow], int]:
-    """Takes one rollout of each of the first `num_rows` training prompts to a row of the dataset.
+    """Take one rollout of each of the first `num_rows` training prompts to a row of the dataset.
 
-    Args:
-        config: of a run, which will find these rollouts in its journal.
-        num_rows: prompts to sample.
-        on_row: called with each row once its rollout has ended.
-
-    Returns:
-        The rows, and the number of rollouts that the run will sample.
+    Return the rows, and the number of rollouts that the run will sample; it finds these in its journal.
 
     Raises:
         StillhouseError: as `run_trial`, and as labels and the rendering name.
@@ -82,7 +71,7 @@ def run_preview(
 
 @contextmanager
 def context_of(config: DistillConfig) -> Iterator[RunContext]:
-    """A context without Prefect and MLflow, whose budgets end with the block."""
+    """Yield a context without Prefect and MLflow, whose budgets end with the block."""
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,

@@ -156,7 +156,7 @@ def export(
 
 
 def _dataset_folder(name: str, store: str) -> Path:
-    """The folder of a dataset, or of the one that a run made."""
+    """Return the folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.runs import fetch_run
 

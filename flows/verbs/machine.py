@@ -73,7 +73,8 @@ def doctor(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Check for this config.")] = None,
     overrides: Overrides = None,
     store: Annotated[
-        bool, typer.Option("--store", help="Check every byte of the store instead: artifacts, journal, MLflow.")
+        bool,
+        typer.Option("--store", help="Check the store instead: all that has a digest."),
     ] = False,
     pair: Annotated[
         bool, typer.Option("--pair", help="Measure instead whether student and teacher fit together.")

@@ -15,16 +15,13 @@ from stillhouse.errors import ConfigError, StillhouseError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stillhouse.progress.terminal import TerminalProgress
+    from tasks.run.progress import Listener
 
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, or one that samples the prompts of a file, with the options that are not None.
+    """Return the config in a file, or one that samples the prompts of a file, with the options that are not None.
 
-    Args:
-        source: a config, or prompts.
-        options: values by key of the config.
-        overrides: `section.key=value`, which win over the options.
+    `overrides`, as `section.key=value`, win over the options.
 
     Raises:
         ConfigError: a key or value is wrong, there is no such file, or prompts of the user's have no teacher.
@@ -54,12 +51,9 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
 
 
 def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
+    """Return the config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
 
-    Args:
-        source: a config, or rows as `sft.sources` takes them.
-        options: values by key of the config.
-        overrides: `section.key=value`, which win over the options.
+    `overrides`, as `section.key=value`, win over the options.
 
     Raises:
         ConfigError: a key or value is wrong, or there is no such file or folder.
@@ -82,7 +76,7 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """The config in a file, as `load_config` reads it, whose local models fit.
+    """Return the config in a file, as `load_config` reads it, whose local models fit.
 
     Raises:
         ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
@@ -118,7 +112,7 @@ def _require_models(config: DistillConfig) -> None:
 
 
 def row_numbers(text: str) -> list[int]:
-    """The numbers in `0,2,5`; raises ConfigError if it is no such list."""
+    """Return the numbers in `0,2,5`; raises ConfigError if it is no such list."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -126,19 +120,18 @@ def row_numbers(text: str) -> list[int]:
 
 
 @contextmanager
-def shown_progress(console: "Console", config: DistillConfig) -> Iterator["TerminalProgress"]:
+def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
     """Shows stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
 
     Raises:
         StillhouseError: the process got SIGTERM; the message says what is kept.
     """
-    from stillhouse.progress.terminal import TerminalProgress, show_warnings
+    from stillhouse.progress.terminal import progress_on, show_warnings
     from tasks.run.interruption import Terminated, raised_on_sigterm
-    from tasks.run.progress import show_progress_with
+    from tasks.run.progress import shown_by
 
     try:
-        with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
-            show_progress_with(progress)
+        with raised_on_sigterm(), progress_on(console) as progress, shown_by(progress), show_warnings(console):
             yield progress
     except Terminated:
         raise StillhouseError(

@@ -12,7 +12,6 @@ from stillhouse.store.runs import (
     RUN_FILE,
     RunRecord,
     find_run,
-    find_run_folder,
     read_run_record,
     runs_below,
 )
@@ -22,13 +21,10 @@ _SILENT_S: Final = 60.0
 
 
 def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
-    """The folder `name`, or that of the artifact which the run of that name made last, with the run's record.
+    """Return the folder `name`, or that of an artifact of the run of that name, with the run's record.
 
-    Args:
-        name: a folder, that of a run's report, or a run as `find_run` takes it.
-        store: holds what runs left behind.
-        what: the artifact in a word, for messages.
-        stages: of a run, whose artifacts are taken; the first that is there.
+    `name` is a folder, that of a run's report, or a run as `find_run` takes it; of `stages` the first that is there
+    gives its artifact, called `what` in messages.
 
     Raises:
         ConfigError: there is no such run, or the folder holds runs.
@@ -41,7 +37,7 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
             raise ConfigError(f"{path}: expected the folder of a {what} or of a run's report{below}")
         require_whole(path)
         return path, None
-    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
+    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)[1]
     run = f"run {record.flow} of {record.created_at}"
     folders = [Path(uri) for stage in stages for uri in record.artifacts.get(stage, ())[-1:]]
     if not folders:
@@ -55,7 +51,7 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
 def is_running(store: Path, name: str) -> bool:
     """Return whether there is a run of that name on this machine that has trajectories and goes on."""
     try:
-        touched = (find_run_folder(store, name) / RECENT_FILE).stat().st_mtime
+        touched = (find_run(store, name)[0] / RECENT_FILE).stat().st_mtime
     except (ConfigError, InputError, OSError):
         return False
     return time.time() - touched < _SILENT_S

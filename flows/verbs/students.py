@@ -59,11 +59,11 @@ def publish(
 
 
 def _find_student(name: str, store: str) -> tuple[Path, dict[str, "JsonObject"]]:
-    """A student's folder, and by model what its run measured, where it is named by a run that did."""
+    """Return a student's folder, and by model what its run measured, where it is named by a run that did."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.artifacts import artifact_in
     from stillhouse.store.runs import fetch_run
-    from tasks.run.stages import EVALUATION_OF
+    from tasks.run.stage import EVALUATION_OF
 
     root = fetch_run(store, name, lambda stage: stage in _STAGES or stage.startswith(EVALUATION_OF))
     folder, run = find_folder(name, root, "student", _STAGES)

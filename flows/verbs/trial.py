@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.verbs import Overrides
+from flows.verbs import ApiKeyEnv, BaseUrl, Entries, Overrides, Teacher
 from flows.verbs.run_config import config_from, row_numbers, shown_progress
 from stillhouse.config import DistillConfig
 from stillhouse.errors import StillhouseError
@@ -24,12 +24,12 @@ def try_config(
         "rollouts"
     ),
     num: Annotated[int, typer.Option("-n", "--num", min=1, help="Prompts to use.")] = 3,
-    entries: Annotated[str | None, typer.Option("-e", "--entries", help="Rows to use, such as 0,2,5, for -n.")] = None,
+    entries: Entries = None,
     tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions.")] = None,
     rewards: Annotated[str | None, typer.Option("-r", "--rewards", help="File of @reward functions.")] = None,
-    model: Annotated[str | None, typer.Option("-m", "--model", help="Model, such as another teacher.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
+    model: Teacher = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     overrides: Overrides = None,
 ) -> None:
     """Try a config on a few prompts: show each rollout as it ends, with its tools, rewards and cost.

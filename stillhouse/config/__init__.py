@@ -26,7 +26,7 @@ from stillhouse.config.rollouts import (
     Verifier,
 )
 from stillhouse.config.root import DEMO, DistillConfig
-from stillhouse.config.run import EvaluationConfig, ModelRole, RuntimeConfig, StageName, TrackingConfig
+from stillhouse.config.runtime import EvaluationConfig, ModelRole, RuntimeConfig, TrackingConfig
 from stillhouse.config.training import SftConfig, SftSource, StudentConfig, TrainerConfig
 
 __all__ = [
@@ -57,7 +57,6 @@ __all__ = [
     "SelectionConfig",
     "SftConfig",
     "SftSource",
-    "StageName",
     "StudentConfig",
     "TeacherConfig",
     "ToolsConfig",

@@ -11,7 +11,7 @@ from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, c
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
 from stillhouse.config.section import Section
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig

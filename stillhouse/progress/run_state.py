@@ -1,14 +1,11 @@
 """State of a flow run: its stages, what it does now, and how long it still takes."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from stillhouse.progress.state import Fact, RolloutProgress
 
 StageStatus = Literal["done", "cached", "running", "ahead"]
-
-_WEIGHT: Final = 0.2
-"""Of a new estimate against those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +55,3 @@ class RunState:
     def present(self) -> str:
         """Name of the present stage; empty at the end."""
         return next((stage.name for stage in self.stages if stage.status == "running"), "")
-
-
-class SettlingEta:
-    """The time left, smoothed: single estimates jump with every pause of an endpoint."""
-
-    def __init__(self) -> None:
-        self._end: float | None = None
-
-    def update(self, eta_s: float, now: float) -> float:
-        """Seconds left from `now` on, given a new estimate of them."""
-        end = now + eta_s
-        self._end = end if self._end is None else self._end + _WEIGHT * (end - self._end)
-        return max(self._end - now, 0.0)
-
-    def left(self, now: float) -> float | None:
-        """Seconds left by the estimates so far; None before the first."""
-        return None if self._end is None else max(self._end - now, 0.0)

@@ -1,11 +1,11 @@
-"""Progress on a terminal: a bar for each running stage with details below it; plain lines in a log; tables."""
+"""Progress on a terminal: a bar for each running stage with details below it; warnings; tables."""
 
 import logging
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 from rich import box
@@ -25,14 +25,14 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from stillhouse.progress.lines import LineProgress
 from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, RolloutProgress
-from stillhouse.progress.text import counted, facts_text, lines_of, run_text
+from stillhouse.progress.text import facts_text, lines_of, run_text
 from stillhouse.types import Trajectory
 
 _LINE_EVERY_S = 5.0
 _QUIET_S = 15.0
-"""A log without a line for so long says where the run is."""
 _WARNINGS_OF_A_KIND = 3
 _STYLES = {"reason": "dim", "trouble": "yellow"}
 _CLOSING = {"trouble", "cost"}
@@ -61,7 +61,7 @@ class _Bars(Progress):
 
 
 class TerminalProgress:
-    """A bar a stage on a terminal; plain lines, a few seconds apart, where output is piped."""
+    """A bar a stage."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -78,33 +78,23 @@ class TerminalProgress:
         )
         self._tasks: dict[str, TaskID] = {}
         self._is_run_known = False
-        self._written: dict[str, float] = {}
-        self._closed: dict[str, int] = {}
-        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            # Imports, and servers of Prefect and MLflow, take seconds before the first stage reports.
-            self._bars.run_line = "importing"
-            self._bars.start()
+        # Imports, and servers of Prefect and MLflow, take seconds before the first stage reports.
+        self._bars.run_line = "importing"
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._bars.run_line = ""
-            self._bars.stop()
+        self._bars.run_line = ""
+        self._bars.stop()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
-        if doing and total is not None and not (self._console.is_terminal or self._is_quiet):
-            # In a log it would stand where the figures are due.
-            return
-        text = facts_text(facts)
-        details = Text(text, style="dim", no_wrap=True, overflow="ellipsis") if facts else None
+        details = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis") if facts else None
         headline = facts_text(dict(list(facts.items())[:1]))
-        line = f"{done}/{'?' if total is None else total}  {doing or text}"
-        self._show(stage, done, total, line, details, headline, doing)
+        self._show(stage, done, total, details, headline, doing)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.state.RolloutWatcher`."""
@@ -113,46 +103,28 @@ class TerminalProgress:
         details = Table.grid(names, texts, padding=(0, 1))
         for name, text in lines:
             details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
-        figures = "; ".join(f"{name} {text}" for name, text in lines)
-        line = f"{counted(state)}  {figures if state.limit or state.done else 'starting'}"
         closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
         # Before the first request there is nothing to say but the run's own line.
-        self._show(stage, state.done, state.total, line, details if state.limit or state.done else None, closing)
+        self._show(stage, state.done, state.total, details if state.limit or state.done else None, closing)
 
     def update_run(self, state: RunState) -> None:
-        """Shows below the bars where the run is among its stages; a log gets a line after a while without any other."""
+        """Show below the bars where the run is among its stages."""
         if state.page and not self._is_run_known:
             self._console.print(f"page     {state.page}", highlight=False, markup=False, soft_wrap=True)
         self._is_run_known = True
         self._bars.run_line = run_text(state)
-        if not self._console.is_terminal and self._is_quiet:
-            self._write_line(run_text(state))
 
     def say(self, doing: str) -> None:
-        """Shows what happens before the run is known."""
+        """Show what happens before the run is known."""
         self._bars.run_line = doing
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Shows nothing: bars leave no room."""
+        """Show nothing: bars leave no room."""
 
     def _show(
-        self,
-        stage: str,
-        done: int,
-        total: int | None,
-        line: str,
-        details: RenderableType | None,
-        closing: str,
-        doing: str = "",
+        self, stage: str, done: int, total: int | None, details: RenderableType | None, closing: str, doing: str = ""
     ) -> None:
-        """Writes a line, or draws the bar with details below it; `closing` stands behind the bar once all is done.
-
-        `doing` stands behind the bar of a stage that is busy with something else than its items.
-        """
-        if not self._console.is_terminal:
-            if self._is_due(stage, done, total):
-                self._write_line(f"{stage:<18} {line}")
-            return
+        """Draw the bar with details below it; behind it what the stage is `doing`, or `closing` once all is done."""
         if not self._is_run_known:
             self._bars.run_line = ""
         if done == total:
@@ -164,25 +136,17 @@ class TerminalProgress:
             self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
         self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
 
-    @property
-    def _is_quiet(self) -> bool:
-        return time.monotonic() - self._last_line >= _QUIET_S
 
-    def _write_line(self, line: str) -> None:
-        self._last_line = time.monotonic()
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def _is_due(self, stage: str, done: int, total: int | None) -> bool:
-        """True every few seconds and once at each end; a stage in parts may reach several ends."""
-        now = time.monotonic()
-        if done == total:
-            due = self._closed.get(stage) != done
-            self._closed[stage] = done
-        else:
-            due = now - self._written.get(stage, float("-inf")) >= _LINE_EVERY_S
-        if due:
-            self._written[stage] = now
-        return due
+@contextmanager
+def progress_on(console: Console) -> Iterator[TerminalProgress | LineProgress]:
+    """Yield what shows progress on a console: bars on a terminal, plain lines where output is piped."""
+    if console.is_terminal:
+        with TerminalProgress(console) as progress:
+            yield progress
+    else:
+        yield LineProgress(
+            partial(console.print, highlight=False, markup=False, soft_wrap=True), _LINE_EVERY_S, _QUIET_S
+        )
 
 
 class _WarningLines(logging.Handler):

@@ -95,7 +95,7 @@ class ArtifactStore:
             return artifact
 
     def here(self, artifact: Artifact) -> Artifact:
-        """The artifact with its folder under the local root, wherever it was written."""
+        """Return the artifact with its folder under the local root, wherever it was written."""
         return artifact.model_copy(update={"uri": str(self.root.joinpath(*Path(artifact.uri).parts[-3:]))})
 
     def obtain(self, artifact: Artifact) -> str | None:
@@ -131,7 +131,7 @@ class ArtifactStore:
             self.remote.upload({path.relative_to(self.root).as_posix(): path for path in files})
 
     def problem(self, artifact: Artifact) -> str | None:
-        """Why `artifact` cannot be used, or None if every byte is intact."""
+        """Return why `artifact` cannot be used, or None if every byte is intact."""
         folder = Path(artifact.uri)
         if (problem := damage(folder)) is not None:
             return problem

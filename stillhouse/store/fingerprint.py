@@ -30,12 +30,12 @@ def digest(value: Any) -> str:
 
 
 def prompt_id(messages: Sequence[Message], tools: Sequence[str] | None) -> str:
-    """A prompt's identity: its messages and the names of its tools, nothing else."""
+    """Return a prompt's identity: its messages and the names of its tools, nothing else."""
     return digest({"messages": list(messages), "tools": None if tools is None else sorted(tools)})
 
 
 def variant_id(prompt: str, number: int) -> str:
-    """The id of the prompt `prompt` with its metadata number `number`, from 0, where several are kept apart.
+    """Return the id of the prompt `prompt` with its metadata number `number`, from 0, where several are kept apart.
 
     It does not depend on the metadata, so that editing them costs no rollout.
     """
@@ -43,7 +43,7 @@ def variant_id(prompt: str, number: int) -> str:
 
 
 def without_variant(prompt: str) -> str:
-    """The id that the variants of a prompt have in common."""
+    """Return the id that the variants of a prompt have in common."""
     return prompt.partition("-")[0]
 
 

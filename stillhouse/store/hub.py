@@ -14,7 +14,7 @@ _TOKEN_ENV: Final = "HF_TOKEN"
 
 
 def hub_client() -> "HfApi":
-    """A client with the token in the environment variable HF_TOKEN; raises ConfigError without one."""
+    """Return a client with the token in the environment variable HF_TOKEN; raises ConfigError without one."""
     from huggingface_hub import HfApi
 
     token = os.environ.get(_TOKEN_ENV)

@@ -52,12 +52,12 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def fingerprint_of(files: dict[str, FileEntry]) -> str:
-    """The fingerprint of an artifact with these files."""
+    """Return the fingerprint of an artifact with these files."""
     return digest({name: entry.sha256 for name, entry in files.items()})
 
 
 def list_files(folder: Path) -> dict[str, FileEntry]:
-    """The files below a folder as they are now."""
+    """Return the files below a folder as they are now."""
     return {
         path.relative_to(folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=file_sha256(path))
         for path in sorted(folder.rglob("*"))
@@ -66,7 +66,7 @@ def list_files(folder: Path) -> dict[str, FileEntry]:
 
 
 def damage(folder: Path) -> str | None:
-    """Why the artifact in `folder` cannot be used, or None if every byte is intact.
+    """Return why the artifact in `folder` cannot be used, or None if every byte is intact.
 
     Any symbolic link is damage: nothing writes links into artifacts, and readers of the folder would follow them.
     """

@@ -66,7 +66,7 @@ def tighten(path: Path) -> None:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether we own it and others may use it; links and sticky folders do not count."""
+    """Return whether we own it and others may use it; links and sticky folders do not count."""
     status = path.lstat()
     is_shared_on_purpose = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_ISVTX)
     return status.st_uid == os.getuid() and bool(status.st_mode & _OTHERS) and not is_shared_on_purpose

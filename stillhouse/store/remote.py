@@ -37,7 +37,7 @@ class RemoteFolder:
         self.url = url.rstrip("/")
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of an object; None where there is none."""
+        """Return the bytes of an object; None where there is none."""
         with self._client("read", name) as files:
             try:
                 data: bytes = files.cat_file(self._path(name))
@@ -50,7 +50,7 @@ class RemoteFolder:
             files.pipe_file(self._path(name), data)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The size in bytes of every object below `folder`, by its name relative to that."""
+        """Return the size in bytes of every object below `folder`, by its name relative to that."""
         with self._client("listed", folder) as files:
             start = self._path(folder)
             entries = files.find(start, detail=True)

@@ -44,7 +44,7 @@ def write_run_record(folder: Path, record: RunRecord) -> None:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """The record in a file, or InputError; artifacts are where the store around it has them now."""
+    """Return the record in a file, or InputError; artifacts are where the store around it has them now."""
     try:
         record = RunRecord(**orjson.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
@@ -59,8 +59,8 @@ def read_run_record(path: Path) -> RunRecord:
     return replace(record, artifacts={stage: list(map(folder_now, uris)) for stage, uris in record.artifacts.items()})
 
 
-def find_run(store_root: Path, name: str) -> RunRecord:
-    """The newest run of a store called `name`.
+def find_run(store_root: Path, name: str) -> tuple[Path, RunRecord]:
+    """Return the newest run of a store called `name`: the folder of its record and report, and the record.
 
     A name is `latest` (of those that made something), an MLflow run id, a Prefect flow run's id or name, the folder of
     a report, or the start of one of these that tells the run from all others.
@@ -68,29 +68,9 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     Raises:
         ConfigError: no run, or more than one, is called so; the message names those there are.
     """
-    return _find(store_root, name)[1]
-
-
-def find_run_folder(store_root: Path, name: str) -> Path:
-    """The folder of the run's record and report, by the names that `find_run` takes; raises as that."""
-    return _find(store_root, name)[0]
-
-
-def earlier_seconds(store_root: Path, flow: str, subject: str) -> dict[str, float]:
-    """Return the seconds that each stage took in the newest run of a flow over the same subject; empty without one."""
-    seconds: dict[str, float] = {}
-    for file in sorted(store_root.glob(f"reports/*-{flow}-*/{RUN_FILE}")):
-        with suppress(InputError):
-            record = read_run_record(file)
-            seconds |= record.seconds if record.subject == subject else {}
-    return seconds
-
-
-def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:
     # Folders are named by the time at which their run began.
     folders = sorted((path.parent for path in store_root.glob(f"reports/*/{RUN_FILE}")), reverse=True)
     found = [(folder, read_run_record(folder / RUN_FILE)) for folder in folders]
-    records = {folder.name: record for folder, record in found}
     if name == "latest" and found:
         made = (run for run in found if run[1].artifacts or (run[0] / RECENT_FILE).is_file())
         return next(made, found[0])
@@ -108,8 +88,18 @@ def _find(store_root: Path, name: str) -> tuple[Path, RunRecord]:
     raise ConfigError(
         f"{name!r}: no file or folder, and {problem} in {store_root}/reports. Expected a dataset or rollouts folder, a "
         f".jsonl or .parquet file of trajectories, an MLflow run id, a Prefect flow run's id or name, or `latest`. "
-        f"{_known(records)}"
+        f"{_known(found)}"
     )
+
+
+def earlier_seconds(store_root: Path, flow: str, subject: str) -> dict[str, float]:
+    """Return the seconds that each stage took in the newest run of a flow over the same subject; empty without one."""
+    seconds: dict[str, float] = {}
+    for file in sorted(store_root.glob(f"reports/*-{flow}-*/{RUN_FILE}")):
+        with suppress(InputError):
+            record = read_run_record(file)
+            seconds |= record.seconds if record.subject == subject else {}
+    return seconds
 
 
 def runs_below(folder: Path) -> str:
@@ -119,11 +109,11 @@ def runs_below(folder: Path) -> str:
     return f". Runs below it, the newest first: {', '.join(map(str, newest))}" if newest else ""
 
 
-def _known(records: dict[str, RunRecord]) -> str:
-    if not records:
+def _known(runs: list[tuple[Path, RunRecord]]) -> str:
+    if not runs:
         return "No run has begun in this store; name another one with --store"
-    newest = [f"{folder} ({record.prefect_flow_run_name})" for folder, record in records.items()][:_MAX_NAMED]
-    more = f" and {len(records) - _MAX_NAMED} older ones" if len(records) > _MAX_NAMED else ""
+    newest = [f"{folder.name} ({record.prefect_flow_run_name})" for folder, record in runs[:_MAX_NAMED]]
+    more = f" and {len(runs) - _MAX_NAMED} older ones" if len(runs) > _MAX_NAMED else ""
     return f"Runs of this store, the newest first: {', '.join(newest)}{more}"
 
 
@@ -142,7 +132,7 @@ def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
     if Path(name).exists():
         return store.root
     fetch_records(store)
-    for stage, uris in find_run(store.root, name).artifacts.items():
+    for stage, uris in find_run(store.root, name)[1].artifacts.items():
         for uri in uris if wants(stage) else ():
             if not store.root.joinpath(*Path(uri).parts[-3:]).is_dir():
                 _fetch(store, store.remote, *Path(uri).parts[-2:])

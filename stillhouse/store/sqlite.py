@@ -12,7 +12,7 @@ _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the file is damaged, rather than out of space, permissions or locked."""
+    """Return whether the file is damaged, rather than out of space, permissions or locked."""
     if isinstance(error, UnicodeDecodeError):
         return True
     # The primary code is the low byte: https://www.sqlite.org/rescode.html

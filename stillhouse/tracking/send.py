@@ -1,5 +1,6 @@
 """Sends to MLflow what it did not take: the records of the fallback file, run by run as they were made."""
 
+import fcntl
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from stillhouse.types import JsonObject
 
 _SENDING_FILE: Final = "tracking-fallback.sending.jsonl"
 """The records that are being sent; runs append to a new fallback file meanwhile."""
+_LOCK_FILE: Final = "tracking-fallback.lock"
 _UNSENT_TAG: Final = "stillhouse.unsent_id"
 """Id of a run before MLflow had it, so that it is created once however often sending is broken off."""
 
@@ -35,8 +37,21 @@ def send_fallback(folder: Path) -> Sent:
     Call it again after an interruption: it goes on behind the last record that was sent.
 
     Raises:
-        TrackingError: MLflow cannot be reached; nothing is lost.
+        TrackingError: MLflow cannot be reached, or another process is sending them; nothing is lost.
     """
+    if not any((folder / name).exists() for name in (FALLBACK_FILE, _SENDING_FILE)):
+        return Sent()
+    with (folder / _LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrackingError(
+                f"{folder}: another process is sending these records to MLflow; wait until it has ended"
+            ) from None
+        return _send_all(folder)
+
+
+def _send_all(folder: Path) -> Sent:
     sending, place = folder / _SENDING_FILE, folder / f"{_SENDING_FILE}.done"
     if not sending.exists():
         if not (folder / FALLBACK_FILE).exists():

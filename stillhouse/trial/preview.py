@@ -40,22 +40,18 @@ class PreviewRow:
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Makes the rows of a config.
-
-    Args:
-        labelling: measures; its tokenizer is the student's, empty where nothing is rendered.
-        dataset: filters.
-        max_tokens: most tokens of a row; None for the filters' own limit.
-        parts: of the assistant's messages that are learnt.
-    """
+    """Makes the rows of a config."""
 
     labelling: Labelling
+    """Its tokenizer is the student's, empty where nothing is rendered."""
     dataset: DatasetConfig
     max_tokens: int | None
+    """None leaves it to the filters' own limit."""
     parts: Set[Part]
+    """Of the assistant's messages, those that are learnt."""
 
     def row(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> PreviewRow:
-        """The row of a finished trajectory.
+        """Return the row of a finished trajectory.
 
         Raises:
             ConfigError: a file or tokenizer of the config cannot be used.
@@ -80,7 +76,7 @@ class RowMaker:
 
 
 def preview_text(row: PreviewRow, title: str) -> RenderableType:
-    """The row for a terminal: what is learnt in colour, and below it what becomes of it."""
+    """Return the row for a terminal: what is learnt in colour, and below it what becomes of it."""
     parts: list[RenderableType] = [Rule(title, align="left", style="dim")]
     for sample in row.samples:
         styled = [(text, "bold green" if is_learnt else "dim") for text, is_learnt in sample]
@@ -116,7 +112,7 @@ def _facts(row: PreviewRow) -> Iterator[str]:
 
 
 def _runs(sample: RenderedSample) -> Iterator[tuple[list[int], bool]]:
-    """The token ids of a sample in runs that are learnt or not."""
+    """Yield the token ids of a sample in runs that are learnt or not."""
     pairs = zip(sample.token_ids, sample.loss_mask, strict=True)
     for is_learnt, run in groupby(pairs, key=lambda pair: pair[1]):
         yield [token for token, _ in run], is_learnt

@@ -45,12 +45,12 @@ class ScoredRollout:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the rollout failed."""
+        """Return whether the rollout failed."""
         return self.trajectory.stop_reason is StopReason.ERROR
 
     @property
     def tool_errors(self) -> list[str]:
-        """What the tool calls that failed said."""
+        """Return what the tool calls that failed said."""
         errors = map(tool_error_of, sampled_part(self.trajectory))
         return [error for error in errors if error is not None]
 

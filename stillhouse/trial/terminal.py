@@ -26,7 +26,7 @@ _STYLES: Final = {"system": "dim", "user": "bold cyan", "assistant": "bold green
 
 
 def conversation(rollout: ScoredRollout, title: str, file: Path) -> RenderableType:
-    """The messages of a rollout, long ones cut, and below them its scores and `file`, which holds all of it."""
+    """Return the messages of a rollout, long ones cut, and below them its scores and `file`, which holds all of it."""
     grid = Table.grid(Column(no_wrap=True, min_width=9), Column(overflow="fold"), padding=(0, 1))
     for message in rollout.trajectory.messages:
         role = message["role"]
@@ -78,7 +78,7 @@ def _cut(text: str, max_lines: int, style: str) -> Iterator[Text]:
 
 
 def _printable(line: str) -> str:
-    """A line cut to fit, without characters that steer a terminal, which a page or a model may have written."""
+    """Return a line cut to fit, without characters that steer a terminal, which a page or a model may have written."""
     cut = line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]} ..."
     return "".join(character if character.isprintable() else " " for character in cut)
 

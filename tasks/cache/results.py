@@ -59,7 +59,7 @@ def upload_result(result: Any, key: str, uploaded: bytes | None, store: Artifact
 
 
 def with_local_paths(result: Any, store: ArtifactStore) -> Any:
-    """The result with the paths of its artifacts on this machine, whichever machine wrote them."""
+    """Return the result with the paths of its artifacts on this machine, whichever machine wrote them."""
     if isinstance(result, Artifact):
         return store.here(result)
     if isinstance(result, BaseModel):
@@ -72,7 +72,7 @@ def with_local_paths(result: Any, store: ArtifactStore) -> Any:
 
 
 def artifacts_in(result: Any) -> Iterator[Artifact]:
-    """Every artifact a result holds, at any depth."""
+    """Yield every artifact a result holds, at any depth."""
     if isinstance(result, Artifact):
         yield result
     elif isinstance(result, BaseModel):
@@ -84,7 +84,7 @@ def artifacts_in(result: Any) -> Iterator[Artifact]:
 
 
 def _portable(path: Path, key: str) -> bytes | None:
-    """A record without the path of this machine, which Prefect writes into it."""
+    """Return a record without the path of this machine, which Prefect writes into it."""
     try:
         record = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

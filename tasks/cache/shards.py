@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from prefect import Task
 from prefect.context import AsyncClientContext
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.inference.connections import shared_connections
 from stillhouse.rollouts.summary import add_up
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.stage import RunTask, Stage, find_cached, load_or_run_async, run_in_process
+from tasks.cache.stage import RunTask, find_cached, load_or_run_async, run_in_process
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.stage import Stage
 
 MAX_CONCURRENT_SHARDS: Final = 4
 """Shards that use a remote endpoint at the same time; they share its limits."""
@@ -34,7 +34,6 @@ class Shards(BaseModel):
 
 async def map_shards(
     stage: Stage,
-    task: Task[..., Any],
     run: Run,
     shards: Sequence[Artifact],
     *,
@@ -44,18 +43,10 @@ async def map_shards(
     run_task: RunTask = run_in_process,
     **inputs: Any,
 ) -> list[tuple[Artifact, bool]]:
-    """Returns each shard's artifact and whether it came from the cache. A failure is raised once the others are done.
+    """Return each shard's artifact and whether it came from the cache. A failure is raised once the others are done.
 
-    Args:
-        stage: names the cache entries.
-        task: a coroutine function that takes a shard as `shard`, besides its inputs, `key` and `context`.
-        run: the flow run.
-        shards: of prompts or trajectories.
-        on_result: called with each artifact, and whether it came from the cache.
-        shard_inputs: what a shard's result depends on besides `inputs` and the shard itself.
-        max_concurrent: most tasks at a time.
-        run_task: runs the task of one shard.
-        inputs: what all results depend on.
+    The stage's task is a coroutine function that takes a shard as `shard`, what `shard_inputs` returns for it, and
+    `inputs`; `on_result` is called with each artifact, and whether it came from the cache.
     """
     semaphore = asyncio.Semaphore(max_concurrent)
 
@@ -64,7 +55,7 @@ async def map_shards(
         artifact, cached = await asyncio.to_thread(find_cached, stage, run, all_inputs), True
         if artifact is None:
             async with semaphore:
-                artifact, cached = await load_or_run_async(stage, task, run, all_inputs, run_task)
+                artifact, cached = await load_or_run_async(stage, run, all_inputs, run_task)
         on_result(artifact, cached)
         return artifact, cached
 
@@ -81,7 +72,6 @@ async def map_shards(
 
 def measure_shards(
     stage: Stage,
-    task: Task[..., Any],
     run: Run,
     shards: Sequence[Artifact],
     *,
@@ -100,7 +90,7 @@ def measure_shards(
             PartProgress(stage.name, artifact.uri, artifact.num_rows * num_steps).skip()
 
     with rollout_stage(stage.name, num_steps * sum(shard.num_rows for shard in shards)):
-        work = map_shards(stage, task, run, shards, on_result=show_cached, shard_inputs=shard_inputs, **inputs)
+        work = map_shards(stage, run, shards, on_result=show_cached, shard_inputs=shard_inputs, **inputs)
         results = run_until_done(work)
     return record_shards(stage, results, run, seconds=time.monotonic() - started)
 
@@ -112,5 +102,5 @@ def record_shards(
     shards = tuple(artifact for artifact, _ in results)
     num_rows = sum(shard.num_rows for shard in shards)
     collected = Shards(shards=shards, facts={**add_up([shard.facts for shard in shards]), "rows": num_rows})
-    run.record_stage(stage.name, collected, cached=all(cached for _, cached in results), seconds=seconds)
+    run.record_stage(stage, collected, cached=all(cached for _, cached in results), seconds=seconds)
     return list(shards)

@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from prefect import Task, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
@@ -30,13 +29,14 @@ from stillhouse.errors import NotApproved
 from stillhouse.store import digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
-from tasks.cache.stage import CACHED_STAGE, Stage, find_cached, load_or_run
+from tasks.cache.stage import find_cached, load_or_run
 from tasks.run.context import Run, RunContext
 from tasks.run.flow_run_page import relative_path
 from tasks.run.prefect_api import is_gone_or_ended
+from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
 
-APPROVAL: Final = Stage("approval", version=1)
+APPROVAL: Final = Stage("approval", version=1, result="{reason}", when=lambda config: config.approval.enabled)
 Decision = Literal["approve", "reject"]
 
 _POLL_S: Final = 2
@@ -61,28 +61,25 @@ def require_approval(dataset: Artifact | None, run: Run) -> None:
         NotApproved: a person or the time limit rejected it.
         prefect.exceptions.Pause: the flow run is suspended, and its process ends.
     """
-    if not run.config.approval.enabled or dataset is None:
+    if not APPROVAL.when(run.config) or dataset is None:
         return
     started = time.monotonic()
     approval = find_cached(APPROVAL, run, {"dataset": dataset})
     cached = approval is not None
     if approval is None:
-        approval, _ = load_or_run(APPROVAL, _approval_task(_wait_for_approval(dataset, run)), run, dataset=dataset)
-    run.record_stage(APPROVAL.name, approval, cached=cached, seconds=time.monotonic() - started)
+        reason = _wait_for_approval(dataset, run)
+        approval, _ = load_or_run(APPROVAL, run, {"dataset": dataset}, unkeyed={"reason": reason})
+    run.record_stage(APPROVAL, approval, cached=cached, seconds=time.monotonic() - started)
 
 
-def _approval_task(reason: str) -> Task[..., Artifact]:
-    """Returns a task that stores the approval of a dataset, so that a later run need not ask again."""
-
-    @task(name="approval", **CACHED_STAGE)
-    def approval_task(dataset: Artifact, key: str, context: RunContext) -> Artifact:
-        row = {"dataset": dataset.fingerprint, "reason": reason}
-        facts = {"reason": reason}
-        return context.store.write(
-            APPROVAL.name, digest(key), lambda folder: (write_jsonl(folder / "approval.jsonl", [row]), facts)
-        )
-
-    return approval_task
+@APPROVAL.made_by
+def approval_task(dataset: Artifact, reason: str, key: str, context: RunContext) -> Artifact:
+    """Store the approval of a dataset, so that a later run need not ask again."""
+    row = {"dataset": dataset.fingerprint, "reason": reason}
+    facts = {"reason": reason}
+    return context.store.write(
+        APPROVAL.name, digest(key), lambda folder: (write_jsonl(folder / "approval.jsonl", [row]), facts)
+    )
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prefect import task
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
@@ -19,16 +18,18 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
-from tasks.evaluation import evaluate, rewards_digest
+from tasks.cache.stage import call_stage
+from tasks.evaluation import EVALUATION, evaluate, rewards_digest
 from tasks.governance.champion import Registered
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
+from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=2)
+COMPARISON = Stage("comparison", version=2, result="against {reference}")
+COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
 
@@ -64,7 +65,6 @@ def compare(
     evaluations = [evaluate(model, prompts, run.config, run) for model in models]
     artifact: Artifact = call_stage(
         COMPARISON,
-        comparison_task,
         run,
         models=[model.name for model in models],
         evaluations=evaluations,
@@ -78,7 +78,7 @@ def compare(
     return ComparedModels(reference, champion, students, read_lines(artifact), figures)
 
 
-@task(name="comparison", **CACHED_STAGE)
+@COMPARISON.made_by
 def comparison_task(
     models: list[str],
     evaluations: list[Artifact],
@@ -112,7 +112,7 @@ def comparison_task(
 
 
 def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
-    """The metrics of a comparison over all prompts."""
+    """Return the metrics of a comparison over all prompts."""
     facts: JsonObject = {}
     for line in lines:
         if line.tag is None and line.metric in ("accuracy", "reward"):
@@ -122,5 +122,5 @@ def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
-    """The lines of a comparison artifact."""
+    """Return the lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))

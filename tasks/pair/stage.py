@@ -7,8 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from prefect import task
-
 from stillhouse.chat.refs import adapter_base, resolve_model
 from stillhouse.config import DistillConfig, OnPolicyConfig
 from stillhouse.errors import StillhouseError, TrainingError, TrainingKilled
@@ -22,7 +20,6 @@ from stillhouse.training.launch.launch import train
 from stillhouse.training.pair.finding import FINDINGS_FILE, PairFinding, verdict_of
 from stillhouse.training.results.teachers import teachers_warning, writers_of
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import base_student
 from tasks.pair.answers import Answering
 from tasks.pair.case import PairCase
@@ -30,9 +27,17 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 from tasks.trial import context_of
 
-PAIR = Stage("pair", version=2)
+PAIR = Stage(
+    "pair",
+    version=2,
+    result="{verdict}",
+    when=lambda config: config.on_policy.pair_check != "off",
+    foreseen=False,
+    is_remote=True,
+)
 NUM_PROMPTS: Final = 32
 """Some tens, enough to tell a pair that does not fit from one that does."""
 _FLOPS: Final = 1e10
@@ -55,13 +60,12 @@ def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Ru
         TrainingError: the verdict is no, and `on_policy.pair_check` is `auto`.
     """
     check = config.on_policy.pair_check
-    if check == "off" or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
+    if not PAIR.when(config) or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
         return
     is_held_out = prompts.held_out.num_rows > 0
     artifact: Artifact = call_stage_on(
         config.runtime.training_deployment,
         PAIR,
-        pair_task,
         run,
         start=start,
         prompts=prompts.held_out if is_held_out else prompts.train,
@@ -80,7 +84,7 @@ def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Ru
         )
 
 
-@task(name="pair", **CACHED_STAGE)
+@PAIR.made_by
 def pair_task(
     start: Model, prompts: Artifact, metadata: Artifact, case: PairCase, key: str, context: RunContext
 ) -> Artifact:

@@ -2,7 +2,7 @@
 
 The parent passes the stage's inputs on, waits, and reads the result from the shared store by its cache key. It holds
 no GPU while it waits. A parent that ends cancels its child; if it cannot (kill -9, a lost machine), the child notices
-and cancels itself, in `tasks.run_stage`.
+and cancels itself, in `tasks.remote.stage_worker`.
 """
 
 import logging
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
-from prefect import Task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
@@ -24,14 +23,14 @@ from prefect.states import Cancelling, State
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
-from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.results import artifacts_in
-from tasks.cache.stage import Stage, call_stage, find_cached
+from tasks.cache.stage import call_stage, find_cached
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
+from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
 
 RETRIES: Final = 2
@@ -49,7 +48,7 @@ class StageCall(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    stage: StageName
+    stage: str
     key: str
     """The stage's cache key as the parent computed it."""
     inputs: JsonObject
@@ -60,7 +59,7 @@ class StageCall(BaseModel):
 
     @classmethod
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
-        """The call of a stage with a task's inputs, which may hold artifacts, models and config sections.
+        """Return the call of a stage with a task's inputs, which may hold artifacts, models and config sections.
 
         Where the store is a URL, artifacts that this machine made for the call are uploaded.
 
@@ -83,10 +82,8 @@ class StageCall(BaseModel):
         )
 
 
-def call_stage_on(
-    deployment: str | None, stage: Stage, task: Task[..., Any], run: Run, *, label: str | None = None, **inputs: Any
-) -> Any:
-    """As `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
+def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str | None = None, **inputs: Any) -> Any:
+    """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
 
     Raises:
         ConfigError: there is no such deployment, or no server that could know it.
@@ -94,7 +91,7 @@ def call_stage_on(
         StoreError: the child finished, yet its result is not in this run's store.
     """
     if deployment is None:
-        return call_stage(stage, task, run, label=label, **inputs)
+        return call_stage(stage, run, label=label, **inputs)
     started = time.monotonic()
     result = find_cached(stage, run, inputs)
     cached = result is not None
@@ -102,7 +99,7 @@ def call_stage_on(
         progress().say(f"handed to {deployment}")
         run_stage_on(deployment, StageCall.of(stage, inputs, run.context))
         result = load_result(deployment, stage, run, inputs)
-    run.record_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage(stage, result, cached=cached, seconds=time.monotonic() - started, label=label)
     return result
 
 
@@ -195,7 +192,7 @@ def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> S
 
 
 def _read_state(child: FlowRun, client: SyncPrefectClient) -> State[Any] | None:
-    """The child's state; None while the server is away, which should not end a training of hours."""
+    """Return the child's state; None while the server is away, which should not end a training of hours."""
     try:
         return client.read_flow_run(child.id).state
     except httpx.TransportError as error:

@@ -25,9 +25,10 @@ from stillhouse.errors import BudgetReached, StillhouseError, TrainingError
 from stillhouse.inference.journal.parts import lend, take_back
 from stillhouse.store import digest
 from stillhouse.types import Artifact
-from tasks.cache.stage import RunTask, Stage, run_in_process
+from tasks.cache.stage import RunTask, run_in_process
 from tasks.remote.flow_run_stage import StageCall, Stopped, load_result, run_stage_on
 from tasks.run.context import Run, RunContext
+from tasks.run.stage import Stage
 
 RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
 """Yields the keys of a shard's rollouts, given the arguments of its task."""
@@ -147,7 +148,7 @@ def _with_share_of_limits(
 
 
 def _has_parts(context: RunContext) -> bool:
-    """Whether each shard has a journal of its own: on other machines, unless object storage synchronizes them."""
+    """Return whether each shard has its own journal: on other machines, unless object storage synchronizes them."""
     is_elsewhere = context.runtime.ray_address is not None or context.runtime.rollout_deployment is not None
     return is_elsewhere and context.store.remote is None
 

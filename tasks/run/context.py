@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ import prefect.runtime
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
+from stillhouse.errors import ConfigError
 from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
@@ -21,6 +22,7 @@ from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
 from tasks.run.live_page import LivePage
 from tasks.run.prefect_api import has_ended
+from tasks.run.stage import Stage
 from tasks.run.watch import RunWatch
 from tasks.server.temporary_server import has_lasting_server
 
@@ -81,7 +83,9 @@ class RunContext(BaseModel):
 class StageOutcome:
     """One finished stage of a run."""
 
+    stage: Stage
     name: str
+    """Under which the run records it."""
     result: Any
     cached: bool
     seconds: float
@@ -96,6 +100,8 @@ class Run:
     context: RunContext
     record: TrackedRun
     """The parent run in MLflow."""
+    plan: tuple[Stage, ...] | None = None
+    """The stages that the flow lists and goes through by its config; None for a run that lists none."""
     stages: list[StageOutcome] = field(default_factory=list)
     pages: dict[str, str] = field(default_factory=dict)
     """Links to the results so far, by purpose, for the person who is asked to approve them."""
@@ -114,15 +120,30 @@ class Run:
         """The results of the stages so far, by stage."""
         return {stage.name: stage.result for stage in self.stages}
 
-    def record_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
-        """Adds a finished stage, with the wall time this run spent on it.
+    def plans(self, stage: Stage) -> bool:
+        """Return whether the flow goes through a stage."""
+        return self.plan is None or stage.name in {planned.name for planned in self.plan}
+
+    def check_plan(self) -> None:
+        """Raise ValueError for a flow that went through other stages than it lists: its progress showed others."""
+        went, plan = {outcome.stage.name for outcome in self.stages}, self.plan or ()
+        unlisted = went - {stage.name for stage in plan}
+        missing = {stage.name for stage in plan if stage.foreseen} - went
+        if unlisted or missing:
+            raise ValueError(f"the flow {self.name} went through {unlisted or 'no more'} and not through {missing}")
+
+    def record_stage(
+        self, stage: Stage, result: Any, *, cached: bool, seconds: float, label: str | None = None
+    ) -> None:
+        """Add a finished stage, with the wall time this run spent on it, under its own name or a label.
 
         A stage that ran without an MLflow run of its own gets a nested one with its metrics. A stage recorded again, in
         the rounds towards a target, keeps one entry: its last result and the seconds of all.
         """
+        name = label or stage.name
         earlier = [stage for stage in self.stages if stage.name == name]
         all_cached = cached and all(stage.cached for stage in earlier)
-        outcome = StageOutcome(name, result, all_cached, seconds + sum(stage.seconds for stage in earlier))
+        outcome = StageOutcome(stage, name, result, all_cached, seconds + sum(stage.seconds for stage in earlier))
         self.stages = [*(stage for stage in self.stages if stage.name != name), outcome]
         run_id = result.facts.get("mlflow_run_id")
         if run_id is None and not cached:
@@ -138,18 +159,20 @@ class Run:
         self.on_stage()
 
 
-def start_flow(config: DistillConfig | JsonObject, name: str) -> Run:
-    """Starts a run and its parent run in MLflow, which the caller ends.
+def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage] | None = None) -> Run:
+    """Start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
 
     A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
     `$ref`, common in JSON schemas, for one of its blocks.
 
     Raises:
-        ConfigError: `config` holds a wrong key or value.
+        ConfigError: `config` holds a wrong key or value, or refreshes a stage that is none of the flow's.
         StoreError: the store cannot be created, or its object storage cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
+    if stages is not None:
+        _check_refreshed(config, name, stages)
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make()
     if store.remote is not None:
@@ -171,7 +194,16 @@ def start_flow(config: DistillConfig | JsonObject, name: str) -> Run:
         budget=config.budget,
         mlflow_run_id=record.run_id,
     )
-    return Run(name=name, config=config, context=context, record=record)
+    plan = None if stages is None else tuple(stage for stage in stages if stage.when(config))
+    return Run(name=name, config=config, context=context, record=record, plan=plan)
+
+
+def _check_refreshed(config: DistillConfig, flow: str, stages: Sequence[Stage]) -> None:
+    names = [stage.name for stage in stages]
+    if unknown := [name for name in config.runtime.refresh if name not in names]:
+        raise ConfigError(
+            f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {flow}; expected one of {', '.join(names)}"
+        )
 
 
 def _prefect_tags() -> dict[str, str]:

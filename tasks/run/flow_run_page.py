@@ -92,5 +92,5 @@ def links_of(run: Run) -> dict[str, str]:
 
 
 def relative_path(path: Path) -> str:
-    """The path from the working directory; unchanged if it lies elsewhere."""
+    """Return the path from the working directory; unchanged if it lies elsewhere."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

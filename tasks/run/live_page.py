@@ -28,11 +28,7 @@ _logger = logging.getLogger("stillhouse.live_page")
 class LivePage:
     """Writes `report.html` of a run from its first second on; a full disk costs one warning.
 
-    Args:
-        folder: of the run's report.
-        data: what the page shows now.
-        recent: the last trajectories of the stage under way, for `stillhouse view`.
-        store: shares the folder with other machines.
+    Beside it lie the last trajectories of the stage under way, `recent`, for `stillhouse view`.
     """
 
     def __init__(

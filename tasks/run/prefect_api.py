@@ -23,7 +23,7 @@ STUDENT_KEPT: Final = "stillhouse.student.kept"
 
 
 def has_ended(flow_run_id: str) -> bool:
-    """Whether a flow run is known to have ended; False if this server does not know it or does not answer."""
+    """Return whether a flow run is known to have ended; False if this server does not know it or does not answer."""
     try:
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(UUID(flow_run_id)).state
@@ -33,7 +33,7 @@ def has_ended(flow_run_id: str) -> bool:
 
 
 def is_gone_or_ended(flow_run_id: str) -> bool:
-    """Whether a flow run has ended or was deleted.
+    """Return whether a flow run has ended or was deleted.
 
     Raises:
         httpx.HTTPError: the server does not answer.

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from stillhouse.errors import StillhouseError
+from stillhouse.progress.lines import LineProgress
 from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Fact, Progress, RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
-from stillhouse.progress.text import counted, facts_text, lines_of
+from stillhouse.progress.state import Progress, RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
 from stillhouse.types import Trajectory
 
 _LOG_EVERY_S = 15.0
@@ -31,65 +31,22 @@ class Listener(Progress, RolloutWatcher, Protocol):
         """Shows one that has just ended, if there is room for some."""
 
 
-class LogProgress:
-    """Writes a line per stage at most every few seconds, and one when it is done."""
-
-    def __init__(self) -> None:
-        self._written: dict[str, float] = {}
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `Progress.update`."""
-        # What a stage does between its figures would stand in the place of these.
-        if "doing" in facts and total is not None:
-            return
-        if self._is_due(stage, finished=done == total):
-            _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, facts_text(facts))
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `RolloutWatcher.update_rollouts`."""
-        if self._is_due(stage, finished=state.done == state.total):
-            shown = "; ".join(f"{name} {text}" for name, text in lines_of(state))
-            _logger.info("%s: %s; %s", stage, counted(state), shown)
-
-    def update_run(self, state: RunState) -> None:
-        """Writes nothing: Prefect's own lines say which task runs."""
-
-    def say(self, doing: str) -> None:
-        """Writes nothing, as `update_run`."""
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Writes nothing."""
-
-    def _is_due(self, stage: str, *, finished: bool) -> bool:
-        now = time.monotonic()
-        if not finished and now - self._written.get(stage, float("-inf")) < _LOG_EVERY_S:
-            return False
-        self._written[stage] = now
-        return True
-
-
-_listener: Listener = LogProgress()
-
-
-def show_progress_with(listener: Listener) -> None:
-    """Sends the progress of every stage of this process to `listener`."""
-    global _listener
-    _listener = listener
+_listener: Listener = LineProgress(_logger.info, _LOG_EVERY_S)
 
 
 @contextmanager
 def shown_by(listener: Listener) -> Iterator[None]:
-    """Sends the progress of this process to `listener` inside the block."""
-    before = progress()
-    show_progress_with(listener)
+    """Send the progress of every stage of this process to `listener` inside the block."""
+    global _listener
+    before, _listener = _listener, listener
     try:
         yield
     finally:
-        show_progress_with(before)
+        _listener = before
 
 
 def progress() -> Listener:
-    """The listener of this process."""
+    """Return the listener of this process."""
     return _listener
 
 
@@ -123,7 +80,7 @@ class _Stage:
                 watcher.update_rollouts(self._name, total)
 
     def saved(self) -> str:
-        """What all parts together have finished, in a sentence."""
+        """Return what all parts together have finished, in a sentence."""
         with self._lock:
             finished = sum(state.done - state.failed for state in self._parts.values())
         return (

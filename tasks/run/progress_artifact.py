@@ -91,7 +91,7 @@ class ProgressArtifact:
 
 
 def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
-    """The metrics of a state by name; None where unknown."""
+    """Return the metrics of a state by name; None where unknown."""
     return {
         "done": state.done,
         "failed": state.failed,

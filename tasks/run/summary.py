@@ -4,45 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from stillhouse.types import JsonObject
 from tasks.run.context import StageOutcome
-from tasks.run.stages import EVALUATION_OF
+from tasks.run.stage import EVALUATION_OF
 
 SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
-
-_RESULTS = {
-    "prompts": "{train} + {held_out} held out",
-    "rollouts": "{trajectories} done, {failed} failed",
-    "dataset": "{kept} kept, {dropped} dropped",
-    "approval": "{reason}",
-    "comparison": "against {reference}",
-    "labels": "{rows} labelled",
-    "duplicates": "{exact} exact, {near} near",
-    "judge": "{judged} judged",
-    "difficulty": "{rows} measured",
-    "student_rollouts": "{rows} sampled",
-    "scores": "{rows} scored, {teacher_nll:.3g} nats a token",
-}
-"""Results by stage, with names of facts; those of trainings are their steps."""
-_LEFT_OUT = {
-    "prompts": {"malformed": "malformed", "duplicates": "repeated", "conflicts": "with other metadata"},
-    "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
-    "dataset": {"duplicates": "repeated"},
-    "labels": {"num_reward_errors": "reward errors"},
-    "judge": {"lost_judgements": "lost"},
-    "training": {
-        "rejected_rows": "rows rejected",
-        "truncated_rows": "rows cut",
-        "dropped_rows": "too long",
-        "unlearnt_rows": "with nothing to learn",
-        "num_reward_errors": "reward errors",
-    },
-}
-"""Facts that are shown if they are not zero, by stage, with their words."""
-
 _MAX_REASON = 40
 
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
-    """Returns a row for each stage, with the accuracy of the model that it trained or sampled.
+    """Return a row for each stage, with the accuracy of the model that it trained or sampled.
 
     The base student and models that no stage of this run made have rows of their own; all evaluations share one.
     """
@@ -69,18 +38,17 @@ def _accuracy(facts: JsonObject | None) -> str:
     return f"{facts['accuracy']:.1%} ({facts['accuracy_low']:.0%}-{facts['accuracy_high']:.0%})"
 
 
-def _result(stage: StageOutcome) -> str:
-    facts = stage.result.facts
-    steps = "1 step" if facts.get("steps") == 1 else "{steps} steps"
-    left_out = _LEFT_OUT.get(stage.name, _LEFT_OUT["training"])
-    rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
+def _result(outcome: StageOutcome) -> str:
+    stage, facts = outcome.stage, outcome.result.facts
+    text = "1 step" if facts.get("steps") == 1 else stage.result.format_map(facts)
+    rest = [f", {facts[name]} {word}" for name, word in stage.left_out.items() if facts.get(name)]
     if facts.get("why_lost"):
         rest.append(f": {next(iter(facts['why_lost']))[:_MAX_REASON]}")
-    return _RESULTS.get(stage.name, steps).format_map(facts) + "".join(rest)
+    return text + "".join(rest)
 
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:
-    """Tokens, seconds of this run, and whether an earlier run paid for them."""
+    """Return tokens, seconds of this run, and whether an earlier run paid for them."""
     names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens", "scored_tokens")
     tokens = sum(stage.result.facts.get(name) or 0 for stage in stages for name in names)
     seconds = sum(stage.seconds for stage in stages)

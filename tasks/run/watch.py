@@ -7,30 +7,26 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from stillhouse.progress.run_state import Bar, RunState, SettlingEta, StageState
+from stillhouse.progress.run_state import Bar, RunState, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
 from tasks.run.progress import Listener
-from tasks.run.stages import EVALUATION_OF
+from tasks.run.stage import EVALUATION_OF
 
 _MAX_POINTS: Final = 400
 """Of a curve; a longer one loses every second point."""
 _NUM_SHOWN: Final = 3
 _NUM_TRAJECTORIES: Final = 200
+_WEIGHT: Final = 0.2
+"""Of a new estimate of the end against those before it."""
 _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
 class RunWatch:
     """A `Listener` that passes everything on to the one that shows it, and tells it the state of the run.
 
-    It keeps the latest report of each stage, its curves and the last trajectories, for the run's page.
-
-    Args:
-        stages: names of those planned, in their order.
-        shown: receives what this one receives, and the state of the run.
-        earlier: seconds that stages took in an earlier run of this kind, by name.
-        page: address of the run's page; empty without one.
-        clock: monotonic, in seconds.
+    It keeps the latest report of each stage, its curves and the last trajectories, for the run's page. `stages` are the
+    names of those planned; `earlier` has the seconds that stages took in an earlier run of this kind.
     """
 
     def __init__(
@@ -54,7 +50,7 @@ class RunWatch:
         self._lock = RLock()
         self._began = clock()
         self._doing = ""
-        self._present_eta: SettlingEta | None = None
+        self._end: float | None = None
         self._begin_next()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
@@ -137,7 +133,7 @@ class RunWatch:
         """The state of the run now."""
         with self._lock:
             now = self._clock()
-            eta_s = None if self._present_eta is None else self._present_eta.left(now)
+            eta_s = None if self._end is None else max(self._end - now, 0.0)
             stages = [
                 replace(stage, seconds=now - self._began) if stage.status == "running" else stage
                 for stage in self._stages
@@ -167,13 +163,14 @@ class RunWatch:
 
     def _observe(self, eta_s: float | None) -> None:
         if eta_s is not None:
-            self._present_eta = self._present_eta or SettlingEta()
-            self._present_eta.update(eta_s, self._clock())
+            # Single estimates jump with every pause of an endpoint.
+            end = self._clock() + eta_s
+            self._end = end if self._end is None else self._end + _WEIGHT * (end - self._end)
         self._shown.update_run(self.state)
 
     def _begin_next(self) -> None:
         """Makes the first stage that has not ended the present one."""
-        self._began, self._doing, self._present_eta = self._clock(), "", None
+        self._began, self._doing, self._end = self._clock(), "", None
         waiting = [index for index, stage in enumerate(self._stages) if stage.status in ("running", "ahead")]
         for place, index in enumerate(waiting):
             self._stages[index] = StageState(self._stages[index].name, "running" if place == 0 else "ahead")

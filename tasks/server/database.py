@@ -26,7 +26,7 @@ def begin_database() -> None:
 
 
 def _new_file() -> Path | None:
-    """The file of the settings' SQLite database if it is not there yet."""
+    """Return the file of the settings' SQLite database if it is not there yet."""
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
     from sqlalchemy import make_url
 

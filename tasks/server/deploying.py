@@ -14,7 +14,7 @@ from stillhouse.types import JsonObject
 
 
 def read_configs(folder: str, overrides: Sequence[str] = ()) -> dict[str, JsonObject]:
-    """Every config below a folder by the stem of its file; a build step of `prefect.yaml`.
+    """Return every config below a folder by the stem of its file; a build step of `prefect.yaml`.
 
     Defaults are written out, so that Prefect's form shows the value that each field has; those that are null are not,
     since what its form shows as a plain field takes no null in a deployment.

@@ -15,17 +15,17 @@ USER = "stillhouse"
 
 
 def new_login() -> str:
-    """A login, NAME:PASSWORD, with a random password."""
+    """Return a login, NAME:PASSWORD, with a random password."""
     return f"{USER}:{secrets.token_urlsafe(32)}"
 
 
 def login_file() -> Path:
-    """The file with the login of this PREFECT_HOME."""
+    """Return the file with the login of this PREFECT_HOME."""
     return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute() / LOGIN_FILE
 
 
 def kept_login() -> str:
-    """The login of this PREFECT_HOME, made if there is none yet."""
+    """Return the login of this PREFECT_HOME, made if there is none yet."""
     path = login_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

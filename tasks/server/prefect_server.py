@@ -19,16 +19,11 @@ from tasks.server.login import kept_login, login_file
 def serve(
     host: str, port: int, names: Collection[str] = (), *, listener: int | None = None, webserver_only: bool = False
 ) -> None:
-    """Serves until stopped, with the login and the origins of the settings.
+    """Serve until stopped, with the login and the origins of the settings.
 
-    Requests may name the server by `names`, IP addresses, `localhost` and, beyond loopback, the machine's name.
-
-    Args:
-        host: address to listen on.
-        port: port of the address.
-        names: other names that requests may give the server.
-        listener: number of an open socket that listens on the address already.
-        webserver_only: leave schedules, automations and events to another process.
+    Requests may name the server by `names`, IP addresses, `localhost` and, beyond loopback, the machine's name. An open
+    socket `listener` that listens on the address already is taken over; `webserver_only` leaves schedules, automations
+    and events to another process.
     """
     import uvicorn
     from prefect.server.api.server import create_app
@@ -54,7 +49,7 @@ def serve(
 
 
 def own_origins(host: str, port: int) -> str:
-    """The origins of a server's own pages, in the form of Prefect's setting for allowed origins."""
+    """Return the origins of a server's own pages, in the form of Prefect's setting for allowed origins."""
     names = {"127.0.0.1", "localhost", f"[{host}]" if ":" in host else host}
     return ",".join(sorted(f"http://{name}:{port}" for name in names))
 

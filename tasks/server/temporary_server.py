@@ -87,7 +87,7 @@ def flow_on_server() -> Iterator[None]:
 
 
 def has_lasting_server() -> bool:
-    """Whether this run has a Prefect server that outlives it: one that shows pages and whose people can answer."""
+    """Return whether this run's Prefect server outlives it: one that shows pages and whose people can answer."""
     from prefect.settings import PREFECT_API_URL
 
     return PREFECT_API_URL.value() is not None and _VARIABLE not in os.environ

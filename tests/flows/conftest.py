@@ -128,10 +128,9 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture
 def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str]]]:
+) -> Callable[..., tuple[int, str]]:
     """Calls the console script's entry point in this process, which saves the seconds that a new one imports for."""
     from flows.cli import run_command
-    from tasks.run.progress import progress, show_progress_with
 
     def run(*args: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
@@ -143,9 +142,7 @@ def shell(
         captured = capsys.readouterr()
         return int(end.value.code or 0), captured.out + captured.err
 
-    listener = progress()
-    yield run
-    show_progress_with(listener)
+    return run
 
 
 @pytest.fixture

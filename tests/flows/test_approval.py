@@ -20,7 +20,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.errors import NotApproved
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
-from tasks.governance.approval import require_approval
+from tasks.governance.approval import APPROVAL, require_approval
 from tasks.publish import tracked
 
 Gate = Callable[..., Flow[..., dict[str, Any]]]
@@ -43,7 +43,7 @@ def gate(tmp_path: Path) -> Gate:
     def make(question: str = "one", **options: Any) -> Flow[..., dict[str, Any]]:
         @flow(name="gate", persist_result=False)
         def asks() -> dict[str, Any]:
-            with tracked(_config(tmp_path / "store", **options), "train-sft") as run:
+            with tracked(_config(tmp_path / "store", **options), "train-sft", (APPROVAL,)) as run:
 
                 def fill(folder: Path) -> tuple[int, dict[str, Any]]:
                     return write_jsonl(folder / "rows.jsonl", [question]), {"kept": 1, "dropped": 2}

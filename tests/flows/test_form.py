@@ -66,7 +66,6 @@ def _is_refused(path: str, value: Any) -> bool:
         ("evaluation.confidence", 1.0),
         ("tracking.register_as", "team/model"),
         ("runtime.launcher", "slurm"),
-        ("runtime.refresh", ["everything"]),
     ],
 )
 def test_a_wrong_value_is_refused_in_the_form(path: str, value: Any) -> None:
@@ -95,6 +94,7 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
         ("tools.builtin", ["search"], "tools.builtin names search, but tools.search_url is not set"),
         ("on_policy.reward_coef", 1.0, "expected algorithm `mixed`"),
         ("dataset.filters.turns", [3, 2], "the lowest is above the highest"),
+        ("runtime.refresh", ["everything"], "runtime.refresh: everything: no stage of the flow distill"),
     ],
 )
 def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value: Any, message: str) -> None:

@@ -29,37 +29,9 @@ RNOW_ROWS = [
         "variables": {"level": 2},
     },
 ]
-ROLL_ROWS = [
-    {
-        "id": "math-1",
-        "source": "gsm8k",
-        "difficulty": "easy",
-        "prompt": "What is 6 * 7?",
-        "messages": json.dumps([{"role": "user", "content": "What is 6 * 7?"}]),
-        "tag": "math_rule",
-        "ground_truth": "42",
-    },
-    {
-        "id": "code-1",
-        "source": "kodcode",
-        "difficulty": "easy",
-        "messages": json.dumps([{"role": "user", "content": "Write add(a, b)."}]),
-        "tag": "KodCode",
-        "test_cases": json.dumps(["assert add(1, 2) == 3", "assert add(-1, 1) == 0"]),
-    },
-    {
-        "id": "code-2",
-        "messages": json.dumps([{"role": "user", "content": "Write twice(a)."}]),
-        "tag": "KodCode",
-        "test_cases": json.dumps(["assert twice(2) == 4"]),
-    },
-]
 ANSWERS = {
     "What is 17 + 25?": "It is 42.",
     "Who wrote Faust?": "Johann Wolfgang von Goethe wrote it.",
-    "What is 6 * 7?": "\\boxed{42}",
-    "Write add(a, b).": "```python\ndef add(a, b):\n    return a + b\n```",
-    "Write twice(a).": "```python\ndef twice(a):\n    return a\n```",
 }
 
 
@@ -97,13 +69,6 @@ def test_rows_of_rnow_become_a_verified_dataset(generate) -> None:
     (call,) = with_tool["messages"][1]["tool_calls"]
     assert call["function"]["arguments"] == {"expression": "17 + 25"}
     assert rows["Johann Wolfgang von Goethe wrote it."]["metadata"]["docker"] == "local/playwright"
-
-
-def test_rows_of_roll_become_a_dataset_whose_code_was_run(generate) -> None:
-    published = generate(ROLL_ROWS, prompts={"verifier": "math"})
-    assert {row["tag"]: row["verified"] for row in rows_of(published)} == {"math_rule": True, "KodCode": True}
-    (dropped,) = rows_of(published, "rejected")
-    assert (dropped["verifier"], dropped["verified"], dropped["drop_reasons"]) == ("python", False, ["wrong"])
 
 
 def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(generate, provider: SimulatedProvider) -> None:

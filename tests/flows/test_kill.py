@@ -1,4 +1,4 @@
-"""The whole DAG ended from outside, by kill -9, SIGTERM and Ctrl-C, and continued by the same command."""
+"""Flows ended from outside, by kill -9, SIGTERM and Ctrl-C, and continued by the same command."""
 
 import json
 import os
@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from stillhouse.store.runs import find_run
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
+
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+STILLHOUSE = Path(sys.executable).parent / "stillhouse"
 
 # Longer than the smoke config trains, so that there is a middle to be killed in.
 LONGER = ["sft.num_epochs=8", "on_policy.num_steps=10", "on_policy.trainer.checkpoint_every_steps=2"]
@@ -25,7 +29,7 @@ SFT_ALONE = [*LONGER, "on_policy.enabled=false", "evaluation.enabled=false"]
 
 
 def _command(store: Path, overrides: list[str]) -> list[str]:
-    command = [str(Path(sys.executable).parent / "stillhouse"), "distill", str(ROOT / "configs" / "smoke.yaml")]
+    command = [str(STILLHOUSE), "distill", str(ROOT / "configs" / "smoke.yaml")]
     for override in [f"runtime.store={store}", *overrides]:
         command += ["--set", override]
     return command
@@ -94,6 +98,8 @@ def _run_statuses(store: Path) -> list[tuple[str, str]]:
         return database.execute("select name, status from runs order by start_time").fetchall()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_kill_9_in_every_stage_and_the_same_command_end_with_the_same_students(tmp_path: Path) -> None:
     killed, calm = tmp_path / "killed", tmp_path / "calm"
     for when in (_some_answers, _checkpoint_of("sft"), _checkpoint_of("on_policy")):
@@ -120,6 +126,8 @@ def test_kill_9_in_every_stage_and_the_same_command_end_with_the_same_students(t
     shutil.rmtree(calm)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 1)])
 def test_a_signal_ends_everything_and_the_same_command_continues(
     tmp_path: Path, number: signal.Signals, code: int
@@ -136,3 +144,47 @@ def test_a_signal_ends_everything_and_the_same_command_continues(
     _finish(store, SFT_ALONE)
     facts = json.loads((_student(store, "sft") / "student.json").read_text())["facts"]
     assert facts["resumed_from_step"] is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "codes"), [(signal.SIGKILL, {-9}), (signal.SIGTERM, {1, 143}), (signal.SIGINT, {1, 130})]
+)
+def test_the_same_command_pays_for_no_answer_again_that_had_come_in(
+    number: signal.Signals,
+    codes: set[int],
+    tmp_path: Path,
+    embedded_rows: list[dict[str, Any]],
+    provider: SimulatedProvider,
+    shell: Callable[..., tuple[int, str]],
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in embedded_rows))
+    settings = ("tracking.enabled=false", "runtime.shard_size=3", "runtime.max_concurrency=1", "runtime.hedge=false")
+    command = ["generate", "prompts.jsonl", "-o", "out.jsonl", "-m", "simulated", "--base-url", provider.url]
+    command += ["-c", "1", "--api-key-env", "STILLHOUSE_TEST_KEY", *(x for one in settings for x in ("--set", one))]
+    known = provider.script
+
+    def ends(request: ReceivedRequest) -> Reply:
+        # Of twelve answers, when the first shard is through.
+        if request.index == 6:
+            process.send_signal(number)
+        return known(request)
+
+    provider.script = ends
+    with subprocess.Popen(
+        [str(STILLHOUSE), *command],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        log = process.communicate(timeout=120)[1]
+    assert process.returncode in codes, log
+    assert "Traceback" not in log
+    assert list(find_run(tmp_path / "runs", "latest")[1].artifacts) == ["prompts"]
+
+    provider.script = known
+    code, output = shell(*command)
+    assert (code, "out.jsonl: 8 rows" in output) == (0, True), output
+    # What was under way when the process ended may be asked once more.
+    assert len(provider.ledger) <= 13
+    assert sum(provider.billed.values()) - len(provider.billed) <= 1

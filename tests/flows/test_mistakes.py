@@ -27,7 +27,19 @@ MISTAKES = [
     ("generate prompts.jsonl -m some/model -o rows.csv", "", "expected a name ending in .jsonl or .parquet"),
     ("generate prompts.jsonl -m some/model --temperature -1", "", "Invalid value for '--temperature'"),
     ("generate prompts.jsonl -m some/model --api-key-env sk-1", "", "the name of an environment variable"),
+    ("convert rows.jsonl", "", "Missing option"),
+    ("convert rows.jsonl -o prompts.jsonl", "", "--output prompts.jsonl is a file"),
+    ("convert rows.jsonl -o out --from openai -t absent.py", "", "absent.py"),
+    ("convert rows.jsonl -o out --from distilabel", "", "distilabel was removed in this version"),
+    ("convert good.yaml -o out --from rnow-config", "", "--from rnow-config: good.yaml has the keys prompts, teacher"),
+    ("convert rows.jsonl -o out --from csv", "", "csv"),
     ("export", "", "name where the rows go"),
+    ("export -o out.jsonl --private", "", "--private is for a repository"),
+    ("publish", "", "name where the student goes"),
+    ("publish -o out --private", "", "--private is for a repository"),
+    ("doctor --set sft.epochs=2", "", "sft.epochs = 2: unknown key"),
+    ("serve ./absent", "", "'./absent' is not a folder"),
+    ("serve embedded:student --api-key-env ABSENT_KEY", "", "ABSENT_KEY"),
     ("serve embedded:studnt", "", "did you mean 'embedded:student'?"),
     # Of a run, given one level too high.
     ("view store/reports", "", "Runs below it, the newest first: store/reports/20260101-000000"),
@@ -75,6 +87,7 @@ def test_a_mistake_ends_with_code_2_and_what_to_do(
     (tmp_path / "good.yaml").write_text(CONFIG)
     (tmp_path / "wrong.yaml").write_text(config)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n')
+    (tmp_path / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
     record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "calm-otter", {"rollouts": []})
     write_run_record(tmp_path / "store/reports/20260101-000000", record)
     (tmp_path / "folder").mkdir()

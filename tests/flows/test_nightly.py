@@ -125,19 +125,6 @@ def test_the_second_student_starts_from_the_champion(nights: Nights) -> None:
     assert list(nights.second.published.evaluations) == ["base", "champion", "sft", "teacher"]
 
 
-def test_what_was_decided_on_the_second_night_is_what_the_alias_says(nights: Nights) -> None:
-    published = nights.second.published
-    version = version_of(published.students["sft"].uri, nights.store)
-    assert published.promotion is not None
-    if published.promotion.startswith("sft is the new champion. sft is better than champion"):
-        assert nights.second.champion == int(version.version)
-        assert version.tags["promotion"].startswith("promoted: ")
-    else:
-        assert published.promotion.startswith("The champion stays. sft is ")
-        assert nights.second.champion == nights.first.champion
-        assert version.tags["promotion"].startswith("not promoted: sft is ")
-
-
 def test_a_student_that_training_has_broken_is_kept_out_and_the_tags_that_fell_are_named(nights: Nights) -> None:
     published = nights.third.published
     assert nights.third.champion == nights.second.champion

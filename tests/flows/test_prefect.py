@@ -14,9 +14,9 @@ from stillhouse.config import TrackingConfig
 from stillhouse.errors import FailureBudgetExceeded, StillhouseError, TrainingKilled
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.tracking import start_run
-from tasks.cache.stage import CACHED_STAGE
 from tasks.run.prefect_api import has_ended
 from tasks.run.progress_artifact import ProgressArtifact
+from tasks.run.stage import CACHED_STAGE
 
 AT_ONCE = {**CACHED_STAGE, "retry_delay_seconds": 0, "persist_result": False}
 

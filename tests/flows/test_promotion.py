@@ -61,18 +61,6 @@ def promoted(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.slow
-def test_a_student_that_passes_gets_the_alias_and_its_version_the_reason(promoted, tmp_path: Path) -> None:
-    uri = default_uri(tmp_path)
-    run = promoted(uri, [BETTER])
-    assert run.decision is not None
-    assert run.decision.verdict.startswith("sft is the new champion. sft is better than base: accuracy 70.0% against")
-    version = connect(uri).get_model_version("small", "1")
-    assert sorted(version.aliases) == ["candidate", "champion"]
-    assert version.tags["promotion"] == f"promoted: {run.decision.reason}"
-    assert connect(uri).get_run(str(run.record.run_id)).data.tags["promotion"] == run.decision.verdict
-
-
-@pytest.mark.slow
 def test_an_alias_that_another_run_moved_meanwhile_stays_where_it_is(promoted, tmp_path: Path) -> None:
     uri = default_uri(tmp_path)
     (tmp_path / "other").mkdir()

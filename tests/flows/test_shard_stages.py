@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from prefect import flow, task
+from prefect import flow
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.schema import DIFFICULTY_FILE, JUDGE_FILE
@@ -14,13 +14,10 @@ from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
-from tasks.cache.shards import map_shards
-from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.difficulty import measure_difficulty
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
-from tasks.run.context import Run, RunContext, start_flow
-from tasks.run.interruption import run_until_done
+from tasks.run.context import Run, start_flow
 from tasks.sampling import TRAJECTORIES_FILE
 
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -108,47 +105,3 @@ def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_jo
             [one.fingerprint for one in stage or ()] for stage in same
         ]
         assert len(provider.ledger) == asked
-
-
-@task(name="lengths", **CACHED_STAGE)
-async def lengths_task(shard: Artifact, key: str, context: RunContext) -> Artifact:
-    return artifact(context.store, "lengths", "lengths.jsonl", [{"key": key, "rows": shard.num_rows}])
-
-
-@flow
-def twice(config: DistillConfig, damage: Callable[[Artifact], None]) -> list[list[tuple[Artifact, bool]]]:
-    run = start_flow(config, "twice")
-    shards = list(rollouts(run.context.store).shards)
-    passes = []
-    # With every shard in the cache, no task is needed.
-    for each in (lengths_task, None if damage is nothing else lengths_task):
-        reported = []
-        work = map_shards(
-            Stage("labels", 1),
-            each,
-            run,
-            shards,
-            on_result=lambda _shard, cached, reported=reported: reported.append(cached),
-        )
-        passes.append(run_until_done(work))
-        assert sorted(reported) == sorted(cached for _, cached in passes[-1])
-        damage(passes[-1][1][0])
-    return passes
-
-
-def nothing(_artifact: Artifact) -> None:
-    pass
-
-
-def forget(lost: Artifact) -> None:
-    (Path(lost.uri) / "lengths.jsonl").unlink()
-
-
-@pytest.mark.parametrize(("damage", "cached"), [(nothing, [True, True, True]), (forget, [True, False, True])])
-def test_cached_shards_need_no_task_run_and_lost_ones_are_made_again(
-    config_for, damage: Callable[[Artifact], None], cached: list[bool]
-) -> None:
-    first, second = twice(config_for("http://nobody"), damage)
-    assert [was_cached for _, was_cached in first] == [False, False, False]
-    assert [was_cached for _, was_cached in second] == cached
-    assert [one.fingerprint for one, _ in first] == [one.fingerprint for one, _ in second]

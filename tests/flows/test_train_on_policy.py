@@ -57,15 +57,6 @@ def test_mlflow_has_the_metrics_and_a_file_of_trajectories(tmp_path: Path) -> No
     assert names == ["trajectories/step-00000000.jsonl"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_shipped_mode_trains(tmp_path: Path, cli) -> None:
-    for path in CONFIGS:
-        few_steps = ("--set", "on_policy.num_steps=2", "--set", f"runtime.store={tmp_path / path.stem}")
-        done = cli("on-policy", str(path), *few_steps, cwd=ROOT, timeout_s=600)
-        assert done.returncode == 0, (path.name, done.stdout, done.stderr)
-
-
 def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path: Path) -> None:
     from flows.train_on_policy import train_on_policy
 

@@ -75,11 +75,3 @@ def test_the_page_is_kept_in_the_store_and_opened(cli, store: Path, tmp_path: Pa
     (page,) = store.glob("views/*.html")
     assert done.stdout == f"{page}: 3 trajectories; there are more, which --max-rows lets in\n"
     assert told.read_text().strip() == page.as_uri()
-
-
-def test_what_is_no_run_is_refused_in_one_line(cli, store: Path, tmp_path: Path) -> None:
-    done = cli("view", "absent", "--store", store, cwd=tmp_path)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: 'absent': no file or folder, and no run of that name in")
-    assert done.stdout == ""

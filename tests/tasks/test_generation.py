@@ -1,5 +1,7 @@
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,46 +23,37 @@ def rows_and_candidates(quotas: ShardQuotas) -> list[tuple[int, int | None]]:
     return [(quota.rows, quota.max_candidates) for quota in quotas.shards]
 
 
-def test_a_target_is_shared_out_by_the_number_of_prompts() -> None:
-    quotas = ShardQuotas(10, max_candidates=40)
-    quotas.share([300, 100, 100])
+def quotas_of(target: int, max_candidates: int | None, sizes: Sequence[int] = (10, 10)) -> ShardQuotas:
+    quotas = ShardQuotas(target, max_candidates)
+    quotas.share(sizes)
+    return quotas
+
+
+def test_a_target_is_shared_out_by_the_number_of_prompts_once() -> None:
+    quotas = quotas_of(10, 40, [300, 100, 100])
+    quotas.share([1, 1, 1])
     assert rows_and_candidates(quotas) == [(6, 24), (2, 8), (2, 8)]
 
 
-def test_asking_again_keeps_the_shares() -> None:
-    quotas = ShardQuotas(4, max_candidates=None)
-    quotas.share([10, 10])
-    quotas.raise_by(2, gave((2, 3), (2, 2)))
-    quotas.share([10, 10])
-    assert rows_and_candidates(quotas) == [(3, None), (3, None)]
-
-
-def test_missing_rows_fall_to_the_shards_that_met_their_quotas() -> None:
-    quotas = ShardQuotas(6, max_candidates=None)
-    quotas.share([10, 10])
-    assert quotas.raise_by(2, gave((1, 20), (3, 5)))
-    assert rows_and_candidates(quotas) == [(3, None), (5, None)]
-
-
-def test_no_quota_rises_once_every_shard_gave_all_it_has() -> None:
-    quotas = ShardQuotas(6, max_candidates=None)
-    quotas.share([10, 10])
-    assert not quotas.raise_by(4, gave((1, 20), (1, 20)))
-
-
-def test_candidates_that_a_shard_did_not_need_go_to_those_that_were_stopped_by_their_part() -> None:
-    quotas = ShardQuotas(8, max_candidates=20)
-    quotas.share([10, 10])
-    assert rows_and_candidates(quotas) == [(4, 10), (4, 10)]
-    assert quotas.raise_by(3, gave((4, 4), (1, 10)))
-    assert sum(most or 0 for _, most in rows_and_candidates(quotas)) == 20
-    assert rows_and_candidates(quotas)[1][1] == 13
-
-
-def test_the_most_candidates_end_it() -> None:
-    quotas = ShardQuotas(8, max_candidates=12)
-    quotas.share([10, 10])
-    assert not quotas.raise_by(2, gave((3, 6), (3, 6)))
+@pytest.mark.parametrize(
+    ("target", "max_candidates", "missing", "given", "raised"),
+    [
+        # Missing rows fall to the shards that met their quotas.
+        (6, None, 2, [(1, 20), (3, 5)], [(3, None), (5, None)]),
+        # Every shard gave all it has.
+        (6, None, 4, [(1, 20), (1, 20)], None),
+        # Candidates that a shard did not need go to those that were stopped by their part.
+        (8, 20, 3, [(4, 4), (1, 10)], [(6, 7), (5, 13)]),
+        # The most candidates are through.
+        (8, 12, 2, [(3, 6), (3, 6)], None),
+    ],
+)
+def test_quotas_rise_where_there_are_candidates(
+    target: int, max_candidates: int | None, missing: int, given: Any, raised: Any
+) -> None:
+    quotas = quotas_of(target, max_candidates)
+    assert quotas.raise_by(missing, gave(*given)) == (raised is not None)
+    assert raised is None or rows_and_candidates(quotas) == raised
 
 
 @given(
@@ -68,8 +61,7 @@ def test_the_most_candidates_end_it() -> None:
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=8),
 )  # fmt: skip
 def test_the_shares_add_up(target: int, max_candidates: int | None, sizes: Sequence[int]) -> None:
-    quotas = ShardQuotas(target, max_candidates)
-    quotas.share(sizes)
+    quotas = quotas_of(target, max_candidates, sizes)
     assert sum(one.rows for one in quotas.shards) == target
     assert all(one.rows >= 0 for one in quotas.shards)
     if max_candidates is not None:

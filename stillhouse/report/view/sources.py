@@ -10,7 +10,6 @@ from stillhouse.store.runs import (
     RUN_FILE,
     RunRecord,
     find_run,
-    find_run_folder,
     read_run_record,
     runs_below,
 )
@@ -66,7 +65,8 @@ def find_source(name: str, store_root: Path) -> ViewSource:
                 f"{', '.join(_DATASET_FILES)} of a dataset, or a report's {RUN_FILE}{runs_below(path)}"
             )
         return ViewSource(path.resolve().name, str(path), tuple(TrajectoryFile("", file) for file in files))
-    return _of_run(find_run(store_root, name), store_root, find_run_folder(store_root, name))
+    folder, record = find_run(store_root, name)
+    return _of_run(record, store_root, folder)
 
 
 def _of_run(record: RunRecord, place: Path, folder: Path) -> ViewSource:

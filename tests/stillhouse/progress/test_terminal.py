@@ -3,13 +3,14 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from stillhouse.progress.run_state import RunState, StageState
 from stillhouse.progress.state import RolloutProgress, UsdRange
-from stillhouse.progress.terminal import TerminalProgress, show_warnings, table
+from stillhouse.progress.terminal import progress_on, show_warnings, table
 
 TRAINING = {"loss": 0.8123, "token_accuracy": 0.74, "learning_rate": 1e-4, "tokens_per_s": 12_345.0, "eta_s": 372.0}
 TRAINING_TEXT = "loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
@@ -21,10 +22,10 @@ def _console(*, terminal: bool = False, width: int = 100) -> tuple[Console, io.S
 
 
 @contextmanager
-def _reports(*, terminal: bool = False, width: int = 100) -> Iterator[tuple[TerminalProgress, io.StringIO]]:
+def _reports(*, terminal: bool = False, width: int = 100) -> Iterator[tuple[Any, io.StringIO]]:
     """Progress on a console, and what is written there."""
     console, written = _console(terminal=terminal, width=width)
-    with TerminalProgress(console) as progress:
+    with progress_on(console) as progress:
         yield progress, written
 
 

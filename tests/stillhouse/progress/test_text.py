@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -85,21 +86,15 @@ def test_an_unknown_total_is_a_question_mark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "0 s"), (59.4, "59 s"), (59.7, "1 min"), (3570, "1 h 00 min"), (7620, "2 h 07 min"), (273_600, "3 d 04 h")],
+    ("write", "figures"),
+    [
+        (
+            duration,
+            {0.2: "0 s", 59.4: "59 s", 59.7: "1 min", 3570: "1 h 00 min", 7620: "2 h 07 min", 273_600: "3 d 04 h"},
+        ),
+        (short, {0: "0", 4.14: "4.1", 12.0: "12", 812.4: "812", 4321: "4,321", 12_345: "12.3k", 1_234_567: "1.2M"}),
+        (dollars, {0.00123: "$0.0012", 0.0: "$0.00", 1234.5: "$1,234.50"}),
+    ],
 )
-def test_a_duration_is_as_exact_as_a_person_wants_it(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (4.14, "4.1"), (12.0, "12"), (812.4, "812"), (4321, "4,321"), (12_345, "12.3k"), (1_234_567, "1.2M")],
-)
-def test_a_number_is_short(number: float, text: str) -> None:
-    assert short(number) == text
-
-
-@pytest.mark.parametrize(("usd", "text"), [(0.00123, "$0.0012"), (0.0, "$0.00"), (1234.5, "$1,234.50")])
-def test_small_sums_are_not_rounded_away(usd: float, text: str) -> None:
-    assert dollars(usd) == text
+def test_a_figure_is_as_exact_as_a_person_wants_it(write: Callable[[float], str], figures: dict[float, str]) -> None:
+    assert {figure: write(figure) for figure in figures} == figures

@@ -49,15 +49,15 @@ def runs(tmp_path: Path) -> dict[str, RunRecord]:
     ],
 )
 def test_each_name_of_a_run_finds_it(name: str, expected: str, runs: dict[str, RunRecord], tmp_path: Path) -> None:
-    assert find_run(tmp_path, name) == runs[expected]
+    assert find_run(tmp_path, name)[1] == runs[expected]
 
 
 def test_the_latest_run_is_one_that_made_something_where_there_is_one(tmp_path: Path) -> None:
     begun = RunRecord("distill", "20260103T00:00:00", None, None, None, {})
     write_run_record(tmp_path / "reports" / "20260103-000000-distill", begun)
-    assert find_run(tmp_path, "latest") == begun
+    assert find_run(tmp_path, "latest")[1] == begun
     made = _write(tmp_path, "20260101-000000-distill", "a", "calm-otter")
-    assert find_run(tmp_path, "latest") == made
+    assert find_run(tmp_path, "latest")[1] == made
 
 
 NONE = r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"
@@ -94,7 +94,7 @@ def test_a_store_that_was_moved_knows_where_its_artifacts_are(tmp_path: Path) ->
     record = RunRecord("distill", "2026-01-01T00:00:00", None, None, "calm-fox", {"rollouts": [gone, kept]})
     write_run_record(old / "reports" / "20260101-000000-distill", record)
     old.rename(tmp_path / "new")
-    found = find_run(tmp_path / "new", "calm-fox")
+    _, found = find_run(tmp_path / "new", "calm-fox")
     assert found.artifacts["rollouts"] == [gone, str(tmp_path / "new" / "artifacts" / "rollouts" / "0123")]
 
 
@@ -140,7 +140,7 @@ def rollouts(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifa
 def test_a_run_is_found_with_the_artifacts_that_are_wanted(rollouts: Artifact, tmp_path: Path) -> None:
     root = fetch_run(URL, "calm-fox", lambda stage: stage == "rollouts")
     assert root == tmp_path / "here" / "runs"
-    found = find_run(root, "latest")
+    _, found = find_run(root, "latest")
     [folder] = found.artifacts["rollouts"]
     assert Path(folder).is_relative_to(root)
     assert (Path(folder) / "rows.jsonl").read_bytes() == b'{"a":1}\n'

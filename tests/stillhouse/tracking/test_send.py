@@ -1,5 +1,6 @@
 """Records that MLflow did not take come back, whole and once."""
 
+import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_runs_that_mlflow_never_saw_come_back_with_all_that_they_recorded(
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"samples.json", "model", "config.yaml"}
     assert [given.dataset.name for given in parent.inputs.dataset_inputs] == ["rows"]
     assert send_fallback(tmp_path) == Sent()
-    assert not list(tmp_path.glob("tracking-fallback*"))
+    assert not list(tmp_path.glob("tracking-fallback*.jsonl*"))
 
 
 def test_sending_that_is_broken_off_goes_on_and_creates_no_run_twice(
@@ -135,3 +136,13 @@ def test_the_place_of_an_earlier_sending_skips_no_record(tmp_path: Path, trackin
     (tmp_path / "tracking-fallback.sending.jsonl.done").write_text("7")
     assert send_fallback(tmp_path).by_kind == {"metrics": 1}
     assert [point.step for point in client.get_metric_history(run.run_id, "sft/loss")] == [2]
+
+
+def test_two_processes_do_not_send_the_same_records(tmp_path: Path, recorded_away: Callable[[], str]) -> None:
+    recorded_away()
+    with (tmp_path / "tracking-fallback.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(TrackingError, match="another process is sending"):
+            send_fallback(tmp_path)
+    assert send_fallback(tmp_path).by_kind["table"] == 1
+    assert send_fallback(tmp_path) == Sent()

@@ -1,15 +1,11 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stillhouse.config import DistillConfig, TrackingConfig
-from stillhouse.tracking import start_run
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.types import Artifact
-from tasks.governance.promotion import register, student_version
-from tasks.run.context import Run, RunContext
+from tasks.governance.promotion import student_version
 
 STUDENT = {"model": "org/small", "parameters": "lora", "dtype": "float32"}
 
@@ -51,19 +47,3 @@ def test_a_student_is_registered_by_its_weights_with_what_it_is(student: Artifac
     assert "accuracy" not in again.tags
     (Path(student.uri) / "model.safetensors").write_bytes(b"other weights")
     assert student_version(student, {}).fingerprint != version.fingerprint
-
-
-@pytest.mark.slow
-def test_students_are_registered_if_the_config_names_a_model(
-    student: Artifact, make_context: Callable[..., RunContext], tmp_path: Path
-) -> None:
-    page = "http://127.0.0.1:5000/#/models/small/versions/1"
-    for name, versions, pages in ((None, {}, {}), ("small", {"sft": "1"}, {"model": page})):
-        config = DistillConfig(tracking=TrackingConfig(register_as=name))
-        with start_run(config.tracking, tmp_path, "distill") as record:
-            record.log_artifacts(Path(student.uri), "student")
-            run = Run(name="distill", config=config, context=make_context(), record=record)
-            logged = student.model_copy(update={"facts": {"mlflow_run_id": record.run_id}})
-            assert register(run, {"sft": logged}, {}) == versions
-            assert run.pages == pages
-    assert register(run, {}, {}) == {}

@@ -8,7 +8,7 @@ from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
 from stillhouse.progress.text import lines_of
 from stillhouse.types import Trajectory
-from tasks.run.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
+from tasks.run.progress import PartProgress, progress, rollout_stage, shown_by
 
 
 class Seen:
@@ -37,10 +37,8 @@ class Seen:
 
 @pytest.fixture
 def seen() -> Iterator[Seen]:
-    before, listener = progress(), Seen()
-    show_progress_with(listener)
-    yield listener
-    show_progress_with(before)
+    with shown_by(listener := Seen()):
+        yield listener
 
 
 class Clock:
@@ -115,23 +113,11 @@ def test_stages_that_follow_one_another_share_no_counts(seen: Seen) -> None:
     assert [state.done for _, state in seen.states] == [0, 10, 0, 10, 0, 7]
 
 
-def test_a_log_gets_a_line_now_and_then_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    log = LogProgress()
+def test_a_log_gets_no_line_about_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "stillhouse.progress.state"):
-        for done in range(100):
-            log.update_rollouts("rollouts", RolloutProgress(done=done, total=100, limit=3, limit_reason="growing"))
-        log.update_rollouts("rollouts", RolloutProgress(done=100, total=100, failed=2, limit=3))
-    first, last = caplog.messages
-    assert first.startswith("rollouts: 0/100; speed 0 rows/s")
-    assert "limit 0 of 3 in flight; reason growing; trouble none; cost price unknown" in first
-    assert last.startswith("rollouts: 100/100;")
-    assert "2 failed" in last
-
-
-def test_other_stages_keep_their_facts_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "stillhouse.progress.state"):
-        LogProgress().update("sft", 3, None, loss=0.5)
-    assert caplog.messages == ["sft: 3/? loss 0.5"]
+        progress().update("sft", 3, None, loss=0.5)
+        progress().update_run(RunState((), page="file:///page"))
+    assert caplog.messages == ["sft                3/?  loss 0.5"]
 
 
 def test_what_shows_nothing_takes_everything() -> None:

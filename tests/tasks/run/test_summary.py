@@ -3,12 +3,18 @@ from typing import Any
 
 import pytest
 
+from flows import distill
 from tasks.run.context import StageOutcome
+from tasks.run.stage import Stage
 from tasks.run.summary import summary_rows
+from tasks.trajectory_import import IMPORTS
+
+STAGES = {stage.name: stage for stage in distill.STAGES}
 
 
-def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
-    return StageOutcome(name, SimpleNamespace(facts=facts), cached, 1.25)
+def outcome(name: str, cached: bool = False, stage: Stage | None = None, **facts: Any) -> StageOutcome:
+    stage = stage or STAGES[name.partition(" of ")[0]]
+    return StageOutcome(stage, name, SimpleNamespace(facts=facts), cached, 1.25)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +24,7 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         (outcome("prompts", train=8, held_out=0, malformed=3, duplicates=1), "8 + 0 held out, 3 malformed, 1 repeated"),
         (outcome("rollouts", trajectories=8, failed=1), "8 done, 1 failed"),
         (
-            outcome("rollouts", trajectories=8, failed=0, malformed=2, of_other_prompts=5),
+            outcome("rollouts", stage=IMPORTS, trajectories=8, failed=0, malformed=2, of_other_prompts=5),
             "8 done, 0 failed, 2 malformed, 5 of other prompts",
         ),
         (outcome("dataset", kept=5, dropped=2, duplicates=0), "5 kept, 2 dropped"),
@@ -32,6 +38,7 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         (outcome("labels", rows=8, num_reward_errors=3), "8 labelled, 3 reward errors"),
         (outcome("on_policy", steps=4, num_reward_errors=2), "4 steps, 2 reward errors"),
         (outcome("sft", steps=1), "1 step"),
+        (outcome("pair", verdict="go"), "go"),
         (outcome("sft", steps=4, truncated_rows=3), "4 steps, 3 rows cut"),
         (outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1), "4 steps, 2 too long, 1 with nothing to learn"),
     ],

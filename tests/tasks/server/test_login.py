@@ -38,20 +38,20 @@ def test_servers_that_start_at_once_agree_on_the_login() -> None:
     assert len(set(logins)) == 1
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:4200/api", "http://localhost/api", "http://[::1]:4200/api"])
-def test_a_server_of_this_machine_is_sent_the_login(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        *((url, True) for url in ("http://127.0.0.1:4200/api", "http://localhost/api", "http://[::1]:4200/api")),
+        *((url, False) for url in ("https://team.example/api", "http://127.0.0.1.evil.test/api", "", "nonsense")),
+    ],
+)
+def test_a_server_of_this_machine_and_no_other_is_sent_the_login(
+    url: str, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     login = kept_login()
     monkeypatch.setenv("PREFECT_API_URL", url)
     send_login()
-    assert os.environ[SENT] == login
-
-
-@pytest.mark.parametrize("url", ["https://prefect.team.example/api", "http://127.0.0.1.evil.test/api", "", "nonsense"])
-def test_no_other_server_is_sent_the_login(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept_login()
-    monkeypatch.setenv("PREFECT_API_URL", url)
-    send_login()
-    assert SENT not in os.environ
+    assert os.environ.get(SENT) == (login if is_here else None)
 
 
 def test_the_users_own_login_stands_and_clients_never_make_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

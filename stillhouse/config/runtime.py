@@ -8,24 +8,6 @@ from pydantic import Field, model_validator
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Alias, Section
 
-StageName = Literal[
-    "prompts",
-    "rollouts",
-    "labels",
-    "judge",
-    "difficulty",
-    "duplicates",
-    "dataset",
-    "approval",
-    "scores",
-    "sft",
-    "pair",
-    "student_rollouts",
-    "on_policy",
-    "evaluation",
-    "comparison",
-]
-
 
 class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
@@ -155,8 +137,9 @@ class RuntimeConfig(Section):
     share the store; this run waits for it, and cancels it if it ends first. None does both in this run."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Peak matrix-multiplication speed of one device, for the MFU; None measures it at the start."""
-    refresh: tuple[StageName, ...] = ()
-    """Stages to run again although their results are cached. Completions already paid for come from the journal."""
+    refresh: tuple[str, ...] = ()
+    """Stages of the flow to run again although their results are cached, by their names in its closing table.
+    Completions already paid for come from the journal."""
 
     @property
     def thread_variables(self) -> dict[str, str]:

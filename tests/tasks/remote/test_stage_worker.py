@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flows.distill import STAGES as ALL
 from stillhouse.config import (
     DatasetConfig,
     EvaluationConfig,
@@ -22,12 +23,13 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.remote.flow_run_stage import StageCall
+from tasks.remote.stage_worker import local_inputs, run_stage_call
 from tasks.rollouts import ShardTarget
 from tasks.run.context import RunContext
-from tasks.run_stage import STAGES, local_inputs, run_stage_call
 
 MakeContext = Callable[..., RunContext]
 
+STAGES = {stage.name: stage for stage in ALL}
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")
 
 
@@ -41,8 +43,7 @@ def call_of(make_context: MakeContext) -> Callable[..., dict[str, Any]]:
     """A call as it arrives, as JSON."""
 
     def make(stage: str, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
-        own, _ = STAGES[stage]
-        call = StageCall.of(own, inputs, make_context())
+        call = StageCall.of(STAGES[stage], inputs, make_context())
         return {**json.loads(call.model_dump_json()), **changes}
 
     return make
@@ -114,9 +115,9 @@ def inputs_of_stages(stored: Artifact, sft_inputs: dict[str, Any]) -> dict[str, 
 
 @pytest.mark.parametrize("name", ["sft", "on_policy", "evaluation", "rollouts"])
 def test_a_call_keeps_its_inputs_and_key(name: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
-    stage, _ = STAGES[name]
+    stage = STAGES[name]
     inputs = inputs_of_stages(stored, sft_inputs)[name]
-    there = local_inputs(StageCall.model_validate(call_of(name, inputs)))
+    there = local_inputs(StageCall.model_validate(call_of(name, inputs)), stage)
     assert stage.key(there) == stage.key(inputs)
     assert there == inputs
 
@@ -128,7 +129,7 @@ def test_a_trained_student_is_found_on_this_machine(
     inputs = inputs_of_stages(stored, sft_inputs)[name]
     call = call_of(name, {**inputs, model: START.model_copy(update={"ref": stored.uri})})
     call["inputs"][model]["ref"] = call["weights"][model]["uri"] = elsewhere(stored)
-    assert local_inputs(StageCall.model_validate(call))[model].ref == stored.uri
+    assert local_inputs(StageCall.model_validate(call), STAGES[name])[model].ref == stored.uri
 
 
 def test_what_one_machine_made_for_the_call_another_has_from_the_storage(
@@ -143,23 +144,23 @@ def test_what_one_machine_made_for_the_call_another_has_from_the_storage(
         return 1, {}
 
     shard = here.store.write("shards", "a" * 16, fill)
-    stage, _ = STAGES["rollouts"]
+    stage = STAGES["rollouts"]
     inputs = {**inputs_of_stages(shard, sft_inputs)["rollouts"], "metadata": None}
     call = json.loads(StageCall.of(stage, inputs, here).model_dump_json())
     call["context"] = json.loads(there.model_dump_json())
-    found = local_inputs(StageCall.model_validate(call))["shard"]
+    found = local_inputs(StageCall.model_validate(call), stage)["shard"]
     assert Path(found.uri).is_relative_to(tmp_path / "there")
     assert (Path(found.uri) / "prompts.jsonl").read_text() == "{}\n"
 
 
 def test_a_worker_of_another_version_refuses(call_of: Any, sft_inputs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"sft/v0-0 .* different versions of Stillhouse"):
-        run_stage_call(call_of("sft", sft_inputs, key="sft/v0-0"))
+        run_stage_call(call_of("sft", sft_inputs, key="sft/v0-0"), ALL)
 
 
 def test_a_stage_that_cannot_be_handed_over_is_refused(call_of: Any, sft_inputs: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"'prompts' cannot run for another flow run; expected one of scores, sft"):
-        run_stage_call({**call_of("sft", sft_inputs), "stage": "prompts"})
+    with pytest.raises(ConfigError, match=r"'prompts' cannot run .* one of rollouts, scores, sft"):
+        run_stage_call({**call_of("sft", sft_inputs), "stage": "prompts"}, ALL)
 
 
 def test_an_input_that_no_shared_store_has_is_named(call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
@@ -167,4 +168,4 @@ def test_an_input_that_no_shared_store_has_is_named(call_of: Any, sft_inputs: di
     with pytest.raises(
         StoreError, match=r"rows\.jsonl is gone\. runtime\.store .* a folder that parent and worker share"
     ):
-        run_stage_call(call_of("sft", {**sft_inputs, "dataset": stored}))
+        run_stage_call(call_of("sft", {**sft_inputs, "dataset": stored}), ALL)

@@ -32,14 +32,10 @@ def store(tmp_path: Path) -> Path:
 
     root = tmp_path / "store"
     ArtifactStore(root).write("dataset", "0123456789abcdef", fill)
-    (root / "results" / "dataset").mkdir(parents=True)
-    (root / "results" / "dataset" / "v1-0").write_text("{}")
     with Journal(root / JOURNAL_FILE) as journal:
         asyncio.run(journal.put_trajectory(digest("rollout"), RECORD))
-    for path in (root / "mlflow.db", root / JOURNAL_FILE):
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT)")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(sqlite3.connect(root / JOURNAL_FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ledger = ScoreLedger(root / LEDGER / "teacher-1")
     ledger.put({bytes(32): SequenceScores([-0.25, -1.5, -2.0])})
     ledger.close()
@@ -54,7 +50,7 @@ def test_a_whole_store_has_nothing_to_complain_of_and_is_not_changed(store: Path
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     findings = {finding.name: finding.detail for finding in inspect_store(store)}
     assert _failed(store) == []
-    assert {"store", "permissions", "artifacts", "results", "journal", "score files", "MLflow"} == findings.keys()
+    assert {"store", "artifacts", "journal", "score files"} == findings.keys()
     assert "1 records, all as they were written" in findings["journal"]
     after = {path: path.read_bytes() for path in before}
     assert after == before
@@ -98,9 +94,6 @@ def _alter_scores(root: Path) -> None:
         (_replace(JOURNAL_FILE, b"some", b"sone"), {"journal"}, "1 of 1 records were altered", "asks again"),
         (_alter_scores, {"score file", "score files"}, "1 of 1 answers were altered", "asks again"),
         (_break_journal, {"journal"}, "is malformed", ".recover"),
-        (_overwrite("mlflow.db", b"not a database any more" * 100), {"MLflow"}, "is malformed", ".recover"),
-        (_overwrite("results/dataset/v1-0", b'{"result": '), {"result", "results"}, "is not JSON", MADE_AGAIN),
-        (lambda root: root.chmod(0o755), {"permissions"}, "others may use", "chmod -R go-rwx"),
     ],
 )
 def test_damage_is_found_and_its_remedy_named(

@@ -3,13 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, get_type_hints
 from uuid import UUID
 
 import httpx
-from prefect import Task
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runtime import flow_run
@@ -19,35 +18,21 @@ from pydantic import TypeAdapter
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store.private import private_umask
-from stillhouse.tracking.run import TrackedRun
+from stillhouse.tracking.tracked_run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.results import artifacts_in, with_local_paths
-from tasks.cache.stage import Stage, load_or_run, load_or_run_async
-from tasks.evaluation import EVALUATION, evaluation_task
-from tasks.pair.stage import PAIR, pair_task
+from tasks.cache.stage import load_or_run, load_or_run_async
 from tasks.remote.flow_run_stage import StageCall
-from tasks.rollouts import ROLLOUTS, rollouts_task
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
-from tasks.scoring import SCORES, scores_task
-from tasks.training import ON_POLICY, SFT, STUDENT_ROLLOUTS, on_policy_task, sft_task
+from tasks.run.stage import Stage
 
-STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
-    SCORES.name: (SCORES, scores_task),
-    SFT.name: (SFT, sft_task),
-    PAIR.name: (PAIR, pair_task),
-    STUDENT_ROLLOUTS.name: (STUDENT_ROLLOUTS, on_policy_task),
-    ON_POLICY.name: (ON_POLICY, on_policy_task),
-    EVALUATION.name: (EVALUATION, evaluation_task),
-    ROLLOUTS.name: (ROLLOUTS, rollouts_task),
-}
-"""Stages that can run for another flow run, by name."""
 _POLL_S: Final = 10.0
 _GRACE_S: Final = 60.0
 
 
-def run_stage_call(call: JsonObject) -> None:
-    """Runs the stage of a `StageCall`; the result goes to the store.
+def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
+    """Run the stage of a `StageCall`, one of `stages`; the result goes to the store.
 
     Raises:
         ConfigError: parent and child run different versions of the code.
@@ -55,12 +40,13 @@ def run_stage_call(call: JsonObject) -> None:
         StillhouseError: as the stage.
     """
     stage_call = StageCall.model_validate(call)
-    if stage_call.stage not in STAGES:
+    remote = {stage.name: stage for stage in stages if stage.is_remote}
+    if stage_call.stage not in remote:
         raise ConfigError(
-            f"stage {stage_call.stage!r} cannot run for another flow run; expected one of {', '.join(STAGES)}"
+            f"stage {stage_call.stage!r} cannot run for another flow run; expected one of {', '.join(remote)}"
         )
-    stage, task = STAGES[stage_call.stage]
-    inputs = local_inputs(stage_call)
+    stage = remote[stage_call.stage]
+    inputs = local_inputs(stage_call, stage)
     if (key := stage.key(inputs)) != stage_call.key:
         raise ConfigError(
             f"stage {stage_call.stage}: the parent asks for {stage_call.key} and this worker would make {key}: they "
@@ -69,20 +55,19 @@ def run_stage_call(call: JsonObject) -> None:
     unrecorded = TrackedRun(None, None, stage_call.stage, stage_call.context.store.root)
     run = Run(name=stage_call.stage, config=DistillConfig(), context=stage_call.context, record=unrecorded)
     with private_umask(), _cancelled_with_parent():
-        if task.isasync:
-            run_until_done(load_or_run_async(stage, task, run, inputs))
+        if stage.task.isasync:
+            run_until_done(load_or_run_async(stage, run, inputs))
         else:
-            load_or_run(stage, task, run, **inputs)
+            load_or_run(stage, run, inputs)
 
 
-def local_inputs(stage_call: StageCall) -> dict[str, Any]:
-    """Returns the task's inputs with intact artifacts at their paths on this machine.
+def local_inputs(stage_call: StageCall, stage: Stage) -> dict[str, Any]:
+    """Return the inputs of the stage's task with intact artifacts at their paths on this machine.
 
     Raises:
         StoreError: this machine cannot reach an artifact.
     """
-    _, task = STAGES[stage_call.stage]
-    store, types = stage_call.context.store, get_type_hints(task.fn)
+    store, types = stage_call.context.store, get_type_hints(stage.task.fn)
     inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in stage_call.inputs.items()}
     for name, artifact in stage_call.weights.items():
         weights = store.here(artifact)
