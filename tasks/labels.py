@@ -70,10 +70,10 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
-        with ray_workers(runtime, num_workers=runtime.label_processes or num_cores) as run_task:
+        with ray_workers(runtime, num_workers=num_cores) as run_task:
             yield run_task, max(1, num_shards)
         return
-    num_processes = runtime.label_processes or (num_cores if num_rows >= _WORTH_PROCESSES else 1)
+    num_processes = runtime.num_threads or (num_cores if num_rows >= _WORTH_PROCESSES else 1)
     if num_processes == 1:
         yield run_in_process, 1
         return

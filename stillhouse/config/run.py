@@ -91,8 +91,9 @@ class RuntimeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one. `cpu` repeats a result to the bit."""
     num_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of a training or serving process; None leaves it to torch. Set 1 for small models, and where several
-    runs share the cores."""
+    """CPU threads of a training or serving process, and processes that label and render rows; None leaves the threads
+    to torch, and takes a process per core for many rows. Set 1 for small models, and where several runs share the
+    cores."""
     concurrency: int = Field(default=20, ge=1)
     """Requests in flight at the start; the limit then follows what the endpoint accepts. Leave it: higher values are
     approached in steps."""
@@ -110,11 +111,8 @@ class RuntimeConfig(Section):
     """Send a request again when its response is long overdue, and take the first response. Off where each request is
     dear: both may be paid for."""
     max_attempts: int = Field(default=6, ge=1)
-    """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage
-    (max_outage_s). Raise it for an endpoint that answers with errors now and then."""
-    max_outage_s: float = Field(default=600.0, ge=0.0)
-    """Longest wait in seconds for an endpoint that answered before and to which no connection can be made. 600 outlasts
-    the restart of most model servers; raise it for larger models, or take 0 to give up after max_attempts."""
+    """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage of
+    up to ten minutes. Raise it for an endpoint that answers with errors now and then."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run. Take 200 to 500, or what needs 2 to 10 minutes: each task run costs the server
     some milliseconds, and a killed one is gone through again, with its answers from the journal."""
@@ -127,17 +125,12 @@ class RuntimeConfig(Section):
     reward_failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of trajectories that may go without a reward, since a function of `tools.rewards_file` failed, before the
     stage that scores them does. On-policy training counts from its start."""
-    label_processes: int | None = Field(default=None, ge=1)
-    """Processes that label and render rows; 1 uses the run's own. None takes one per CPU core for many rows."""
     task_runner: Literal["local", "ray"] = "local"
     """Where labels are computed: in processes of this machine, or, with the rollouts, on a Ray cluster (extra `ray`)
     whose workers have the store under the same path."""
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
-    ray_python: str | None = None
-    """Interpreter with Stillhouse on the hosts of a Ray cluster that trains, such as `/opt/venv/bin/python`. None takes
-    the path of this run's own, which hosts of one image or one virtual environment share."""
     launcher: Literal["inline", "subprocess", "torchrun", "ray"] = "subprocess"
     """Where training runs: in the flow's process, in a guarded process, in several by torchrun, or as a job of a Ray
     cluster (the extra `ray`; KubeRay on Kubernetes) whose hosts share the store."""
@@ -146,15 +139,11 @@ class RuntimeConfig(Section):
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together and share the store. A cluster starts them; under `torchrun` all but the first run the
     command in the run's log."""
-    rendezvous: str | None = None
-    """Address `host:port` of the first host, which the others join; needed for several hosts under `torchrun`."""
     gpus_per_host: int | None = Field(default=None, ge=0)
     """GPUs of each host of a cluster; None takes one per process, and none if `device` is `cpu`."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that trains and evaluates students, such as `run-stage/gpu`, on machines that
     share the store; this run waits for it, and cancels it if it ends first. None does both in this run."""
-    peak_tflops: float | None = Field(default=None, gt=0.0)
-    """Peak matrix-multiplication speed of one device, for the MFU; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()
     """Stages to run again although their results are cached. Completions already paid for come from the journal."""
 
@@ -176,8 +165,6 @@ class RuntimeConfig(Section):
                 f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
                 f"runtime.launcher `torchrun` or `ray`, which is {self.launcher!r}"
             )
-        if self.launcher == "torchrun" and self.num_hosts > 1 and self.rendezvous is None:
-            raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")
         return self
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.inference.retry import MAX_OUTAGE_S
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.store.records import read_metadata
 from stillhouse.tools.toolbox import Toolbox
@@ -152,8 +153,8 @@ def load_maker(
 
 def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:
     if config.engine == "vllm":
-        folder, max_outage_s = job.work_dir / "served_weights", job.runtime.max_outage_s
-        return VllmEngines(student, config, folder, max_outage_s=max_outage_s, say=activity.wait)
+        folder = job.work_dir / "served_weights"
+        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=activity.wait)
     return TransformersEngines(student, config.max_concurrent)
 
 

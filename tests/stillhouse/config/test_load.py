@@ -104,7 +104,6 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ("runtime: {num_processes: 2}", [], ["runtime", "need runtime.launcher `torchrun`"]),
         ("runtime: {task_runner: dask}", [], ["runtime.task_runner = 'dask'", "'local' or 'ray'"]),
         ("runtime: {dask_address: 'tcp://x:8786'}", [], ["runtime.dask_address", "did you mean 'ray_address'?"]),
-        ("runtime: {num_hosts: 2, launcher: torchrun}", [], ["runtime", "needs runtime.rendezvous"]),
         ("[1, 2]", [], ["expected sections", "list"]),
         ("a: [", [], ["not valid YAML"]),
         ("", ["num_epochs=3"], ["--set 'num_epochs=3'", "section.key=value"]),

@@ -112,8 +112,7 @@ class VllmServer:
         if failure.unreachable:
             return EndpointError(
                 f"{where} cannot be reached: {failure.message}. Start it with the student's base model, mend "
-                "on_policy.engine_url, or set on_policy.engine to `transformers`. runtime.max_outage_s is how long a "
-                "server is waited for that answered before"
+                "on_policy.engine_url, or set on_policy.engine to `transformers`"
             )
         if failure.kind is FailureKind.AUTH:
             return AuthenticationError(

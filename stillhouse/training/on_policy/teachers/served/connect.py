@@ -11,6 +11,7 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
+from stillhouse.inference.retry import MAX_OUTAGE_S
 from stillhouse.inference.scoring.api import ScoringApi
 from stillhouse.inference.scoring.completions_api import EchoApi, VllmApi
 from stillhouse.inference.scoring.ledger import open_ledger
@@ -84,7 +85,7 @@ def connect(
             temperature=temperature,
             budget=budget,
             hedge=runtime is None or runtime.hedge,
-            max_outage_s=0.0 if runtime is None else runtime.max_outage_s,
+            max_outage_s=0.0 if runtime is None else MAX_OUTAGE_S,
             on_outage=lambda seconds: say(
                 None if seconds is None else f"waiting for teacher {settings.name!r}: no connection for {seconds:.0f} s"
             ),
