@@ -92,7 +92,7 @@ async def label_task(
         trajectories = Path(shard.uri) / TRAJECTORIES_FILE
         num_rows, failures = label_file(trajectories, metadata_file(metadata), labelling, folder)
         # Before the shard is stored: without its artifact, the next run scores it again.
-        failures.check(labelling.tools.rewards_file, context.runtime.reward_failure_budget)
+        failures.check(labelling.tools.rewards_file, context.runtime.failure_budget)
         num_errors = failures.num_errors.total()
         return num_rows, {"num_reward_errors": num_errors} if num_errors else {}
 

@@ -46,7 +46,7 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
 @task(name="prompts", **CACHED_STAGE)
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
-    parsed = parse_prompts(prompts)
+    parsed = parse_prompts(prompts, context.runtime.failure_budget)
     left_out = [*parsed.report.malformed, *(parsed.report.conflicts if prompts.same_prompt == "first" else ())]
     for problem in left_out:
         _logger.warning("row left out: %s", problem)

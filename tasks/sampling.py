@@ -155,7 +155,7 @@ def check_failures(sampled: Sampled, budget: float) -> None:
         return
     (kind, message), _ = Counter((error["kind"], error["message"]) for error in errors).most_common(1)[0]
     raise FailureBudgetExceeded(
-        f"{len(errors)} of {len(sampled.trajectories)} rollouts failed, more than the failure_budget of {budget:.0%}. "
-        f"Most often: {kind}: {message}. Mend the cause and run the same command again: those that finished are kept, "
-        "only the failed ones are asked again"
+        f"{len(errors)} of {len(sampled.trajectories)} rollouts failed, more than the runtime.failure_budget of "
+        f"{budget:.0%}. Most often: {kind}: {message}. Mend the cause and run the same command again: those that "
+        "finished are kept, only the failed ones are asked again"
     )

@@ -56,6 +56,8 @@ class Criterion(Section):
 class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
+    removed = {"failure_budget": 0.1}
+
     enabled: bool = False
     """Run the judge: at least one request for each trajectory."""
     model: TeacherConfig = TeacherConfig()
@@ -71,9 +73,6 @@ class JudgeConfig(Section):
     """Sampling temperature; 0 is greedy. Above 0 only where `num_samples` is above 1."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of judgements whose request may fail before the stage does. Those that fail or cannot be read are counted
-    as lost; a trajectory without one is unverified and unscored."""
 
 
 class DuplicatesConfig(Section):

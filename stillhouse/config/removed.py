@@ -5,6 +5,7 @@ from typing import Any, Final
 
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
+_ONE_BUDGET: Final = "set runtime.failure_budget, which holds for every stage"
 REMOVED: Final[dict[str, str]] = {
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
@@ -13,6 +14,11 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
     "filters.duplicates `near` drops those that are alike",
     "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
+    "dataset.judge.failure_budget": _ONE_BUDGET,
+    "evaluation.failure_budget": _ONE_BUDGET,
+    "prompts.failure_budget": _ONE_BUDGET,
+    "rollouts.failure_budget": _ONE_BUDGET,
+    "runtime.reward_failure_budget": _ONE_BUDGET,
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
     "runtime.label_processes": "set runtime.num_threads, which says how many processes label and render rows",
     "runtime.max_outage_s": "leave it out: a server that answered before is waited for up to ten minutes",

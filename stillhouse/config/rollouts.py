@@ -48,6 +48,7 @@ class PromptsConfig(PromptSource):
     """Where prompts come from and which of them are held out for evaluation."""
 
     form_first = ("source", "max_prompts", "held_out_fraction", "verifier")
+    removed = {"failure_budget": 0.05}
 
     sources: tuple[NamedSource, ...] = later_field(())
     """Several sources in place of `source`; a prompt that several of them have belongs to the first."""
@@ -66,9 +67,6 @@ class PromptsConfig(PromptSource):
     same_prompt: SamePrompt = Field(default="first", exclude_if=lambda value: value == "first")
     """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
     have and the first lacks, `keep` takes each row as a prompt of its own."""
-    failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of malformed rows above which the stage fails. Raise it for scraped data whose bad rows you have looked at;
-    0 allows none."""
 
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:
@@ -187,6 +185,7 @@ class RolloutsConfig(Section):
     """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
+    removed = {"failure_budget": 0.1}
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them. Begin with a
@@ -253,9 +252,6 @@ class RolloutsConfig(Section):
     seed: int | None = 0
     """Seed from which each request's own seed is derived; None sends no seed. Another seed samples, and pays for,
     everything anew."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of rollouts that may fail before the stage does; whatever finished is kept in any case. Lower it where few
-    prompts must all be there."""
 
 
 class BudgetConfig(Section):

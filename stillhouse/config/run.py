@@ -31,6 +31,7 @@ class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
 
     form_first = ("enabled", "max_prompts", "num_samples")
+    removed = {"failure_budget": 0.1}
 
     enabled: bool = True
     """Run this stage."""
@@ -49,8 +50,6 @@ class EvaluationConfig(Section):
     """Most completions of one trajectory; as rollouts.max_turns."""
     seed: int = 1
     """Seed from which each request's own seed is derived; another measures again with other samples."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of rollouts that may fail before the stage does; failed ones are left out of the accuracy."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Level of the confidence intervals; 0.95 is usual, 0.99 makes them a third wider."""
 
@@ -122,9 +121,10 @@ class RuntimeConfig(Section):
     rollout_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that samples rollouts, such as `run-stage/cpu`, a flow run for each shard, on
     machines that share the store. None samples where `task_runner` says."""
-    reward_failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of trajectories that may go without a reward, since a function of `tools.rewards_file` failed, before the
-    stage that scores them does. On-policy training counts from its start."""
+    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of the items of a stage that may fail before the stage does: malformed rows, rollouts, judgements,
+    trajectories whose rewards fail. Those that failed are counted and left out. Results that were accepted under a
+    larger share stay."""
     task_runner: Literal["local", "ray"] = "local"
     """Where labels are computed: in processes of this machine, or, with the rollouts, on a Ray cluster (extra `ray`)
     whose workers have the store under the same path."""

@@ -41,13 +41,13 @@ class ParsedPrompts:
     report: ParseReport
 
 
-def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
+def parse_prompts(config: PromptsConfig, failure_budget: float = 0.1) -> ParsedPrompts:
     """The distinct prompts of a source, or of several one after the other. Reading each ends at its `max_prompts`.
 
     Raises:
         ConfigError: the source's format is unknown.
         InputError: the source is missing or empty, lacks a row of `config.entries`, has no usable row, or has a
-            larger share of malformed rows than `config.failure_budget`.
+            larger share of malformed rows than `failure_budget`.
     """
     report = ParseReport()
     parsed = _DistinctPrompts(config.same_prompt, report)
@@ -65,7 +65,7 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         if isinstance(source, NamedSource):
             metadata.metadata[PROMPT_SOURCE] = source.name
         parsed.add(row.place, prompt, metadata)
-    _check(config, report, len(parsed.prompts))
+    _check(config, report, len(parsed.prompts), failure_budget)
     return ParsedPrompts(parsed.prompts, parsed.metadata, report)
 
 
@@ -150,15 +150,15 @@ def _selected(config: PromptSource) -> Iterator[SourceRow]:
         )
 
 
-def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None:
+def _check(config: PromptsConfig, report: ParseReport, num_prompts: int, failure_budget: float) -> None:
     source = ", ".join(source.source for source in config.sources) or config.source
     if report.rows_read == 0:
         raise InputError(f"prompts source {source} is empty; expected at least one prompt")
     num_malformed = len(report.malformed)
-    if num_prompts > 0 and num_malformed <= config.failure_budget * report.rows_read:
+    if num_prompts > 0 and num_malformed <= failure_budget * report.rows_read:
         return
     share = num_malformed / report.rows_read
-    why = f"more than prompts.failure_budget = {config.failure_budget:.1%}" if num_prompts else "leaving none"
+    why = f"more than runtime.failure_budget = {failure_budget:.1%}" if num_prompts else "leaving none"
     raise InputError(
         f"{num_malformed} of {report.rows_read} rows of {source} are malformed ({share:.1%}), {why}. "
         f"Mend these rows:\n  {first_problems(report.malformed)}"

@@ -144,7 +144,7 @@ class TrajectoryFile:
         if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
             raise InputError(
                 f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
-                f"rollouts.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
+                f"runtime.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
                 f"`stillhouse convert`:\n  {first_problems(self.problems)}"
             )
         if not self._num_matched:

@@ -99,7 +99,7 @@ def comparison_task(
         if tools is not None:
             reward_set = RewardSet.from_config(tools)
             rewards = run_until_done(reward_totals(trajectories, prompt_metadata, reward_set))
-            reward_set.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
+            reward_set.failures.check(tools.rewards_file, context.runtime.failure_budget)
         values[name] = prompt_values(trajectories, prompt_metadata, rewards)
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags, confidence=confidence)

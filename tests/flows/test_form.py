@@ -49,7 +49,7 @@ def _is_refused(path: str, value: Any) -> bool:
         ("rollouts.temperature", -0.1),
         ("rollouts.top_p", 0),
         ("rollouts.num_samples", 2.5),
-        ("rollouts.failure_budget", 1.01),
+        ("runtime.failure_budget", 1.01),
         ("budget.max_usd", 0),
         ("dataset.contamination.ngrams", [0]),
         ("dataset.filters.min_student_nll", -1.0),

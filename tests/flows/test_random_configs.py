@@ -128,14 +128,20 @@ def base_body(folder: Path, url: str, key: str, rng: random.Random) -> dict[str,
     """A small run: ad hoc without rendering, or as from a file, the teacher remote or embedded."""
     body: dict[str, Any] = {
         "prompts": {"max_prompts": 8, "verifier": "numeric", "held_out_fraction": 0.25},
-        "rollouts": {"max_tokens": 32, "max_turns": 3, "failure_budget": 1.0},
+        "rollouts": {"max_tokens": 32, "max_turns": 3},
         "tools": {"builtin": ["calculator"]},
         "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
         "sft": {"num_epochs": 1, "batch_size": 4},
         "on_policy": {"num_steps": 1, "prompts_per_step": 2, "max_tokens": 16, "max_turns": 2},
         "evaluation": {"max_tokens": 16, "max_turns": 2},
         "tracking": {"enabled": False},
-        "runtime": {"store": str(folder), "api_key_env": key, "num_threads": 1, "launcher": "inline"},
+        "runtime": {
+            "store": str(folder),
+            "api_key_env": key,
+            "num_threads": 1,
+            "launcher": "inline",
+            "failure_budget": 1.0,
+        },
     }
     if rng.random() < 0.8:
         body["teacher"] = {"model": "simulated", "base_url": url}

@@ -243,7 +243,7 @@ def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, m
     world.provider.script = failing
     with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
         world.judge(rows)
-    _, judged = world.judge(rows, failure_budget=0.25)
+    _, judged = world.judge(rows, runtime={"failure_budget": 0.25})
     assert [row is None for row in judged] == [False, False, True, False]
 
 

@@ -130,7 +130,7 @@ def load_maker(
     shown = ShownTrajectories(student.tokenizer, job.work_dir / SHOWN_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.
-    failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
+    failure_budget = job.runtime.failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
     sampler = load_sampler(job, config, student, toolbox, max_context, metadata)
     used = fitting(prompts, metadata, sampler, config)

@@ -48,7 +48,7 @@ def test_a_key_is_the_digest_of_one_object() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     {
-        **{"num_samples": 9, "max_prompts": 5, "failure_budget": 0.5},
+        **{"num_samples": 9, "max_prompts": 5},
         **{"max_rollout_tokens": 1000, "max_rollout_usd": 0.5},
     }.items(),
 )
@@ -97,7 +97,7 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     }
     left_out = {
         *("max_prompts", "num_samples", "trajectories_file"),
-        *("failure_budget", "max_rollout_tokens", "max_rollout_usd", "finish_reasons"),
+        *("max_rollout_tokens", "max_rollout_usd", "finish_reasons"),
     }
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 

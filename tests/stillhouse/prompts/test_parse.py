@@ -24,8 +24,8 @@ def zstd(content: bytes) -> bytes:
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def load(path: Path, **config: object) -> ParsedPrompts:
-    return parse_prompts(PromptsConfig(source=str(path), **config))
+def load(path: Path, failure_budget: float = 0.1, **config: object) -> ParsedPrompts:
+    return parse_prompts(PromptsConfig(source=str(path), **config), failure_budget)
 
 
 @pytest.fixture
