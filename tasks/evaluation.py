@@ -100,7 +100,7 @@ def evaluation_task(
     check_failures(sampled, context.runtime.failure_budget)
     progress().say("verifying answers")
     prompt_metadata = read_metadata(metadata_file(metadata))
-    facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
+    facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata)}
     if tools.rewards_file is not None:
         rewards = RewardSet.from_config(tools)
         facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, rewards))

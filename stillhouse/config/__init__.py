@@ -14,7 +14,7 @@ from stillhouse.config.divergence import Divergence
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
+from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
     McpServerConfig,
@@ -45,7 +45,6 @@ __all__ = [
     "FiltersConfig",
     "JudgeConfig",
     "LabelsConfig",
-    "Margin",
     "McpServerConfig",
     "ModelRole",
     "NamedSource",

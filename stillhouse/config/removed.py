@@ -7,6 +7,7 @@ _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (data
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 _ONE_BUDGET: Final = "set runtime.failure_budget, which holds for every stage"
 REMOVED: Final[dict[str, str]] = {
+    "approval.at_timeout": "leave it out: what nobody approves in time is rejected",
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
     "dataset.filters.min_teacher_nll": _OWN_SCORE,
@@ -15,8 +16,11 @@ REMOVED: Final[dict[str, str]] = {
     "filters.duplicates `near` drops those that are alike",
     "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
     "dataset.judge.failure_budget": _ONE_BUDGET,
+    "evaluation.confidence": "leave it out: intervals are of 95 %",
     "evaluation.failure_budget": _ONE_BUDGET,
     "prompts.failure_budget": _ONE_BUDGET,
+    "rollouts.continue_message": "leave it out, as rollouts end with the first answer without a tool call",
+    "rollouts.termination_policy": "leave it out: rollouts end with the first answer without a tool call",
     "rollouts.failure_budget": _ONE_BUDGET,
     "runtime.reward_failure_budget": _ONE_BUDGET,
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
@@ -44,7 +48,10 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
     "on_policy.prune": _OWN_LOSS,
     "on_policy.token_weights": _OWN_LOSS,
+    "promotion.tag_level": "set promotion.level, which holds for tags as well",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
+    "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
+    "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 

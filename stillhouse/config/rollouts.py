@@ -185,7 +185,7 @@ class RolloutsConfig(Section):
     """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
-    removed = {"failure_budget": 0.1}
+    removed = {"failure_budget": 0.1, "termination_policy": "last_tool", "continue_message": "Continue."}
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them. Begin with a
@@ -210,10 +210,6 @@ class RolloutsConfig(Section):
     max_turns: int = Field(default=10, ge=1)
     """Most completions of one rollout; a closing answer is not counted. 1 without tools, 5 to 10 with simple ones, 20
     or more for an agent that browses; each turn sends all earlier ones again."""
-    termination_policy: Literal["last_tool", "max_turns"] = "last_tool"
-    """`last_tool` ends with the first answer without a tool call; `max_turns` continues with `continue_message`."""
-    continue_message: str = "Continue."
-    """The user's message after an answer, under the termination policy `max_turns`."""
     closing_answer: bool = True
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer. Off, such a
     rollout ends without an answer."""

@@ -158,11 +158,6 @@ class DistillConfig(Section):
                 f"promotion.{enabled[0]} is set, but no student is registered: the champion is a version in MLflow's "
                 "model registry. Name the model in tracking.register_as, with tracking.enabled true"
             )
-        if enabled and promotion.alias == tracking.alias:
-            raise ValueError(
-                f"promotion.alias and tracking.alias are both {promotion.alias!r}, so that every student would be the "
-                "champion; expected two aliases, such as `champion` and `candidate`"
-            )
         if promotion.enabled and promotion.metric == "reward" and self.tools.rewards_file is None:
             raise ValueError(
                 "promotion.metric is `reward`, but tools.rewards_file names no file of rewards; name one, or compare "

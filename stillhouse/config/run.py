@@ -6,7 +6,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Alias, Section
+from stillhouse.config.section import Section
 
 StageName = Literal[
     "prompts",
@@ -31,7 +31,7 @@ class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
 
     form_first = ("enabled", "max_prompts", "num_samples")
-    removed = {"failure_budget": 0.1}
+    removed = {"failure_budget": 0.1, "confidence": 0.95}
 
     enabled: bool = True
     """Run this stage."""
@@ -50,8 +50,6 @@ class EvaluationConfig(Section):
     """Most completions of one trajectory; as rollouts.max_turns."""
     seed: int = 1
     """Seed from which each request's own seed is derived; another measures again with other samples."""
-    confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
-    """Level of the confidence intervals; 0.95 is usual, 0.99 makes them a third wider."""
 
 
 class TrackingConfig(Section):
@@ -65,12 +63,9 @@ class TrackingConfig(Section):
     """Tracking server or database; None takes MLFLOW_TRACKING_URI, or else a SQLite file in the store."""
     experiment: str = "stillhouse"
     """Experiment the runs are filed under. One a project keeps runs that are compared together."""
-    num_sample_trajectories: int = Field(default=20, ge=0)
-    """Trajectories shown in MLflow and in the report, shared among the models compared."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
-    """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none."""
-    alias: Alias = "candidate"
-    """Alias of the registry that then points to the run's last student."""
+    """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none.
+    The last student of a run gets the alias `candidate`."""
 
 
 class RuntimeConfig(Section):

@@ -1,6 +1,5 @@
 """Base of all config sections, and a field type that several share."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
@@ -88,12 +87,6 @@ def later_field(default: Any, **constraints: Any) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default, **constraints)
 
 
-def _not_reserved(alias: str) -> str:
-    if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
-        raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")
-    return alias
-
-
 def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in values:
         if not name.isidentifier():
@@ -111,6 +104,3 @@ ChatTemplateKwargs = Annotated[
     WithJsonSchema({"type": "object"}),
 ]
 """Values for variables of a chat template, such as `{"enable_thinking": False}`."""
-
-Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_not_reserved)]
-"""Alias of a version in MLflow's registry: letters, digits, `_` and `-`, without MLflow's reserved names."""

@@ -142,6 +142,11 @@ def _whole_share(value: Any) -> Any:
     return value
 
 
+def _policy(value: Any) -> None:
+    if value != "last_tool":
+        raise ValueError("the first answer without a tool call ends a rollout here")
+
+
 def _effort(value: Any) -> Any:
     return _EFFORTS.get(value, value)
 
@@ -182,7 +187,7 @@ _SHARED: Final[Table] = {
     "evals": _ACCOUNT,
     "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
     "trainer.eval_step": "students are evaluated when their training has ended",
-    "rollout.termination_policy": to("rollouts.termination_policy"),
+    "rollout.termination_policy": Target((), _policy),
     "rollout.reasoning_mode": Target(("rollouts.reasoning_effort",), _effort),
     "rollout.thinking_mode": Target(("rollouts.reasoning_effort",), _effort),
     "rollout.max_context_window": to("student.max_length"),

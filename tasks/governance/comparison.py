@@ -28,7 +28,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=2)
+COMPARISON = Stage("comparison", version=2, removed={"confidence": 0.95})
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
 
@@ -70,7 +70,6 @@ def compare(
         evaluations=evaluations,
         reference=reference.name,
         metadata=prompts.held_out_metadata,
-        confidence=run.config.evaluation.confidence,
         tools=run.config.tools if run.config.tools.rewards_file else None,
         rewards_sha256=rewards_digest(run.config.tools),
     )
@@ -84,7 +83,6 @@ def comparison_task(
     evaluations: list[Artifact],
     reference: str,
     metadata: Artifact,
-    confidence: float,
     tools: ToolsConfig | None,
     rewards_sha256: str | None,
     key: str,
@@ -102,7 +100,7 @@ def comparison_task(
             reward_set.failures.check(tools.rewards_file, context.runtime.failure_budget)
         values[name] = prompt_values(trajectories, prompt_metadata, rewards)
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
-    lines = compare_models(values, reference, tags, confidence=confidence)
+    lines = compare_models(values, reference, tags)
     facts: JsonObject = {"reference": reference, **_figures(lines)}
 
     def fill(folder: Path) -> tuple[int, JsonObject]:

@@ -117,8 +117,7 @@ class Answering:
         except StillhouseError as error:
             yield PairFinding(f"{name}: better", "unknown", f"its answers could not be sampled: {error}")
             return
-        confidence = case.evaluation.confidence
-        yield better_finding(f"{name}: better", teacher.values, student.values, confidence=confidence)
+        yield better_finding(f"{name}: better", teacher.values, student.values)
         shares = (student.reasoning_share, teacher.reasoning_share)
         yield reasoning_finding(f"{name}: reasoning", *shares, comes_after_sft=case.comes_after_sft)
         if case.num_rollouts and case.teacher.base_url is not None and respondent.model.ref == case.teacher.model:

@@ -15,7 +15,7 @@ from stillhouse.config import DEMO, DistillConfig
 from stillhouse.config.section import ADVANCED, Section, field_title
 from stillhouse.errors import ConfigError
 
-NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Divergence factor", "Tag level", "Seed"}
+NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Divergence factor", "Seed"}
 LARGEST_REQUEST_BYTES = 512 * 1024
 """Of parameters; Prefect's server refuses larger ones."""
 
@@ -56,12 +56,12 @@ def _is_refused(path: str, value: Any) -> bool:
         ("dataset.filters.languages", ["English"]),
         ("dataset.judge.rubric", [{"name": "Not a name", "question": "?"}]),
         ("approval.timeout_minutes", 0),
-        ("approval.at_timeout", "ask again"),
+        ("approval.enabled", "ask again"),
         ("student.dtype", "float16"),
         ("sft.learning_rate", "1e-4"),
         ("sft.epochs", 3),
         ("on_policy.max_staleness", 17),
-        ("evaluation.confidence", 1.0),
+        ("evaluation.num_samples", 0),
         ("tracking.register_as", "team/model"),
         ("runtime.launcher", "slurm"),
         ("runtime.refresh", ["everything"]),
@@ -80,7 +80,6 @@ def test_a_wrong_value_is_refused_in_the_form(path: str, value: Any) -> None:
         ("teacher.base_url", None),
         ("budget.max_usd", 2.5),
         ("prompts.entries", [0, 5]),
-        ("approval.at_timeout", "approve"),
     ],
 )
 def test_a_right_value_is_taken(path: str, value: Any) -> None:
@@ -133,7 +132,7 @@ def test_every_section_and_every_field_has_its_place_and_explains_itself() -> No
     assert all(section.get("description") for section in definitions)
     sections = {section["title"]: section for section in definitions if section.get("type") == "object"}
     # In tuples of sections, which the fields' own types do not show.
-    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence", "Margin"}
+    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence"}
     in_tuples |= {"NamedSource", "SourceShare", "PrefixMessage"}
     assert sections.keys() == {section.__name__ for section in _sections_in(DistillConfig)} | in_tuples
     for title, section in sections.items():

@@ -23,7 +23,6 @@ MAX_CHANGES: Final = 16
 # Text means something else in each field; those without an entry stay as they are.
 TEXTS: Final = {
     "rollouts.system_prompt": ["", "Answer by a number.", "{braces} and \u00e9"],
-    "rollouts.continue_message": ["", "Go on."],
     "dataset.judge.instructions": ["Be strict."],
     "dataset.labels.answer_pattern": [r"\d+", "never to be seen"],
     "dataset.selection.score": ["reward", "judge/clear", "unknown"],

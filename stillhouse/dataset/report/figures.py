@@ -21,8 +21,6 @@ LISTS: Final = ("tool_names", "providers", "private_data")
 FLAWS: Final = ("refusal", "format_problem", "template_problem")
 """Text columns that are null for rows without the flaw."""
 USAGE_COLUMNS: Final = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost_usd")
-CONFIDENCE: Final = 0.95
-"""Confidence level of the intervals."""
 _DIGITS: Final = 3
 _HASH_KEY: Final = "stillhouse/rows."
 """16 bytes, as SipHash takes them."""
@@ -323,5 +321,5 @@ def _accuracy(rows: pd.DataFrame) -> Accuracy:
     kinds = by_prompt.groupby(["size", "sum"]).size().reset_index().to_numpy().tolist()
     groups = Counter({Group(size, num_right): num_prompts for size, num_right, num_prompts in kinds})
     num_right = int(rows["right"].sum())
-    interval = wilson_interval(num_right / len(rows), effective_sample_size(groups), CONFIDENCE)
+    interval = wilson_interval(num_right / len(rows), effective_sample_size(groups))
     return Accuracy(num_right, len(rows) - num_right, interval)

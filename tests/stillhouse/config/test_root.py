@@ -128,10 +128,6 @@ def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expec
             "with tracking.enabled true",
         ),
         (
-            {"promotion": {"enabled": True, "alias": "best"}, "tracking": {"register_as": "m", "alias": "best"}},
-            "both 'best', so that every student would be the champion",
-        ),
-        (
             {"promotion": {"enabled": True, "metric": "reward"}, "tracking": {"register_as": "m"}},
             "tools.rewards_file names no file of rewards",
         ),
@@ -143,4 +139,4 @@ def test_a_promotion_without_what_it_needs_is_refused(sections: Any, message: st
 
 
 def test_an_alias_of_ones_own_is_nobodys_business_where_nothing_is_promoted() -> None:
-    assert not config(tracking={"register_as": "m", "alias": "champion"}).promotion.enabled
+    assert not config(tracking={"register_as": "m"}).promotion.enabled

@@ -8,7 +8,6 @@ from stillhouse.types import ToolSchema
 
 SCHEMAS = [calculator.schema]
 KEY = rollout_key("p", 0, "m", RolloutsConfig(), SCHEMAS)
-ASKED_ON = RolloutsConfig(termination_policy="max_turns")
 STRUCTURED = RolloutsConfig(response_schema={"type": "integer"})
 
 
@@ -68,7 +67,6 @@ def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(fiel
         {"seed": 1},
         {"seed": None},
         {"closing_answer": False},
-        {"termination_policy": "max_turns"},
         {"response_schema": {"type": "integer"}},
         {"reasoning_effort": "low"},
         {"extra_body": {"top_k": 5}},
@@ -81,18 +79,14 @@ def test_every_other_setting_of_sampling_is_another_rollout(change: dict[str, ob
 def test_a_setting_enters_only_where_it_changes_what_is_asked() -> None:
     plain = RolloutsConfig()
     assert key(RolloutsConfig(closing_answer=False), []) == key(plain, [])
-    assert key(RolloutsConfig(continue_message="On.")) == KEY
-    assert key(ASKED_ON.model_copy(update={"continue_message": "On."})) != key(ASKED_ON)
     assert key(RolloutsConfig(max_corrections=3)) == KEY
     assert key(STRUCTURED.model_copy(update={"max_corrections": 3})) != key(STRUCTURED)
-    once = RolloutsConfig(max_turns=1)
-    assert key(once.model_copy(update={"termination_policy": "max_turns"})) == key(once)
 
 
 def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     in_key = {
         *("system_prompt", "temperature", "top_p", "max_tokens", "max_turns", "timeout_s", "seed", "record_tokens"),
-        *("closing_answer", "termination_policy", "continue_message", "response_schema", "max_corrections"),
+        *("closing_answer", "response_schema", "max_corrections"),
         *("reasoning_effort", "extra_body", "record_top_k"),
     }
     left_out = {
