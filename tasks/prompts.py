@@ -37,7 +37,7 @@ class PromptSets(BaseModel):
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
     """Loads the prompts of a run, split by content."""
-    progress().say(f"reading {', '.join(source.source for source in config.sources or [config])}")
+    progress().say(f"reading {', '.join(config.sources.values()) or config.source}")
     fingerprint = source_fingerprint(config)
     prompts: PromptSets = call_stage(PROMPTS, prompts_task, run, prompts=config, source_fingerprint=fingerprint)
     return prompts

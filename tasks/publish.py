@@ -127,7 +127,7 @@ def _watch(run: Run) -> tuple[RunWatch, LivePage]:
 
 def _subject(config: DistillConfig) -> str:
     """Digest of what a run works on: times of stages are comparable between runs of one subject."""
-    return digest([config.prompts.model_dump(mode="json"), config.teacher.model, config.student.model])
+    return digest([config.prompts.identity(), config.teacher.model, config.student.model])
 
 
 def publish(run: Run) -> Published:

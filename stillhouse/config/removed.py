@@ -18,6 +18,8 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.judge.failure_budget": _ONE_BUDGET,
     "evaluation.confidence": "leave it out: intervals are of 95 %",
     "evaluation.failure_budget": _ONE_BUDGET,
+    "prompts.format": "leave it out, and give the file the ending of its format",
+    "prompts.hf_split": "name the split in prompts.source, as `hf:NAME[SPLIT]`",
     "prompts.failure_budget": _ONE_BUDGET,
     "rollouts.continue_message": "leave it out, as rollouts end with the first answer without a tool call",
     "rollouts.termination_policy": "leave it out: rollouts end with the first answer without a tool call",

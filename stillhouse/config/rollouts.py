@@ -17,41 +17,24 @@ SamePrompt = Literal["first", "merge", "keep"]
 """What becomes of rows with one prompt and different metadata."""
 
 
-class PromptSource(Section):
-    """Where prompts come from."""
-
-    source: str = "embedded:prompts.jsonl"
-    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`.
-    Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
-    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "hf"] = "auto"
-    """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
-    hf_split: str = "train"
-    """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will
-    report."""
-    max_prompts: int | None = Field(default=None, ge=1)
-    """Most distinct prompts to use, from the first; None uses all. Begin with 20 to see a config through: raised later,
-    it pays only for the prompts that are new."""
-    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """Use only these rows of the source, counted from 0, to look into single prompts; empty uses all."""
-
-
-class NamedSource(PromptSource):
-    """One of several sources of prompts."""
-
-    name: str = Field(pattern=r"^[\w.-]+$")
-    """Name in on_policy.mixture; each of its prompts has it in its metadata as `prompt_source`."""
-    source: str
-    """As prompts.source."""
-
-
-class PromptsConfig(PromptSource):
+class PromptsConfig(Section):
     """Where prompts come from and which of them are held out for evaluation."""
 
     form_first = ("source", "max_prompts", "held_out_fraction", "verifier")
-    removed = {"failure_budget": 0.05}
+    removed = {"format": "auto", "hf_split": "train", "failure_budget": 0.05}
 
-    sources: tuple[NamedSource, ...] = later_field(())
-    """Several sources in place of `source`; a prompt that several of them have belongs to the first."""
+    source: str = "embedded:prompts.jsonl"
+    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `embedded:NAME`, or for a Hugging Face dataset `hf:NAME`,
+    `hf:NAME:CONFIG`, `hf:NAME[SPLIT]`; without a split `train`, and never the test split of a benchmark that you will
+    report. Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
+    sources: dict[str, str] = later_field({})
+    """Several sources by name in place of `source`. Each prompt has the name in its metadata as `prompt_source`; one
+    that several sources have belongs to the first."""
+    max_prompts: int | None = Field(default=None, ge=1)
+    """Most distinct prompts to use of a source, from the first; None uses all. Begin with 20 to see a config through:
+    raised later, it pays only for the prompts that are new."""
+    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Use only these rows of the source, counted from 0, to look into single prompts; empty uses all."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of prompts that no stage trains on, decided by each prompt's content. Evaluation on 200 prompts has a 95 %
     interval of up to 7 points either way, on 1,000 of 3. Set it to 0 for data alone."""
@@ -64,22 +47,14 @@ class PromptsConfig(PromptSource):
     text."""
     verifier_by_tag: dict[str, Verifier] = {}
     """Verifiers of prompts with these tags; a row's `metadata.verifier` overrides them."""
-    same_prompt: SamePrompt = Field(default="first", exclude_if=lambda value: value == "first")
+    same_prompt: SamePrompt = later_field("first")
     """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
     have and the first lacks, `keep` takes each row as a prompt of its own."""
 
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:
-        fields = PromptSource.model_fields
-        misplaced = [name for name, field in fields.items() if getattr(self, name) != field.default]
-        if self.sources and misplaced:
-            raise ValueError(
-                f"prompts.sources stand in place of prompts.source: leave out {', '.join(misplaced)}, or move them "
-                "into an entry of prompts.sources"
-            )
-        names = [source.name for source in self.sources]
-        if len(set(names)) < len(names):
-            raise ValueError(f"prompts.sources have the names {', '.join(names)}; expected each of them once")
+        if self.sources and (self.entries or self.source != type(self).model_fields["source"].default):
+            raise ValueError("prompts.sources stand in place of prompts.source: leave out source and entries")
         return self
 
 

@@ -114,7 +114,7 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
-        names = [source.name for source in self.prompts.sources]
+        names = self.prompts.sources
         if unknown := [share.source for share in self.on_policy.mixture if share.source not in names]:
             raise ValueError(
                 f"on_policy.mixture names {', '.join(unknown)}, but prompts.sources has {', '.join(names) or 'none'}; "

@@ -1,11 +1,11 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stillhouse.config import NamedSource, PromptsConfig, PromptSource, SamePrompt
+from stillhouse.config import PromptsConfig, SamePrompt
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, first_problems, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
@@ -51,7 +51,7 @@ def parse_prompts(config: PromptsConfig, failure_budget: float = 0.1) -> ParsedP
     """
     report = ParseReport()
     parsed = _DistinctPrompts(config.same_prompt, report)
-    for source, row in _rows(config, parsed.prompts):
+    for name, row in _rows(config, parsed.prompts):
         report.rows_read += 1
         problem = row.problem
         if problem is None:
@@ -62,8 +62,8 @@ def parse_prompts(config: PromptsConfig, failure_budget: float = 0.1) -> ParsedP
         if problem is not None:
             report.malformed.append(f"{row.place}: {problem}")
             continue
-        if isinstance(source, NamedSource):
-            metadata.metadata[PROMPT_SOURCE] = source.name
+        if name is not None:
+            metadata.metadata[PROMPT_SOURCE] = name
         parsed.add(row.place, prompt, metadata)
     _check(config, report, len(parsed.prompts), failure_budget)
     return ParsedPrompts(parsed.prompts, parsed.metadata, report)
@@ -119,23 +119,24 @@ def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
     )
 
 
-def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[PromptSource, SourceRow]]:
-    """Rows of each source until `prompts`, which the caller fills meanwhile, has its `max_prompts` of them."""
-    for source in config.sources or (config,):
+def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str | None, SourceRow]]:
+    """Names and rows of each source until `prompts`, which the caller fills meanwhile, has `max_prompts` of them."""
+    sources: Mapping[str | None, str] = {**config.sources} or {None: config.source}
+    for name, source in sources.items():
         num_before = len(prompts)
-        for row in _selected(source):
-            yield source, row
-            if len(prompts) - num_before == source.max_prompts:
+        for row in _selected(source, config.entries):
+            yield name, row
+            if len(prompts) - num_before == config.max_prompts:
                 break
 
 
-def _selected(config: PromptSource) -> Iterator[SourceRow]:
-    """Rows of the source, or those whose numbers are in `config.entries`."""
-    rows = read_source(config)
-    if not config.entries:
+def _selected(source: str, entries: Sequence[int]) -> Iterator[SourceRow]:
+    """Rows of the source, or those whose numbers are in `entries`."""
+    rows = read_source(source)
+    if not entries:
         yield from rows
         return
-    missing = set(config.entries)
+    missing = set(entries)
     number = -1
     for number, row in enumerate(rows):
         if number in missing:
@@ -145,13 +146,13 @@ def _selected(config: PromptSource) -> Iterator[SourceRow]:
                 return
     if number >= 0:
         raise InputError(
-            f"prompts.entries names rows {sorted(missing)} that {config.source} does not have; expected numbers from 0 "
+            f"prompts.entries names rows {sorted(missing)} that {source} does not have; expected numbers from 0 "
             f"to {number}"
         )
 
 
 def _check(config: PromptsConfig, report: ParseReport, num_prompts: int, failure_budget: float) -> None:
-    source = ", ".join(source.source for source in config.sources) or config.source
+    source = ", ".join(config.sources.values()) or config.source
     if report.rows_read == 0:
         raise InputError(f"prompts source {source} is empty; expected at least one prompt")
     num_malformed = len(report.malformed)

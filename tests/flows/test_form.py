@@ -133,7 +133,7 @@ def test_every_section_and_every_field_has_its_place_and_explains_itself() -> No
     sections = {section["title"]: section for section in definitions if section.get("type") == "object"}
     # In tuples of sections, which the fields' own types do not show.
     in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence"}
-    in_tuples |= {"NamedSource", "SourceShare", "PrefixMessage"}
+    in_tuples |= {"SourceShare", "PrefixMessage"}
     assert sections.keys() == {section.__name__ for section in _sections_in(DistillConfig)} | in_tuples
     for title, section in sections.items():
         fields = section["properties"]

@@ -32,7 +32,7 @@ FIXED: Final = {
     # Other machines, other services, or minutes of waiting.
     *("approval", "promotion", "tracking", "on_policy.engine", "runtime.launcher", "runtime.device"),
     *("runtime.task_runner", "runtime.num_processes", "runtime.num_hosts", "runtime.gpus_per_host"),
-    *("teacher.batch", "prompts.format", "sft.compile", "on_policy.compile"),
+    *("teacher.batch", "sft.compile", "on_policy.compile"),
     *("runtime.max_requests_per_minute", "runtime.max_tokens_per_minute", "runtime.request_timeout_s"),
     *("tools.timeout_s", "rollouts.timeout_s", "budget.max_hours"),
     # Set by the base below, so that a run stays small.

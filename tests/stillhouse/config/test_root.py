@@ -94,7 +94,7 @@ def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> No
         config(teacher=CHAT, sft={**kl, **changes, "teacher": "embedded:teacher"}, rollouts={"record_top_k": 20})
 
 
-SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "chat", "source": "hf:chat"}]}
+SOURCES = {"sources": {"maths": "maths.jsonl", "chat": "hf:chat"}}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "cha
             {"prompts": SOURCES, "on_policy": {"mixture": [{"source": "code", "weight": 1}]}},
             "names code, but prompts.sources has maths, chat",
         ),
-        ({"prompts": {**SOURCES, "max_prompts": 5, "hf_split": "test"}}, "leave out hf_split, max_prompts"),
-        ({"prompts": {"sources": SOURCES["sources"][:1] * 2}}, "have the names maths, maths"),
+        ({"prompts": {**SOURCES, "entries": [5]}}, "leave out source and entries"),
+        ({"prompts": {**SOURCES, "source": "a.jsonl"}}, "leave out source and entries"),
         (
             {"prompts": {"held_out_fraction": 0}, "on_policy": {"generate_every_steps": 5}},
             "generate_every_steps measures on held-out prompts",
