@@ -6,6 +6,7 @@ from typing import Any, Final
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 _ONE_BUDGET: Final = "set runtime.failure_budget, which holds for every stage"
+_PRICE: Final = "set usd_per_million_tokens there, as {prompt: 0.25, completion: 2.0}"
 REMOVED: Final[dict[str, str]] = {
     "approval.at_timeout": "leave it out: what nobody approves in time is rejected",
     "dataset.embeddings": _OWN_SCORE,
@@ -15,6 +16,9 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.selection.max_diverse_rows": "leave it out; selection.target_rows keeps a number of rows, and "
     "filters.duplicates `near` drops those that are alike",
     "dataset.selection.pairs": "leave it out; pair the rows of train.parquet and rejected.parquet by `prompt_id`",
+    "dataset.judge.model.prices_file": _PRICE,
+    "dataset.judge.model.usd_per_million_completion_tokens": _PRICE,
+    "dataset.judge.model.usd_per_million_prompt_tokens": _PRICE,
     "dataset.judge.failure_budget": _ONE_BUDGET,
     "evaluation.confidence": "leave it out: intervals are of 95 %",
     "evaluation.failure_budget": _ONE_BUDGET,
@@ -52,6 +56,9 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.token_weights": _OWN_LOSS,
     "promotion.tag_level": "set promotion.level, which holds for tags as well",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
+    "teacher.prices_file": _PRICE,
+    "teacher.usd_per_million_completion_tokens": _PRICE,
+    "teacher.usd_per_million_prompt_tokens": _PRICE,
     "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
     "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
 }

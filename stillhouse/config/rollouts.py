@@ -58,6 +58,10 @@ class PromptsConfig(Section):
         return self
 
 
+TokenKind = Literal["prompt", "completion", "cached_prompt"]
+"""Tokens with a price of their own."""
+
+
 class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
@@ -130,29 +134,29 @@ class TeacherConfig(Section):
     """The model imitated."""
 
     form_first = ("model", "base_url")
+    removed = {
+        "usd_per_million_prompt_tokens": None,
+        "usd_per_million_completion_tokens": None,
+        "prices_file": None,
+    }
 
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`. Measure it
     before a large run: `stillhouse test` shows its answers, and a student seldom passes it."""
     base_url: str | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
-    usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of prompt tokens in USD per million; None means unknown, and costs are then reported as unknown."""
-    usd_per_million_completion_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of completion tokens in USD per million; None means unknown. Both prices are given, or neither."""
-    prices_file: str | None = None
-    """YAML file of prices by model, used if the two fields above are not set; None takes the endpoint's prices."""
+    usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
+    """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
+    empty takes the endpoint's list, where it has one, and costs are else reported as unknown."""
     batch: bool = False
     """Use the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only. Try the config
     without it first."""
 
     @model_validator(mode="after")
-    def _prices_come_in_pairs(self) -> Self:
-        if (self.usd_per_million_prompt_tokens is None) != (self.usd_per_million_completion_tokens is None):
-            raise ValueError(
-                "one of usd_per_million_prompt_tokens and usd_per_million_completion_tokens is set: give both, or "
-                "leave both out to have costs reported as unknown"
-            )
+    def _a_price_is_whole(self) -> Self:
+        prices = self.usd_per_million_tokens
+        if prices and not {"prompt", "completion"} <= prices.keys():
+            raise ValueError(f"usd_per_million_tokens has {', '.join(prices)}; expected prompt and completion, or none")
         return self
 
 

@@ -248,7 +248,7 @@ def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, m
 
 
 def test_the_judge_spends_from_the_budget_at_its_own_price(world: World, make_answered: MakeAnswered) -> None:
-    price = {"usd_per_million_prompt_tokens": 100.0, "usd_per_million_completion_tokens": 100.0}
+    price = {"usd_per_million_tokens": {"prompt": 100.0, "completion": 100.0}}
     with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
         world.judge([make_answered("one?")], model=price, budget=BudgetConfig(max_usd=0.01))
     assert world.provider.ledger == []

@@ -58,8 +58,7 @@ def by_name(findings: list[PairFinding]) -> dict[str, PairFinding]:
 def test_a_chat_teacher_is_compared_and_priced_and_asked_once(
     provider: SimulatedProvider, new_config: NewConfig
 ) -> None:
-    prices = ["teacher.usd_per_million_prompt_tokens=1", "teacher.usd_per_million_completion_tokens=2"]
-    config = new_config(provider.url, *prices)
+    config = new_config(provider.url, "teacher.usd_per_million_tokens={prompt: 1, completion: 2}")
     findings = by_name(examine_config(config, 4))
     assert "accuracy 100% against" in findings["teacher: better"].detail
     assert findings["teacher: reasoning"].level == "fine", "SFT teaches it to"
