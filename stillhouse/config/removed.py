@@ -1,6 +1,6 @@
 """Keys and values that configs had once, and what to use instead."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.max_scores)"
@@ -59,6 +59,8 @@ REMOVED: Final[dict[str, str]] = {
     "teacher.prices_file": _PRICE,
     "teacher.usd_per_million_completion_tokens": _PRICE,
     "teacher.usd_per_million_prompt_tokens": _PRICE,
+    "tools.browse_max_characters": "set tools.max_result_characters, which holds for pages as well",
+    "tools.mcp.timeout_s": "set tools.timeout_s, which holds for MCP servers as well",
     "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
     "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
 }
@@ -73,8 +75,13 @@ def check_removed(body: Mapping[str, Any]) -> None:
 
 def _has(body: Mapping[str, Any], key: str) -> bool:
     path, _, value = key.partition("=")
-    *sections, name = path.split(".")
-    section: Any = body
-    for part in sections:
-        section = section.get(part) if isinstance(section, Mapping) else None
-    return isinstance(section, Mapping) and name in section and value in ("", section[name])
+    return _holds(body, path.split("."), value)
+
+
+def _holds(section: Any, path: Sequence[str], value: str) -> bool:
+    if isinstance(section, list | tuple):
+        return any(_holds(item, path, value) for item in section)
+    if not isinstance(section, Mapping) or path[0] not in section:
+        return False
+    name, *rest = path
+    return _holds(section[name], rest, value) if rest else value in ("", section[name])

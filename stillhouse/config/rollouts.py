@@ -65,6 +65,8 @@ TokenKind = Literal["prompt", "completion", "cached_prompt"]
 class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
+    removed = {"timeout_s": 60.0}
+
     name: str = Field(min_length=1)
     """Name in messages and logs; any that tells servers apart."""
     command: tuple[str, ...] = ()
@@ -78,9 +80,6 @@ class McpServerConfig(Section):
     """Names of the environment variables that the program gets besides PATH and HOME."""
     headers_env: dict[str, VariableName] = {}
     """HTTP headers whose values are in environment variables, as `Authorization: VARIABLE`."""
-    timeout_s: float = Field(default=60.0, gt=0.0)
-    """Longest run of one call in seconds, after which the model reads an error; raise it for servers that build or
-    crawl."""
     stateless: bool = False
     """Share one session among all rollouts, since calls do not depend on each other; off, each rollout has its own."""
 
@@ -95,6 +94,7 @@ class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
     form_first = ("builtin", "file", "rewards_file")
+    removed = {"browse_max_characters": 8000}
 
     builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()
     """Tools that come with Stillhouse: `calculator`, `browse` (a web page as markdown), `search` (needs
@@ -107,17 +107,14 @@ class ToolsConfig(Section):
     """MCP servers whose tools are offered."""
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one tool call in seconds, for tools that set none of their own; the model reads an error then.
-    Lower it where a slow tool holds up many rollouts."""
-    max_result_characters: int = later_field(50_000, ge=100)
-    """Length at which the result of a call is cut, with a note to the model; pages have `browse_max_characters`. 50,000
-    characters are about 12,000 tokens, which every later turn sends again."""
+    Lower it where a slow tool holds up many rollouts; raise it for MCP servers that build or crawl."""
+    max_result_characters: int | None = later_field(None, ge=100)
+    """Length at which the result of a call is cut, with a note to the model; None cuts pages of `browse` at 8,000
+    characters and other results at 50,000, which are about 12,000 tokens that every later turn sends again."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that `browse` and `search` may reach although they are private, as `name` or `name:port`."""
-    browse_max_characters: int = Field(default=8000, ge=100)
-    """Length at which a page's markdown is cut. 8,000 characters are about 2,000 tokens, which every later turn sends
-    again."""
     browse_with: Literal["auto", "browser", "http"] = "auto"
     """`browser` renders pages in Chromium, `http` only fetches them; `auto` takes Chromium where there is one."""
     search_url: str | None = None

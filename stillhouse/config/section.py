@@ -68,15 +68,17 @@ class Section(BaseModel):
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
         """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
-        return _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+        identity: dict[str, Any] = _with_removed(self, self.model_dump(mode="json", exclude=exclude))
+        return identity
 
 
-def _with_removed(section: Section, dump: dict[str, Any]) -> dict[str, Any]:
-    """Return the dump of a section with the removed fields of it and of the sections in it."""
-    inner = {
-        name: _with_removed(value, dump[name]) for name, value in section if isinstance(value, Section) and name in dump
-    }
-    return {**section.removed, **dump, **inner}
+def _with_removed(value: Any, dump: Any) -> Any:
+    """Return the dump of a value with the removed fields of the sections in it."""
+    if isinstance(value, Section):
+        return {**value.removed, **{name: _with_removed(getattr(value, name), part) for name, part in dump.items()}}
+    if isinstance(value, tuple):
+        return [_with_removed(*pair) for pair in zip(value, dump, strict=True)]
+    return dump
 
 
 def later_field(default: Any, **constraints: Any) -> Any:

@@ -78,7 +78,7 @@ class Toolbox:
                 _CACHE[key] = Toolbox(
                     tools,
                     timeout_s=config.timeout_s,
-                    max_result_characters=config.max_result_characters,
+                    max_result_characters=config.max_result_characters or 50_000,
                     environment=environment,
                     resources=resources,
                 )
@@ -178,7 +178,7 @@ def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosab
     if config.mcp:
         from stillhouse.tools.mcp_servers.tools import McpTools
 
-        servers = McpTools(config.mcp)
+        servers = McpTools(config.mcp, config.timeout_s)
         tools += servers.tools
         resources.append(servers)
     return tools, resources

@@ -65,9 +65,10 @@ class McpServer:
     or may be repeated (`readOnlyHint`, `idempotentHint`). Else the model gets an error.
     """
 
-    def __init__(self, config: McpServerConfig, thread: LoopThread) -> None:
+    def __init__(self, config: McpServerConfig, thread: LoopThread, timeout_s: float) -> None:
         self._config = config
         self._thread = thread
+        self._timeout_s = timeout_s
         self._mode: Mode = "legacy"
         self._connects = asyncio.Semaphore(MAX_CONNECTS)
         self._tools: dict[str, mcp_types.Tool] = {}
@@ -149,7 +150,7 @@ class McpServer:
     async def _ask(self, slot: SessionSlot, name: str, arguments: JsonObject) -> mcp_types.CallToolResult:
         session = await self._session(slot, name)
         try:
-            async with asyncio.timeout(self._config.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 result = await session.call(name, arguments)
         except SessionLost:
             await self._drop(slot, session)
@@ -161,7 +162,7 @@ class McpServer:
         except TimeoutError as error:
             # The server may still be executing it.
             self._note_state(slot, name)
-            raise CallFailed("timeout", f"{name} did not return within {self._config.timeout_s:g} s") from error
+            raise CallFailed("timeout", f"{name} did not return within {self._timeout_s:g} s") from error
         self._note_state(slot, name)
         return result
 
@@ -261,9 +262,9 @@ class McpTools:
         ConfigError: a server cannot be used, or lacks an allowed tool; two servers offer tools of one name.
     """
 
-    def __init__(self, servers: Sequence[McpServerConfig]) -> None:
+    def __init__(self, servers: Sequence[McpServerConfig], timeout_s: float = 60.0) -> None:
         self._thread = LoopThread("mcp")
-        self._servers = [McpServer(server, self._thread) for server in servers]
+        self._servers = [McpServer(server, self._thread, timeout_s) for server in servers]
         self.tools: list[Tool] = []
         try:
             listed = self._thread.run_blocking(_all(server.freeze() for server in self._servers))
@@ -277,7 +278,7 @@ class McpTools:
                             "list under `allow` what each is to offer"
                         )
                     owners[tool.name] = config.name
-                    self.tools.append(_make_tool(config, server, tool, offered[tool.name]))
+                    self.tools.append(_make_tool(server, tool, offered[tool.name], timeout_s))
         except BaseException:
             self._thread.close()
             raise
@@ -293,7 +294,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return await asyncio.gather(*work)
 
 
-def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool, name: str) -> Tool:
+def _make_tool(server: McpServer, tool: mcp_types.Tool, name: str, timeout_s: float) -> Tool:
     async def call(arguments: JsonObject, scope: RolloutScope) -> str:
         return await server.call(scope, tool.name, arguments)
 
@@ -307,7 +308,7 @@ def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool,
         function=call,
         read_arguments=reader_of_schema(tool.input_schema),
         write_result=str,
-        timeout_s=config.timeout_s + _CONNECT_ALLOWANCE_S,
+        timeout_s=timeout_s + _CONNECT_ALLOWANCE_S,
         scope_parameter="scope",
     )
 

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S: Final = 30.0
 _MAX_CALLS_AT_ONCE: Final = 32
+_MAX_CHARACTERS: Final = 8000
+"""Where a page is cut unless the config says otherwise: every later turn reads it again."""
 _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": True, "mark_code": True}
 
 
@@ -87,7 +89,7 @@ class Browse:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
             return await self._thread.run(self._read(url))
 
-        self.tool: Tool = replace(browse, max_characters=config.browse_max_characters)
+        self.tool: Tool = replace(browse, max_characters=config.max_result_characters or _MAX_CHARACTERS)
 
     async def close(self) -> None:
         """Ends the browser; a later call starts another."""

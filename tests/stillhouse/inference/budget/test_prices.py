@@ -108,9 +108,7 @@ def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(p
     ],
 )
 def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: RolloutsConfig, field: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.usd_per"
-    ):
+    with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.usd_per"):
         require_prices(Endpoint("u", "m", "m"), budget, rollouts)
     require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
     require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
