@@ -229,12 +229,13 @@ class DatasetConfig(Section):
 
     form_first = ("filters", "selection")
     removed = {
+        "split_seed": 0,
         "embeddings": {
             "base_url": None,
             "model": "text-embedding-3-small",
             "usd_per_million_tokens": None,
             "batch_size": 128,
-        }
+        },
     }
 
     labels: LabelsConfig = LabelsConfig()
@@ -252,8 +253,6 @@ class DatasetConfig(Section):
     validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of prompts whose rows are kept out of training to measure validation loss. 0.05 from 1,000 rows on; below,
     0.1, or 0 to train on all."""
-    split_seed: int = 0
-    """Draws another validation split of the same size. Leave it, or validation losses are not comparable."""
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:

@@ -20,6 +20,7 @@ REMOVED: Final[dict[str, str]] = {
     "dataset.judge.model.usd_per_million_completion_tokens": _PRICE,
     "dataset.judge.model.usd_per_million_prompt_tokens": _PRICE,
     "dataset.judge.failure_budget": _ONE_BUDGET,
+    "dataset.split_seed": "leave it out: each prompt's content decides, whatever prompts.split_seed is",
     "evaluation.confidence": "leave it out: intervals are of 95 %",
     "evaluation.failure_budget": _ONE_BUDGET,
     "prompts.format": "leave it out, and give the file the ending of its format",
