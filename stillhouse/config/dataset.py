@@ -56,6 +56,7 @@ class Criterion(Section):
 class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
+    form_first = ("enabled", "model", "rubric")
     removed = {"failure_budget": 0.1}
 
     enabled: bool = False

@@ -36,6 +36,8 @@ class PromotionConfig(Section):
     enters a cache key.
     """
 
+    form_first = ("enabled", "metric", "no_worse")
+
     enabled: bool = False
     """Give a student that passes all of the checks below the alias of the champion. Needs `tracking.register_as`."""
     alias: Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_not_taken)] = "champion"

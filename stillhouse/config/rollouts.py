@@ -65,6 +65,7 @@ TokenKind = Literal["prompt", "completion", "cached_prompt"]
 class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
+    form_first = ("name", "command", "url", "allow")
     removed = {"timeout_s": 60.0}
 
     name: str = Field(min_length=1)
@@ -93,7 +94,7 @@ class McpServerConfig(Section):
 class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
-    form_first = ("builtin", "file", "rewards_file")
+    form_first = ("builtin", "file", "mcp", "rewards_file")
     removed = {"browse_max_characters": 8000}
 
     builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()

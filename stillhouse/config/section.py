@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-ADVANCED: Final = " (advanced)"
-"""Behind the titles of fields that few people set."""
+ADVANCED: Final = " (more)"
+"""Behind the titles of fields that few people set, for forms without groups."""
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
@@ -16,7 +16,7 @@ _SPELLINGS: Final = {
 
 
 def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
-    """Adds titles, and positions: `form_first`, then the others in the order of the source, marked as advanced.
+    """Add titles, and positions: `form_first`, then the others in the order of the source, marked as `more`.
 
     Prefect's form has no groups, and sorts by name where there are no positions.
     """
@@ -24,8 +24,10 @@ def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
     order = [*section.form_first, *(name for name in fields if name not in section.form_first)]
     for name, field in fields.items():
         field["position"] = order.index(name)
-        is_advanced = bool(section.form_first) and name not in section.form_first
-        field["title"] = field_title(name) + (ADVANCED if is_advanced else "")
+        field["title"] = field_title(name)
+        if section.form_first and name not in section.form_first:
+            field["title"] += ADVANCED
+            field["more"] = True
         _without_tabs(field)
 
 

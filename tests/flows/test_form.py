@@ -144,14 +144,15 @@ def test_every_section_and_every_field_has_its_place_and_explains_itself() -> No
         assert title == "DistillConfig" or all(field.get("description") for field in fields.values()), title
 
 
-def test_what_most_people_set_comes_first_and_the_rest_is_advanced() -> None:
+def test_what_most_people_set_comes_first_and_the_rest_is_marked_as_more() -> None:
     definitions = _schema()["definitions"]
     for section in (section for section in _sections_in(DistillConfig) if section.form_first):
         fields = definitions[section.__name__]["properties"]
         by_position = sorted(fields, key=lambda name: fields[name]["position"])
         assert tuple(by_position[: len(section.form_first)]) == section.form_first
-        advanced = [name for name in by_position if fields[name]["title"].endswith(ADVANCED)]
-        assert advanced == by_position[len(section.form_first) :]
+        more = by_position[len(section.form_first) :]
+        assert [name for name in by_position if fields[name].get("more")] == more
+        assert [name for name in by_position if fields[name]["title"].endswith(ADVANCED)] == more
 
 
 def test_no_field_is_shown_as_nothing_at_first() -> None:
