@@ -7,6 +7,7 @@ _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (data
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
 _ONE_BUDGET: Final = "set runtime.failure_budget, which holds for every stage"
 _PRICE: Final = "set usd_per_million_tokens there, as {prompt: 0.25, completion: 2.0}"
+_OWN_SEARCH: Final = "search the web by an MCP server (tools.mcp), or by a function of your own in tools.file"
 REMOVED: Final[dict[str, str]] = {
     "approval.at_timeout": "leave it out: what nobody approves in time is rejected",
     "dataset.embeddings": _OWN_SCORE,
@@ -61,6 +62,8 @@ REMOVED: Final[dict[str, str]] = {
     "teacher.usd_per_million_completion_tokens": _PRICE,
     "teacher.usd_per_million_prompt_tokens": _PRICE,
     "tools.browse_max_characters": "set tools.max_result_characters, which holds for pages as well",
+    "tools.builtin=search": _OWN_SEARCH,
+    "tools.search_url": _OWN_SEARCH,
     "tools.mcp.timeout_s": "set tools.timeout_s, which holds for MCP servers as well",
     "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
     "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
@@ -85,4 +88,7 @@ def _holds(section: Any, path: Sequence[str], value: str) -> bool:
     if not isinstance(section, Mapping) or path[0] not in section:
         return False
     name, *rest = path
-    return _holds(section[name], rest, value) if rest else value in ("", section[name])
+    if rest:
+        return _holds(section[name], rest, value)
+    seen = section[name]
+    return value in seen if isinstance(seen, list | tuple) and value else value in ("", seen)

@@ -95,11 +95,10 @@ class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
     form_first = ("builtin", "file", "mcp", "rewards_file")
-    removed = {"browse_max_characters": 8000}
+    removed = {"browse_max_characters": 8000, "search_url": None}
 
-    builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()
-    """Tools that come with Stillhouse: `calculator`, `browse` (a web page as markdown), `search` (needs
-    `search_url`)."""
+    builtin: tuple[Literal["calculator", "browse"], ...] = ()
+    """Tools that come with Stillhouse: `calculator`, and `browse`, which reads a web page as markdown."""
     file: str | None = None
     """Path of a Python file whose functions under `@tool` are offered; None offers none."""
     rewards_file: str | None = None
@@ -115,17 +114,9 @@ class ToolsConfig(Section):
     environment: tuple[str, ...] = ()
     """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts that `browse` and `search` may reach although they are private, as `name` or `name:port`."""
+    """Hosts that `browse` may reach although they are private, as `name` or `name:port`."""
     browse_with: Literal["auto", "browser", "http"] = "auto"
     """`browser` renders pages in Chromium, `http` only fetches them; `auto` takes Chromium where there is one."""
-    search_url: str | None = None
-    """SearXNG-compatible endpoint of `search`, such as `https://searx.example/search`."""
-
-    @model_validator(mode="after")
-    def _search_has_an_endpoint(self) -> Self:
-        if "search" in self.builtin and self.search_url is None:
-            raise ValueError("tools.builtin names search, but tools.search_url is not set: name a SearXNG endpoint")
-        return self
 
 
 class TeacherConfig(Section):

@@ -163,16 +163,12 @@ def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosab
     for name in config.builtin:
         if name == "calculator":
             tools.append(calculator)
-        elif name == "browse":
+        else:
             from stillhouse.tools.network.browse import Browse
 
             browse = Browse(config)
             tools.append(browse.tool)
             resources.append(browse)
-        else:
-            from stillhouse.tools.network.search import search_tool
-
-            tools.append(search_tool(config))
     if config.file is not None:
         tools += load_tools(Path(config.file))
     if config.mcp:

@@ -89,7 +89,7 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("tools.builtin", ["search"], "tools.builtin names search, but tools.search_url is not set"),
+        ("promotion.enabled", True, "promotion.enabled is set, but no student is registered"),
         ("sft.min_learning_rate", 1.0, "min_learning_rate 1.0 is above learning_rate 0.0005"),
         ("dataset.filters.duplicates", "near", "filters.duplicates is near, but duplicates.near is off: switch it on"),
     ],
