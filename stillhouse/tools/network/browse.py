@@ -20,7 +20,8 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher, is_installed
+from stillhouse.tools.network.chromium import is_installed
+from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
 from stillhouse.tools.network.fetching import HTML_TYPES, HttpFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.politeness import Politeness
