@@ -13,7 +13,7 @@ from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
-from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
+from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
 from stillhouse.config.section import Section
 from stillhouse.config.training import SftConfig, StudentConfig
 
@@ -47,23 +47,18 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:
-        dumped = self.model_dump(mode="json")
-        if places := sorted(passwords_in(dumped)):
+        places = {
+            *addresses_with_secrets(self.model_dump(mode="json")),
+            *keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"),
+            *(f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)),
+        }
+        if places:
             raise ValueError(
-                f"{', '.join(places)}: the address has a password in it, and a config is written to logs, MLflow and "
-                "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
-            )
-        keys = keys_in_addresses(dumped)
-        keys |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
-        keys |= {f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)}
-        if keys:
-            raise ValueError(
-                f"{', '.join(sorted(keys))}: expected no key here, as a config is written to logs, MLflow and "
-                "reports, and commands are listed by `ps`. Name its variable instead: runtime.api_key_env for the "
-                "teacher, runtime.judge_api_key_env, api_key_env of an on-policy "
-                "teacher, headers_env and environment of an MCP server. A key that stood in a config may have been "
-                "logged: have its provider replace it"
+                f"{', '.join(sorted(places))}: expected no key and no password here, as a config is written to logs, "
+                "MLflow and reports, and commands are listed by `ps`. Name a key's variable: runtime.api_key_env, "
+                "judge_api_key_env, api_key_env of an on-policy teacher, headers_env and environment of an MCP server. "
+                "Give passwords by PGPASSWORD, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. A key that stood "
+                "in a config may have been logged: have its provider replace it"
             )
         return self
 
