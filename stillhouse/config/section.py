@@ -69,15 +69,20 @@ class Section(BaseModel):
     """Fields that this section had once and every dump held, with their defaults."""
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
-        """Return what cache keys are made of: the dump, and `removed`, so that older keys stay."""
-        identity: dict[str, Any] = _with_removed(self, self.model_dump(mode="json", exclude=exclude))
-        return identity
+        """Return what cache keys are made of; see `identity_of`."""
+        return identity_of(self, exclude)
+
+
+def identity_of(model: BaseModel, exclude: Any = None) -> dict[str, Any]:
+    """Return the dump of a model with the fields that it, and the sections in it, had once, so that older keys stay."""
+    identity: dict[str, Any] = _with_removed(model, model.model_dump(mode="json", exclude=exclude))
+    return identity
 
 
 def _with_removed(value: Any, dump: Any) -> Any:
-    """Return the dump of a value with the removed fields of the sections in it."""
-    if isinstance(value, Section):
-        return {**value.removed, **{name: _with_removed(getattr(value, name), part) for name, part in dump.items()}}
+    if isinstance(value, BaseModel):
+        removed = value.removed if isinstance(value, Section) else {}
+        return {**removed, **{name: _with_removed(getattr(value, name), part) for name, part in dump.items()}}
     if isinstance(value, tuple):
         return [_with_removed(*pair) for pair in zip(value, dump, strict=True)]
     return dump

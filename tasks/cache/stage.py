@@ -23,7 +23,7 @@ from prefect.states import State
 from pydantic import BaseModel
 
 from stillhouse.config import StageName
-from stillhouse.config.section import Section
+from stillhouse.config.section import identity_of
 from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
@@ -60,10 +60,8 @@ class Stage:
 def _identity(value: Any) -> Any:
     if isinstance(value, Artifact | Model):
         return value.fingerprint
-    if isinstance(value, Section):
-        return value.identity()
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return identity_of(value)
     if isinstance(value, list | tuple):
         return [_identity(item) for item in value]
     return value

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import BaseModel
 
-from stillhouse.config import RolloutsConfig, SftConfig
+from stillhouse.config import McpServerConfig, RolloutsConfig, SftConfig, ToolsConfig
 from stillhouse.types import Artifact, Model
 from tasks.cache.results import artifacts_in
 from tasks.cache.stage import Stage
@@ -20,6 +20,18 @@ def test_a_key_is_of_stage_version_sections_and_names_of_inputs() -> None:
 
 def test_an_input_that_a_stage_had_once_stays_in_its_keys() -> None:
     assert Stage("dataset", version=1, removed={"once": None}).key({"a": 1}) == STAGE.key({"a": 1, "once": None})
+
+
+def test_fields_that_sections_had_once_stay_in_keys_also_where_a_model_holds_the_sections() -> None:
+    class Case(BaseModel):
+        rollouts: RolloutsConfig
+        tools: ToolsConfig
+
+    server = McpServerConfig(name="files", url="http://files.example/mcp")
+    case = Case(rollouts=RolloutsConfig(), tools=ToolsConfig(mcp=(server,)))
+    rollouts, tools = case.rollouts.identity(), case.tools.identity()
+    assert STAGE.key({"case": case}) == STAGE.key({"case": {"rollouts": rollouts, "tools": tools}})
+    assert (rollouts["failure_budget"], tools["mcp"][0]["timeout_s"]) == (0.1, 60.0)
 
 
 def test_an_artifact_counts_by_its_content_and_not_by_its_place_or_facts() -> None:
