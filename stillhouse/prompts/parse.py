@@ -1,7 +1,7 @@
 """A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -121,8 +121,8 @@ def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
 
 def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str | None, SourceRow]]:
     """Names and rows of each source until `prompts`, which the caller fills meanwhile, has `max_prompts` of them."""
-    sources: Mapping[str | None, str] = {**config.sources} or {None: config.source}
-    for name, source in sources.items():
+    sources: list[tuple[str | None, str]] = [*config.sources.items()] or [(None, config.source)]
+    for name, source in sources:
         num_before = len(prompts)
         for row in _selected(source, config.entries):
             yield name, row
