@@ -80,7 +80,7 @@ async def sample(
         started = time.monotonic()
         budget = None
         if teacher is not None:
-            require_prices(endpoint, context.budget, config)
+            require_prices(endpoint, context.budget)
             budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
         runtime = context.runtime
         if context.journal_part is not None:

@@ -29,6 +29,7 @@ REMOVED: Final[dict[str, str]] = {
     "prompts.failure_budget": _ONE_BUDGET,
     "rollouts.continue_message": "leave it out, as rollouts end with the first answer without a tool call",
     "rollouts.termination_policy": "leave it out: rollouts end with the first answer without a tool call",
+    "rollouts.max_rollout_usd": "set rollouts.max_rollout_tokens, and budget.max_usd for the run",
     "rollouts.failure_budget": _ONE_BUDGET,
     "runtime.reward_failure_budget": _ONE_BUDGET,
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",

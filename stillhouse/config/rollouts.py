@@ -153,7 +153,12 @@ class RolloutsConfig(Section):
     """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
-    removed = {"failure_budget": 0.1, "termination_policy": "last_tool", "continue_message": "Continue."}
+    removed = {
+        "failure_budget": 0.1,
+        "termination_policy": "last_tool",
+        "continue_message": "Continue.",
+        "max_rollout_usd": None,
+    }
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them. Begin with a
@@ -210,9 +215,6 @@ class RolloutsConfig(Section):
     max_rollout_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one rollout, prompts and completions of all its turns; None sets no limit. Set it for agents, each
     of whose turns sends all earlier ones again: ten times what `stillhouse test` shows stops only runaways."""
-    max_rollout_usd: float | None = Field(default=None, gt=0.0)
-    """Most money one rollout may cost in USD; None sets no limit. It needs a known price. Ten times what `stillhouse
-    test` shows for one stops only runaways."""
     seed: int | None = 0
     """Seed from which each request's own seed is derived; None sends no seed. Another seed samples, and pays for,
     everything anew."""

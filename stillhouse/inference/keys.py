@@ -4,7 +4,7 @@ A key is a digest of content alone. Its form is a promise: answers already paid 
 enter only if it differs from its default and changes the request.
 
 Left out are how much is sampled (`num_samples`, `max_prompts`, `trajectories_file`: more samples owe only the missing
-ones), and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap
+ones), and the rollout's own cap (`max_rollout_tokens`): a rollout that a cap
 has ended goes on from where it was once the cap is raised.
 """
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig
+from stillhouse.config import BudgetConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import RequestFailed
@@ -88,19 +88,18 @@ def read_listed(body: Any, model: str) -> Price | None:
     return None
 
 
-def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
-    """Validates that the price is known where a cap in money is set.
+def require_prices(endpoint: Endpoint, budget: BudgetConfig) -> None:
+    """Validate that the price is known where a cap in money is set.
 
     Raises:
         ConfigError: the price is unknown.
     """
-    role, section = endpoint.role.name.lower(), endpoint.role.section
-    for field, cap in (("budget.max_usd", budget.max_usd), ("rollouts.max_rollout_usd", rollouts.max_rollout_usd)):
-        if cap is not None and endpoint.price is None:
-            raise ConfigError(
-                f"{field} is {cap:g}, but the price of the {role} is unknown, so the cap could not be kept. Set "
-                f"{section}.usd_per_million_tokens, or leave {field} out and cap tokens instead"
-            )
+    if budget.max_usd is not None and endpoint.price is None:
+        raise ConfigError(
+            f"budget.max_usd is {budget.max_usd:g}, but the price of the {endpoint.role.name.lower()} is unknown, so "
+            f"the cap could not be kept. Set {endpoint.role.section}.usd_per_million_tokens, or leave budget.max_usd "
+            "out and cap tokens instead"
+        )
 
 
 def _per_token(pricing: dict[str, Any], name: str) -> float | None:

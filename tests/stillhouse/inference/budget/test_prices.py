@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
+from stillhouse.config import BudgetConfig, ModelRole, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import price_of, require_prices
 from stillhouse.inference.budget.prices import read_listed
@@ -100,21 +100,14 @@ def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(p
     assert read_listed({"data": [{"id": "m", "pricing": free}]}, "m") == Price(0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("budget", "rollouts", "field"),
-    [
-        (BudgetConfig(max_usd=1.0), RolloutsConfig(), "budget.max_usd"),
-        (BudgetConfig(), RolloutsConfig(max_rollout_usd=0.1), "rollouts.max_rollout_usd"),
-    ],
-)
-def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: RolloutsConfig, field: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.usd_per"):
-        require_prices(Endpoint("u", "m", "m"), budget, rollouts)
-    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
-    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
+def test_a_cap_in_money_needs_a_price() -> None:
+    with pytest.raises(ConfigError, match=r"budget\.max_usd is 1, .* price of the teacher .* teacher\.usd_per_million"):
+        require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_usd=1.0))
+    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), BudgetConfig(max_usd=1.0))
+    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5))
 
 
 def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section() -> None:
     judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
     with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
-        require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
+        require_prices(judge, BudgetConfig(max_usd=1.0))
