@@ -17,7 +17,6 @@ from stillhouse.tools.calculator import calculator
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, BoundToolbox, ToolErrorKind, ToolResult
 from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
 from stillhouse.tools.decorator import Tool
-from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
@@ -132,10 +131,6 @@ class Toolbox:
         """The result of one call that shares nothing with another."""
         async with self.rollout(context or ToolContext()) as bound:
             return await bound.call(name, arguments_json)
-
-    def call_sync(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
-        """As `call`, for callers without an event loop."""
-        return wait_for(self.call(name, arguments_json, context))
 
     async def __aenter__(self) -> Self:
         # Fail before the first rollout: a file may load here and not in the sandbox's environment.

@@ -29,8 +29,6 @@ from stillhouse.tools import (
     tool,
 )
 
-Call = Callable[[str, str], ToolResult]
-
 
 class Point(BaseModel):
     x: int
@@ -76,11 +74,8 @@ async def hang_async() -> str:
 TOOLBOX = Toolbox([add, add_async, locate, hang, hang_async])
 
 
-@pytest.fixture(params=["async", "sync"])
-def call(request: pytest.FixtureRequest) -> Call:
-    if request.param == "sync":
-        return TOOLBOX.call_sync
-    return lambda name, arguments: asyncio.run(TOOLBOX.call(name, arguments))
+def call(name: str, arguments: str) -> ToolResult:
+    return asyncio.run(TOOLBOX.call(name, arguments))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +87,7 @@ def call(request: pytest.FixtureRequest) -> Call:
         ("locate", '{"point": {"x": 5}}', '{"x":5}'),
     ],
 )
-def test_arguments_are_read_and_results_written(call, name: str, arguments: str, content: str) -> None:
+def test_arguments_are_read_and_results_written(name: str, arguments: str, content: str) -> None:
     result = call(name, arguments)
     assert (result.content, result.error_kind) == (content, None)
     assert result.latency_s >= 0
@@ -113,7 +108,7 @@ def test_arguments_are_read_and_results_written(call, name: str, arguments: str,
         ("hang_async", "{}", "timeout", "hang_async did not return within 0.1 s"),
     ],
 )
-def test_every_failure_is_a_message_and_a_kind(call, name: str, arguments: str, kind: str, message: str) -> None:
+def test_every_failure_is_a_message_and_a_kind(name: str, arguments: str, kind: str, message: str) -> None:
     result = call(name, arguments)
     assert result.error_kind == kind
     assert message in json.loads(result.content)["error"]
@@ -144,7 +139,6 @@ def test_a_process_with_a_hanging_tool_can_exit() -> None:
         "    return ''\n"
         "box = Toolbox([hang])\n"
         "assert asyncio.run(box.call('hang', '{}')).error_kind == 'timeout'\n"
-        "assert box.call_sync('hang', '{}').error_kind == 'timeout'\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
 
@@ -275,8 +269,8 @@ def test_an_async_tool_that_ends_the_event_loop_harms_no_later_call(how: str) ->
 
     toolbox = Toolbox([end_loop, add_async])
     expected = "went on" if how == "stop" else '{"error": "CancelledError"}'
-    assert toolbox.call_sync("end_loop", "{}").content == expected
-    assert toolbox.call_sync("add_async", '{"left": 3}').content == "4"
+    assert asyncio.run(toolbox.call("end_loop", "{}")).content == expected
+    assert asyncio.run(toolbox.call("add_async", '{"left": 3}')).content == "4"
 
 
 def test_the_user_can_still_interrupt_a_run_that_waits_for_a_tool() -> None:
@@ -331,7 +325,7 @@ def test_what_a_tool_returns_is_read_as_text_or_json(kind: str, capfd: pytest.Ca
         """Gives it."""
         return value
 
-    content = Toolbox([measure]).call_sync("measure", "{}").content
+    content = asyncio.run(Toolbox([measure]).call("measure", "{}")).content
     assert content.startswith(expected)
     assert content == expected or kind in ("cycle", "object")
     assert capfd.readouterr().err == ""
@@ -343,7 +337,7 @@ def test_a_result_of_another_type_than_declared_is_written_as_it_is(capfd: pytes
         """Gives something else."""
         return {"a": 1}  # type: ignore[return-value]
 
-    assert Toolbox([measure]).call_sync("measure", "{}").content == '{"a":1}'
+    assert asyncio.run(Toolbox([measure]).call("measure", "{}")).content == '{"a":1}'
     assert capfd.readouterr().err == ""
 
 
@@ -357,10 +351,10 @@ def test_a_long_result_or_error_is_cut_and_says_so() -> None:
 
     toolbox = Toolbox([talk], max_result_characters=100)
     note = "[cut here: these are the first 100 of 3000000 characters]"
-    short, long = (toolbox.call_sync("talk", json.dumps({"length": length})) for length in (100, 3_000_000))
+    short, long = (asyncio.run(toolbox.call("talk", json.dumps({"length": length}))) for length in (100, 3_000_000))
     assert (short.content, short.is_cut) == ("x" * 100, False)
     assert (long.content, long.is_cut) == (f"{'x' * 100}\n\n{note}", True)
-    failed = toolbox.call_sync("talk", '{"length": 3000000, "as_error": true}')
+    failed = asyncio.run(toolbox.call("talk", '{"length": 3000000, "as_error": true}'))
     assert (json.loads(failed.content)["error"], failed.is_cut) == (long.content, True)
 
 
@@ -375,7 +369,6 @@ def test_an_async_tool_that_blocks_is_given_up_in_time() -> None:
 
     try:
         assert asyncio.run(Toolbox([block]).call("block", "{}")).error_kind == "timeout"
-        assert Toolbox([block]).call_sync("block", "{}").error_kind == "timeout"
     finally:
         unblock.set()
 

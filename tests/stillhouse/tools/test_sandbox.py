@@ -195,8 +195,9 @@ def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
 
 def test_a_killed_run_takes_its_sandboxes_with_it(tools_file: Path) -> None:
     program = (
-        "import sys\nfrom stillhouse.config import ToolsConfig\nfrom stillhouse.tools import Toolbox\n"
-        "Toolbox.from_config(ToolsConfig(file=sys.argv[1])).call_sync('hang', '{\"mark\": \"orphan-sleeper\"}')\n"
+        "import asyncio, sys\nfrom stillhouse.config import ToolsConfig\nfrom stillhouse.tools import Toolbox\n"
+        "toolbox = Toolbox.from_config(ToolsConfig(file=sys.argv[1]))\n"
+        "asyncio.run(toolbox.call('hang', '{\"mark\": \"orphan-sleeper\"}'))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tools_file)]) as run:
         wait_until(3, "orphan-sleeper")

@@ -28,7 +28,7 @@ TOOLBOX = Toolbox([add, negate, builtin_calculator])
 def test_a_selection_offers_its_tools_alone_and_names_only_configured_ones() -> None:
     selected = TOOLBOX.select(["negate", "add"])
     assert [schema["function"]["name"] for schema in selected.schemas()] == ["negate", "add"]
-    assert selected.call_sync("calculator", "{}").error_kind == "unknown_tool"
+    assert asyncio.run(selected.call("calculator", "{}")).error_kind == "unknown_tool"
     assert TOOLBOX.select([]).schemas() == []
     with pytest.raises(ConfigError, match="'browse' is not configured; configured are: add, "):
         TOOLBOX.select(["browse"])
@@ -87,9 +87,9 @@ def test_a_rollout_keeps_what_its_calls_share_and_ends_it(counting: tuple[Tool, 
 
     assert asyncio.run(two_rollouts()) == ["2", "4", "2", "4"]
     assert ended == [4, 4]
-    assert toolbox.call_sync("count", '{"by": 1}').content == "1"
+    assert asyncio.run(toolbox.call("count", '{"by": 1}')).content == "1"
     assert ended == [4, 4, 1]
-    assert toolbox.call_sync("count", "{}").error_kind == "invalid_arguments"
+    assert asyncio.run(toolbox.call("count", "{}")).error_kind == "invalid_arguments"
 
 
 def test_what_does_not_close_keeps_nothing_else_open_and_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,8 +120,8 @@ def test_a_tool_is_told_whose_call_it_runs_and_only_named_variables(counting: tu
 
     toolbox = Toolbox([add, counting[0], whose], environment={"NAMED": "n"})
     context = ToolContext("key", "prompt", 3, {"name": "Ann"})
-    assert toolbox.call_sync("whose", '{"suffix": "!"}', context).content == "Ann! key 3 {'NAMED': 'n'}"
-    assert toolbox.call_sync("whose", '{"suffix": "!", "args": {}}', context).error_kind == "invalid_arguments"
+    assert asyncio.run(toolbox.call("whose", '{"suffix": "!"}', context)).content == "Ann! key 3 {'NAMED': 'n'}"
+    assert asyncio.run(toolbox.call("whose", '{"suffix": "!", "args": {}}', context)).error_kind == "invalid_arguments"
     assert toolbox.takes_context
     assert not toolbox.select(["add", "count"]).takes_context
 
