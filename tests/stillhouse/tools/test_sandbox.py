@@ -177,11 +177,14 @@ def test_calls_run_side_by_side_up_to_the_limit(open_toolbox) -> None:
 
 
 def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
+    def servers() -> set[psutil.Process]:
+        children = psutil.Process().children()
+        return {child for child in children if "stillhouse.tools.sandbox_worker" in child.cmdline()}
+
     async def kill_between() -> ToolResult:
+        of_other_tests = servers()
         async with open_toolbox() as toolbox:
-            (server,) = [
-                child for child in psutil.Process().children() if "stillhouse.tools.sandbox_worker" in child.cmdline()
-            ]
+            (server,) = servers() - of_other_tests
             server.kill()
             # A call of the same moment may still go to the old one.
             for _ in range(100):
