@@ -1,10 +1,11 @@
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,14 @@ def test_every_metric_of_every_step_is_recorded_in_order(start, client) -> None:
     assert client.get_run(run.run_id).info.status == "FINISHED"
 
 
-def test_logging_metrics_does_not_wait_for_the_database(start) -> None:
-    with start("sft") as run:
-        started = time.perf_counter()
+def test_logging_metrics_does_not_wait_for_the_database(start, tracking: TrackingConfig, client) -> None:
+    with start("sft") as run, closing(sqlite3.connect(str(tracking.uri).removeprefix("sqlite:///"))) as database:
+        database.execute("BEGIN EXCLUSIVE")
         for step in range(100):
             run.log_metrics({"sft/loss": 1.0}, step)
-        assert time.perf_counter() - started < 0.5  # 100 calls that wait take about two seconds
+        database.rollback()
+    # A call that waits would give up at the locked database, and its value would be in the fallback file.
+    assert history(client, run.run_id, "sft/loss") == [(step, 1.0) for step in range(100)]
 
 
 def test_two_threads_log_to_their_own_runs_and_open_no_other(start, tracking: TrackingConfig, client) -> None:
@@ -105,14 +108,12 @@ def test_an_unreachable_server_costs_one_warning_and_no_exception(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     config = TrackingConfig(uri=f"http://127.0.0.1:{closed_port}")
-    started = time.monotonic()
     with start_run(config, tmp_path, "distill", params={"sft": {"epochs": 1}}) as parent:
         with start_run(config, tmp_path, "sft", parent_run_id=parent.run_id) as child:
             child.log_metrics({"sft/loss": 1.5}, 7)
             with attach(child.uri, child.run_id, tmp_path) as trainer:
                 trainer.log_metrics({"sft/loss": 1.25}, 8)
         parent.log_table([{"a": 1}], "samples.json")
-    assert time.monotonic() - started < 20
     assert not is_sent(parent.run_id)
     assert parent.pages.run is None
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -240,15 +241,13 @@ assert run.run_id is not None
     assert (tmp_path / "mlflow.db").exists()
 
 
-def test_a_database_that_cannot_be_written_costs_one_warning_and_little_time(
+def test_a_database_that_cannot_be_written_costs_one_warning(
     tmp_path: Path, fallback_lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be", encoding="utf-8")
     config = TrackingConfig(uri=f"sqlite:///{tmp_path}/taken/mlflow.db")
-    started = time.monotonic()
     with start_run(config, tmp_path, "distill") as run:
         run.log_metrics({"accuracy": 0.5})
-    assert time.monotonic() - started < 10  # MLflow alone retries for 100 s
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert [line["kind"] for line in fallback_lines(tmp_path)] == ["run", "metrics", "status"]
 
