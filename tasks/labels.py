@@ -73,7 +73,7 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
         with ray_workers(runtime, num_workers=num_cores) as run_task:
             yield run_task, max(1, num_shards)
         return
-    num_processes = runtime.num_threads or (num_cores if num_rows >= _WORTH_PROCESSES else 1)
+    num_processes = (runtime.num_threads or num_cores) if num_rows >= _WORTH_PROCESSES else 1
     if num_processes == 1:
         yield run_in_process, 1
         return
