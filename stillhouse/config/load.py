@@ -114,7 +114,9 @@ def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def _explain(origin: str, item: Any) -> str:
-    key, kind, seen = ".".join(str(part) for part in item["loc"]), item["type"], item["input"]
+    # A wrong key of a mapping has its own place, and `[key]` behind it.
+    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    kind, seen = item["type"], item["input"]
     message = expected(item)
     if kind == "extra_forbidden":
         message = f"unknown key; {_meant(item['loc'])}"

@@ -91,6 +91,12 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ),
         ("student: {chat_template_kwargs: {tools: 1}}", [], ["'tools': is given by whoever renders the template"]),
         ("student: {chat_template_kwargs: {a b: 1}}", [], ["'a b': expected the name of a variable of the template"]),
+        (
+            "teacher: {usd_per_million_tokens: {input: 1}}",
+            [],
+            ["teacher.usd_per_million_tokens.input = 'input': expected 'prompt', 'completion' or 'cached_prompt'"],
+        ),
+        ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping, {NAME: VALUE}"]),
         ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "expected at least 0"]),
         ("student: {parameters: prefix}", [], ["student.parameters", "'full', 'lora' or 'qlora'"]),
         ("student: {parameters: full, merge: true}", [], ["student", "there is no adapter to merge"]),
