@@ -25,7 +25,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "tuple_type": "expected a list",
     "too_short": "expected {min_length} or more items",
     "too_long": "expected at most {max_length} items",
-    "dict_type": "expected a mapping, {{NAME: VALUE}}",
+    "dict_type": "expected a mapping",
     "model_type": "expected a mapping",
     "model_attributes_type": "expected a mapping",
     "missing": "missing; it has no default",

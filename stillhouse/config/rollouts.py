@@ -1,8 +1,8 @@
 """Sections of the rollouts: prompts, tools, teacher, sampling, budget."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section, later_field
@@ -50,6 +50,13 @@ class PromptsConfig(Section):
     same_prompt: SamePrompt = later_field("first")
     """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
     have and the first lacks, `keep` takes each row as a prompt of its own."""
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _is_by_name(cls, sources: Any) -> Any:
+        if isinstance(sources, list | tuple):
+            raise ValueError("expected a mapping of names to addresses, such as {maths: maths.jsonl}")
+        return sources
 
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:

@@ -96,7 +96,7 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
             [],
             ["teacher.usd_per_million_tokens.input = 'input': expected 'prompt', 'completion' or 'cached_prompt'"],
         ),
-        ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping, {NAME: VALUE}"]),
+        ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping of names to addresses"]),
         ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "expected at least 0"]),
         ("student: {parameters: prefix}", [], ["student.parameters", "'full', 'lora' or 'qlora'"]),
         ("student: {parameters: full, merge: true}", [], ["student", "there is no adapter to merge"]),
