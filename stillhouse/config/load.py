@@ -128,7 +128,7 @@ def _explain(origin: str, item: Any) -> str:
 
 
 def _meant(location: tuple[int | str, ...]) -> str:
-    """What an unknown key may have been meant to be."""
+    """Return the keys that an unknown one may have been meant to be."""
     name, known = str(location[-1]), section_keys(DistillConfig, [str(part) for part in location[:-1]])
     if close := nearest(name, known):
         return f"did you mean {close!r}?"

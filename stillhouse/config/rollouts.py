@@ -157,7 +157,7 @@ class TeacherConfig(Section):
 
 
 class RolloutsConfig(Section):
-    """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
+    """Sampling from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
     removed = {
@@ -228,7 +228,7 @@ class RolloutsConfig(Section):
 
 
 class BudgetConfig(Section):
-    """What the run may spend on the teacher, in all. Answers of earlier attempts at the same rollouts count as well."""
+    """Limits of what the run spends on the teacher. Answers of earlier attempts at the same rollouts count as well."""
 
     max_usd: float | None = Field(default=None, gt=0.0)
     """Most money in USD; None sets no limit. It needs a known price. Set it before anything large, to twice what

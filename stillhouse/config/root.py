@@ -162,7 +162,7 @@ class DistillConfig(Section):
 
     @property
     def _default_teacher_scores(self) -> bool:
-        """Whether on-policy distillation falls back on the teacher of the rollouts."""
+        """Return whether on-policy distillation falls back on the teacher of the rollouts."""
         on_policy = self.on_policy
         return on_policy.needs_teacher and on_policy.teacher is None and not on_policy.teachers
 

@@ -164,7 +164,7 @@ class RuntimeConfig(Section):
 
 
 class ModelRole(Enum):
-    """What a model is asked for. An error about its endpoint, key or price names the settings of its role."""
+    """Purpose for which a model is asked. An error about its endpoint, key or price names the settings of its role."""
 
     TEACHER = ("teacher", "api_key_env")
     JUDGE = ("dataset.judge.model", "judge_api_key_env")

@@ -40,7 +40,7 @@ VariableName = Annotated[
 
 
 def looks_secret(key: str) -> bool:
-    """Whether the name suggests that its value is a secret, not to be repeated in a message."""
+    """Return whether the name suggests that its value is a secret, not to be repeated in a message."""
     return _SECRET_NAME.search(key) is not None
 
 
@@ -76,7 +76,7 @@ _FALSE_ALARMS: Final = ("Base64HighEntropyString", "HexHighEntropyString")
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether a detector of detect-secrets, other than those of entropy, finds a key."""
+    """Return whether a detector of detect-secrets, other than those of entropy, finds a key."""
     # Importing takes a third of a second, which most configs need not wait for.
     from detect_secrets.core.scan import scan_line
     from detect_secrets.settings import transient_settings
@@ -106,7 +106,7 @@ def keys_in_body(body: JsonObject, where: str) -> Iterator[str]:
 
 
 def holds_key(command: Sequence[str]) -> bool:
-    """Whether a command contains a key: `--api-key KEY`, `TOKEN=KEY`, or one recognised by its format."""
+    """Return whether a command contains a key: `--api-key KEY`, `TOKEN=KEY`, or one recognised by its format."""
     is_expected = False
     for argument in command:
         name, equals, value = argument.partition("=")
@@ -119,7 +119,7 @@ def holds_key(command: Sequence[str]) -> bool:
 
 
 def may_be_repeated(value: Any) -> bool:
-    """Whether an error message may show the invalid `value`."""
+    """Return whether an error message may show the invalid `value`."""
     if isinstance(value, dict):
         return not any(keys_in_body(value, ""))
     if isinstance(value, list | tuple):
@@ -146,7 +146,7 @@ def _names_key(option: str) -> bool:
 
 
 def _is_value(text: str) -> bool:
-    """Whether the text is a value, not a variable or the next option."""
+    """Return whether the text is a value, not a variable or the next option."""
     return bool(text) and not text.startswith("-") and _VARIABLE_REFERENCE.fullmatch(text) is None
 
 

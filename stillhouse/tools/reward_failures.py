@@ -31,7 +31,7 @@ class RewardFailures:
         """Checks that at most the share `budget` of the trajectories went without a reward.
 
         Args:
-            file: that of the rewards, for the message.
+            file: of the rewards, for the message.
             budget: `runtime.failure_budget`.
 
         Raises:

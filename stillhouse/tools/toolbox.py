@@ -90,7 +90,7 @@ class Toolbox:
 
     @property
     def takes_context(self) -> bool:
-        """Whether a tool takes `ToolArgs`, so that its result may depend on the prompt's metadata."""
+        """Return whether a tool takes `ToolArgs`, so that its result may depend on the prompt's metadata."""
         return any(tool.args_parameter is not None for tool in self._tools.values())
 
     def select(self, names: Sequence[str] | None) -> "Toolbox":

@@ -1,4 +1,4 @@
-"""What sessions with MCP servers speak through: HTTP with the config's headers, or a started program."""
+"""Transports of sessions with MCP servers: HTTP with the config's headers, or a started program."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _STDERR_LINES: Final = 20
 
 @dataclass(eq=False)
 class Watched:
-    """What is noted of a session while it is used."""
+    """Notes on a session while it is used."""
 
     is_gone: bool = False
     """True once the session is unusable: its server ended, or does not know it."""
