@@ -4,7 +4,7 @@ Messages, tool calls and tool schemas stay plain JSON objects in the OpenAI chat
 classes with defaults, which would add keys that the model did not write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, Required, TypedDict
@@ -53,6 +53,10 @@ class ToolSchema(TypedDict):
 
     type: Literal["function"]
     function: JsonObject
+
+
+Tools = Sequence[ToolSchema] | None
+"""The tools offered in a conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.verbs import Overrides
 from flows.verbs.data import Store
-from flows.verbs.pair import show_pair
+from flows.verbs.run_config import shown_progress
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.expected import expected
 from stillhouse.config.section import ChatTemplateKwargs
@@ -88,7 +88,7 @@ def doctor(
     if pair and store:
         raise ConfigError("--pair and --store are two examinations; give one of them")
     if pair:
-        raise typer.Exit(show_pair(checked, prompts))
+        raise typer.Exit(_show_pair(checked, prompts))
     checks = _inspect(checked) if store else examine(checked)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
@@ -96,6 +96,25 @@ def doctor(
         typer.echo(f"{marks[check.ok]} {check.name:<18} {check.detail}")
         failed = failed or check.ok is False
     raise typer.Exit(1 if failed else 0)
+
+
+def _show_pair(config: DistillConfig, num_prompts: int) -> int:
+    """Print what is found about the pair of a config, and the verdict; return the exit code, 1 where that is no."""
+    from stillhouse.progress.terminal import error_console
+    from stillhouse.training.pair.finding import verdict_of
+
+    with shown_progress(error_console(), config):
+        from tasks.pair.stage import examine_config
+
+        findings = examine_config(config, num_prompts)
+    colors = {"fine": "green", "unknown": None, "change": "yellow", "no": "red"}
+    for finding in findings:
+        mark = typer.style(f"{finding.level:<8}", fg=colors[finding.level])
+        typer.echo(f"{mark} {finding.name:<20} {finding.detail}")
+    verdict = verdict_of(findings)
+    reasons = ", ".join(found.name for found in findings if found.level in ("change", "no"))
+    typer.echo(f"\n{typer.style(verdict, bold=True)}{': ' if reasons else ''}{reasons}")
+    return 1 if verdict == "no" else 0
 
 
 def _inspect(config: DistillConfig) -> "Iterator[Finding]":

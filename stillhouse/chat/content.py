@@ -66,12 +66,12 @@ class Call(NamedTuple):
     """JSON text; see `arguments_text`."""
 
     def result(self, content: str) -> Message:
-        """The message that answers the call."""
+        """Return the message that answers the call."""
         return {"role": "tool", "tool_call_id": self.id, "content": content}
 
 
 def calls_of(message: Message) -> list[Call]:
-    """The tool calls of a message, in order."""
+    """Return the tool calls of a message, in order."""
     calls: list[Call] = []
     for written in message.get("tool_calls") or ():
         call: Any = written if isinstance(written, dict) else {}
@@ -83,7 +83,7 @@ def calls_of(message: Message) -> list[Call]:
 
 
 def arguments_text(written: Any) -> str:
-    """The arguments of a call as JSON text: those that run the tool, are sent back, and are trained on.
+    """Return the arguments of a call as JSON text: those that run the tool, are sent back, and are trained on.
 
     An object becomes compact JSON, nothing (null, blank, absent) becomes `{}`, and JSON text that holds the JSON text
     of an object becomes the latter. Everything else stays as the model wrote it, malformed or not.
@@ -103,10 +103,7 @@ def arguments_text(written: Any) -> str:
 
 
 def tool_error_of(message: Message) -> str | None:
-    """The error that a tool's message holds, as rnow and this project write it: an object with the single key `error`.
-
-    None for any other message.
-    """
+    """Return the error that a tool's message holds as an object with the single key `error`; None for any other."""
     content = message.get("content")
     if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
         return None

@@ -32,7 +32,7 @@ class Ending(NamedTuple):
 
 @lru_cache(maxsize=64)
 def ending_of(tokenizer: "PreTrainedTokenizerBase", template: str, *, with_calls: bool, with_tools: bool) -> Ending:
-    """How `template`, the one that `tokenizer` has now, ends a turn of text or of calls."""
+    """Return how `template`, the one that `tokenizer` has now, ends a turn of text or of calls."""
     specials = special_tokens(tokenizer)
     tails = _tails(tokenizer, with_calls=with_calls, with_tools=with_tools)
     if tails is None:
@@ -59,7 +59,7 @@ def ending_of(tokenizer: "PreTrainedTokenizerBase", template: str, *, with_calls
 
 
 def _tails(tokenizer: "PreTrainedTokenizerBase", *, with_calls: bool, with_tools: bool) -> tuple[str, str] | None:
-    """What follows the last words of a turn at the end of a conversation, and amid one; None if that is refused."""
+    """Return what follows a turn's last words at the end of a conversation, and amid one; None if that is refused."""
     messages: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}]
     following: Message = {"role": "user", "content": PROBE}
     if with_calls:

@@ -29,7 +29,7 @@ CALL_PROBE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "
 
 
 def template_message(message: Mapping[str, Any], *, is_literal: bool) -> JsonObject:
-    """The message as templates read it.
+    """Return the message as templates read it.
 
     Arguments of calls are objects, malformed calls are back in the text they came from, and reasoning has all of its
     names, since each template knows one of them. A message with calls has content, if only an empty text, which some
@@ -55,26 +55,20 @@ def template_message(message: Mapping[str, Any], *, is_literal: bool) -> JsonObj
 
 
 def reads_literal_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Whether the template writes calls only where they are as the OpenAI API has them (DeepSeek-R1-Distill-Llama)."""
+    """Return whether the template writes calls only in the form of OpenAI's API (DeepSeek-R1-Distill-Llama)."""
     return _reads_literal_calls(tokenizer, str(tokenizer.get_chat_template(tools=list(CALL_PROBE_TOOLS))))
 
 
 @lru_cache(maxsize=64)
 def _reads_literal_calls(tokenizer: "PreTrainedTokenizerBase", template: str) -> bool:
-    requests = [
-        Prefixes(
-            [template_message(message, is_literal=is_literal) for message in CALL_PROBE], CALL_PROBE_TOOLS, [(2, False)]
-        )
-        for is_literal in (False, True)
-    ]
-    usual, literal = (
-        any(ANSWER in text for text in rendered.texts) for rendered in render_prefixes(tokenizer, requests)
-    )
+    forms = ([template_message(one, is_literal=is_literal) for one in CALL_PROBE] for is_literal in (False, True))
+    requests = [Prefixes(form, CALL_PROBE_TOOLS, [(2, False)]) for form in forms]
+    usual, literal = (any(ANSWER in text for text in each.texts) for each in render_prefixes(tokenizer, requests))
     return literal and not usual
 
 
 def _parsed(arguments: str) -> Any:
-    """The JSON object in `arguments`; unchanged where it is none."""
+    """Return the JSON object in `arguments`; unchanged where it is none."""
     try:
         value = json.loads(arguments)
     except json.JSONDecodeError:

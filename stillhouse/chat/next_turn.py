@@ -10,7 +10,7 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, prefix_texts, render_text
 from stillhouse.chat.tokenizer import encode
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -19,11 +19,9 @@ _EXCHANGE: Final[list[Message]] = [{"role": "user", "content": "a"}, {"role": "a
 
 
 def end_token_id(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message] = _EXCHANGE,
-    tools: Sequence[ToolSchema] | None = None,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message] = _EXCHANGE, tools: Tools = None
 ) -> int:
-    """The token with which the template ends the last of `messages`, an assistant's; raises as `turn_text`."""
+    """Return the token with which the template ends the last of `messages`, an assistant's; raises as `turn_text`."""
     before = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
     after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
     return encode(tokenizer, turn_text(tokenizer, messages, tools, before, after).rstrip())[-1]
@@ -38,11 +36,7 @@ class TurnEnds(NamedTuple):
 
 
 def turn_ends(tokenizer: "PreTrainedTokenizerBase") -> TurnEnds:
-    """How the template ends turns.
-
-    Raises:
-        TemplateError: it ends no turn with a special token.
-    """
+    """Return how the template ends turns; raise TemplateError if it ends none with a special token."""
     try:
         text = end_token_id(tokenizer)
     except TemplateError:  # It may need tools (Hermes 3's for tools).
@@ -55,7 +49,7 @@ def turn_ends(tokenizer: "PreTrainedTokenizerBase") -> TurnEnds:
 def stop_token_ids(
     tokenizer: "PreTrainedTokenizerBase", generation: "GenerationConfig | None" = None
 ) -> frozenset[int]:
-    """Tokens that end an assistant's turn: the tokenizer's end token, those of `turn_ends` and of a generation config.
+    """Return the tokens that end an assistant's turn: the tokenizer's, those of `turn_ends` and of a generation config.
 
     They differ for some base models, whose end token is the end of a document. Raises as `turn_ends`.
     """
@@ -63,7 +57,7 @@ def stop_token_ids(
 
 
 def end_ids(generation: "GenerationConfig | None") -> list[int]:
-    """The end tokens that a generation config names."""
+    """Return the end tokens that a generation config names."""
     named = None if generation is None else generation.eos_token_id
     return named if isinstance(named, list) else [] if named is None else [named]
 
@@ -73,9 +67,9 @@ def next_turn_ids(
     sampled_ids: Sequence[int],
     messages: Sequence[Message],
     new_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tools: Tools,
 ) -> list[int]:
-    """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
+    """Return the ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
 
     The sampled ids, with their end-of-turn token or cut off, are never re-tokenised: only what the template writes
     after the assistant's turn is. The last of `messages` is the assistant's, parsed from `sampled_ids`; raises as
@@ -88,12 +82,9 @@ def next_turn_ids(
 
 
 def next_turn(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    new_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], new_messages: Sequence[Message], tools: Tools
 ) -> tuple[int, str]:
-    """The token that ends the assistant's turn, the last of `messages`, and what follows until the next one begins.
+    """Return the token that ends the last of `messages`, the assistant's, and what follows until its next turn begins.
 
     The template may render that turn differently as long as it says the same: Qwen3's gives the last message an empty
     thought where it has none, and removes it once more follows. `new_messages` are tool results, or a user's message.

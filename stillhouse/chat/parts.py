@@ -13,7 +13,7 @@ from stillhouse.chat.template import first_difference, render_text
 from stillhouse.chat.thoughts import split_thoughts
 from stillhouse.chat.tokenizer import encode_placed
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,18 +31,12 @@ class Piece(NamedTuple):
 
 
 def pieces_of(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    completion: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, completion: str
 ) -> tuple[Piece, ...]:
-    """Reasoning and tool calls of the last message, as far as the template writes them.
+    """Return reasoning and tool calls of the last message, as far as the template writes them.
 
-    `before` is the rendered prompt of the message, `completion` what the template writes after it.
-
-    Raises:
-        TemplateError: the template refuses the message without a part, or renders the prompt differently.
+    `before` is the rendered prompt of the message, `completion` what the template writes after it. Raises TemplateError
+    if the template refuses the message without a part, or renders the prompt differently.
     """
     *context, message = messages
     variants: dict[Part, Message] = {}
@@ -63,7 +57,7 @@ def pieces_of(
 
 
 def _without_reasoning(message: Message) -> Message | None:
-    """The message without its reasoning; None where it has none."""
+    """Return the message without its reasoning; None where it has none."""
     if any(map(message.get, REASONING_KEYS)):
         return _without(message, frozenset(REASONING_KEYS))
     content: Any = message.get("content")
@@ -73,13 +67,13 @@ def _without_reasoning(message: Message) -> Message | None:
 
 
 def _without(message: Message, dropped: Set[str]) -> Message:
-    """The message without the keys `dropped`; its content is text, since a template may print None."""
+    """Return the message without the keys `dropped`; its content is text, since a template may print None."""
     rest: Any = {key: value for key, value in message.items() if key not in dropped}
     return rest | {"content": message.get("content") or ""}
 
 
 def _inserted(text: str, other: str, borders: Set[int], *, last: bool) -> tuple[int, int]:
-    """Start and end of what is in `text` and not in `other`.
+    """Return start and end of what is in `text` and not in `other`.
 
     An inserted block may match at several places: comparing `xyxyz` with `xyz` it is `xy` at 0, `yx` at 1 or `xy` at 2.
     Places that begin and end at `borders` are preferred, then the last or the first.

@@ -29,10 +29,9 @@ _RECORDS: Final = frozenset({"student.json", "manifest.json"})
 
 
 def resolve_model(ref: str) -> str:
-    """A folder's path or a Hugging Face id, fit for `from_pretrained`.
+    """Return a folder's path or a Hugging Face id, fit for `from_pretrained`.
 
-    Raises:
-        ConfigError: `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
+    Raises ConfigError if `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
     """
     if ref.startswith(_EMBEDDED):
         if (problem := unknown_embedded_model(ref)) is not None:
@@ -50,7 +49,7 @@ def resolve_model(ref: str) -> str:
 
 
 def require_safetensors(adapter: Path) -> None:
-    """Raises ConfigError unless an adapter's weights are safetensors, since peft would load a pickle as well."""
+    """Raise ConfigError unless an adapter's weights are safetensors, since peft would load a pickle as well."""
     if not (adapter / "adapter_model.safetensors").is_file():
         raise ConfigError(
             f"the adapter in {adapter} cannot be loaded: it has no adapter_model.safetensors, and weights in a pickle "
@@ -59,12 +58,12 @@ def require_safetensors(adapter: Path) -> None:
 
 
 def is_hub_id(ref: str) -> bool:
-    """Whether a ref names something on the Hugging Face Hub, which others can load too."""
+    """Return whether a ref names something on the Hugging Face Hub, which others can load too."""
     return _HUB_ID.fullmatch(ref) is not None and not Path(ref).is_dir()
 
 
 def model_identity(ref: str) -> str:
-    """`NAME@<16 hex digits>` from the bytes of a local folder's files, so that retrained weights are another model.
+    """Return `NAME@<16 hex digits>` from a local folder's bytes, so that retrained weights are another model.
 
     An adapter's base model is part of its identity. A Hugging Face id that is no folder here is returned as it is.
     """
@@ -83,7 +82,7 @@ def model_identity(ref: str) -> str:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """The model ref of the base of the adapter in a folder; None when the folder holds no adapter.
+    """Return the model ref of the base of the adapter in a folder; None when the folder holds no adapter.
 
     An exported adapter names a base that was a folder by its identity, and that is expected beside it; raises
     ConfigError where it is not.
@@ -102,7 +101,7 @@ def adapter_base(folder: Path) -> str | None:
 
 
 def base_revision(folder: Path) -> str | None:
-    """The commit of the Hugging Face id that an adapter was trained over; None where it names none."""
+    """Return the commit of the Hugging Face id that an adapter was trained over; None where it names none."""
     return _named_base(folder).get("revision")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stillhouse.errors import ConfigError
 from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
-from stillhouse.types import JsonObject, ToolSchema
+from stillhouse.types import JsonObject, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,7 +33,7 @@ class Prefixes(NamedTuple):
 
     messages: Sequence[Mapping[str, Any]]
     """The whole conversation."""
-    tools: Sequence[ToolSchema] | None
+    tools: Tools
     prefixes: Sequence[tuple[int, bool]]
     """Number of messages of each prefix, and whether a generation prompt follows them."""
 
@@ -50,12 +50,10 @@ class RenderedPrefixes(NamedTuple):
 def render_prefixes(
     tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes], max_s: float = MAX_RENDER_S
 ) -> Iterator[RenderedPrefixes]:
-    """Renders prefixes of many conversations, one result per conversation in order.
+    """Yield the rendered prefixes of many conversations, one result per conversation in order.
 
-    The limit of a batch is `max_s` seconds plus `_MAX_PREFIX_S` for each prefix.
-
-    Raises:
-        ConfigError: the template exceeds a limit of time, length or memory.
+    The limit of a batch is `max_s` seconds plus `_MAX_PREFIX_S` for each prefix. Raises ConfigError if the template
+    exceeds it, or a limit of length or memory.
     """
     for first in range(0, len(conversations), _BATCH_SIZE):
         batch = conversations[first : first + _BATCH_SIZE]
@@ -71,7 +69,7 @@ def render_prefixes(
 
 
 def start_rendering() -> None:
-    """Starts the process that renders, where something else is to be loaded before the first conversation."""
+    """Start the process that renders, where something else is to be loaded before the first conversation."""
     _workers().start_one()
 
 

@@ -19,7 +19,7 @@ class _TooLong(Exception):
 
 
 def render_batch(request: JsonObject) -> JsonObject:
-    """The texts of some prefixes of several conversations.
+    """Return the texts of some prefixes of several conversations.
 
     A request has `templates`, Jinja sources; `variables`, what they see besides a conversation; and `conversations`,
     each with the index of its `template`, its `messages` and `tools`, and its `prefixes`: pairs of a number of messages

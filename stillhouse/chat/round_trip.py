@@ -19,7 +19,7 @@ from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
 from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
-from stillhouse.types import Message, ToolCall, ToolSchema
+from stillhouse.types import Message, ToolCall, Tools, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,10 +57,8 @@ class RoundTrip:
             for index, text in _completions(samples)
         )
 
-    def problem(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, samples: Sequence[Sequence[Span]]
-    ) -> str | None:
-        """The first difference between messages and their text (of `render_spans`), naming the message; None without.
+    def problem(self, messages: Sequence[Message], tools: Tools, samples: Sequence[Sequence[Span]]) -> str | None:
+        """Return the first difference between messages and their text (of `render_spans`), naming the message.
 
         White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may
         leave out.
@@ -128,7 +126,7 @@ def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]
 
 
 def _missing(message: Message, text: str) -> str | None:
-    """The first part of the message that does not occur in the text, in words."""
+    """Return the first part of the message that does not occur in the text, in words."""
     content = _content(message)
     if content not in text:
         return f"the content {_cut(content)!r} is not in it"
@@ -146,7 +144,7 @@ def _missing(message: Message, text: str) -> str | None:
 
 
 def _calls(message: Message) -> list[tuple[str, str]]:
-    """Names and arguments of the calls, the arguments as canonical JSON."""
+    """Return names and arguments of the calls, the arguments as canonical JSON."""
     return [(call.name, _canonical(call.arguments)) for call in calls_of(message)]
 
 
@@ -159,12 +157,12 @@ def _canonical(arguments: str) -> str:
 
 
 def _content(message: Message) -> str:
-    """The answer's text, without reasoning that is written into it."""
+    """Return the answer's text, without reasoning that is written into it."""
     return text_of(parse_completion(text_of(message), with_calls=False)).strip()
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Keys and scalars at any depth."""
+    """Yield keys and scalars at any depth."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield key
@@ -177,7 +175,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _spellings(value: Any) -> list[str]:
-    """How templates write a scalar: bare, as JSON, and as JSON in ASCII."""
+    """Return how templates write a scalar: bare, as JSON, and as JSON in ASCII."""
     bare = str(value)
     if not isinstance(value, str):
         return [bare, json.dumps(value)]

@@ -14,7 +14,7 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import prefix_texts
 from stillhouse.chat.tokenizer import PlacedTokens, decode_all, encode_all, encode_placed, end_of_turn, special_ids
 from stillhouse.chat.turn import turn_text
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,12 +50,9 @@ class Span(NamedTuple):
 
 
 def render_samples(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    parts: Set[Part] = ALL_PARTS,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample]:
-    """Token ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
+    """Return ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
 
     The supervised span of an assistant message starts after the generation prompt and ends with its end-of-turn token;
     what the template writes after that (ChatML's newline) is not supervised. Only `parts` of it are; see
@@ -73,13 +70,9 @@ def render_samples(
 
 
 def render_spans(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    *,
-    with_pieces: bool = False,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, *, with_pieces: bool = False
 ) -> list[list[Span]]:
-    """The samples of a conversation as texts, context and assistant messages by turns; raises as `render_samples`."""
+    """Return a conversation's samples as texts, context and assistant messages by turns; raises as `render_samples`."""
     (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
     if isinstance(spans, TemplateError):
         raise spans
@@ -88,11 +81,11 @@ def render_spans(
 
 def render_all_spans(
     tokenizer: "PreTrainedTokenizerBase",
-    conversations: Sequence[tuple[Sequence[Message], Sequence[ToolSchema] | None]],
+    conversations: Sequence[tuple[Sequence[Message], Tools]],
     *,
     with_pieces: bool = False,
 ) -> list[list[list[Span]] | TemplateError]:
-    """As `render_spans` for many conversations (messages and tools), or the error of each, faster than one by one."""
+    """Return `render_spans` of many conversations (messages and tools), or the error of each, at once."""
     requests = [Prefixes(messages, tools, _prefixes(messages)) for messages, tools in conversations]
     spans: list[list[list[Span]] | TemplateError] = []
     for (messages, tools), texts in zip(conversations, prefix_texts(tokenizer, requests), strict=True):
@@ -104,7 +97,7 @@ def render_all_spans(
 
 
 def _prefixes(messages: Sequence[Message]) -> list[tuple[int, bool]]:
-    """The prefixes that end before and after each assistant message, and the whole conversation."""
+    """Return the prefixes that end before and after each assistant message, and the whole conversation."""
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     prefixes = dict.fromkeys(prefix for index in turns for prefix in ((index, True), (index + 1, False)))
     return list(prefixes | {(len(messages), False): None})
@@ -113,7 +106,7 @@ def _prefixes(messages: Sequence[Message]) -> list[tuple[int, bool]]:
 def _spans(
     tokenizer: "PreTrainedTokenizerBase",
     messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
+    tools: Tools,
     texts: Iterator[str],
     *,
     with_pieces: bool,
@@ -143,7 +136,7 @@ def _spans(
 def tokenise_spans(
     tokenizer: "PreTrainedTokenizerBase", samples: Sequence[Sequence[Span]], parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample | TemplateError]:
-    """Tokens and masks of many samples, or the error of each that has none; `samples` need pieces for single `parts`.
+    """Return tokens and masks of many samples, or the error of each; `samples` need pieces for single `parts`.
 
     Spans are tokenised separately, as a completion is when it is sampled, so that no token crosses a border.
     """
@@ -201,7 +194,7 @@ def _span_mask(tokens: PlacedTokens, span: Span, special: Set[int], parts: Set[P
 def _tokenised_whole(
     tokenizer: "PreTrainedTokenizerBase", spans: Sequence[Span], special: Set[int], parts: Set[Part]
 ) -> RenderedSample | TemplateError:
-    """The sample tokenised in one piece, for tokenizers that treat the start of a text specially.
+    """Return the sample tokenised in one piece, for tokenizers that treat the start of a text specially.
 
     Each span must start at a token border, and the tokens before it must equal those of the prompt alone.
     """

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from stillhouse.chat.message_form import reads_literal_calls, template_message
 from stillhouse.chat.rendering import Prefixes, RenderedPrefixes, TemplateError, render_prefixes
 from stillhouse.chat.tokenizer import encode
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes]) -> Iterator[Iterator[str]]:
-    """The texts of some prefixes of each conversation, whose messages are in the OpenAI form.
+    """Yield the texts of some prefixes of each conversation, whose messages are in the OpenAI form.
 
     Raises:
         TemplateError: from the texts of one conversation, in place of the first prefix that the template refuses.
@@ -26,29 +26,22 @@ def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[P
 
 
 def render_text(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    add_generation_prompt: bool,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, add_generation_prompt: bool
 ) -> str:
-    """The text of a conversation; raises as `prefix_texts`."""
+    """Return the text of a conversation; raises as `prefix_texts`."""
     (texts,) = prefix_texts(tokenizer, [Prefixes(messages, tools, [(len(messages), add_generation_prompt)])])
     return next(texts)
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    *,
-    add_generation_prompt: bool,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool
 ) -> list[int]:
-    """Token ids of a conversation, as a model of this tokenizer is prompted with it; raises as `prefix_texts`."""
+    """Return the token ids with which a model of this tokenizer is prompted; raises as `prefix_texts`."""
     return encode(tokenizer, render_text(tokenizer, messages, tools, add_generation_prompt))
 
 
 def not_prefix_preserving(index: int) -> TemplateError:
-    """The error of a template that renders what precedes message `index` differently once more follows."""
+    """Return the error of a template that renders what precedes message `index` differently once more follows."""
     return TemplateError(
         f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
         f"differently once more follows; use a template that renders every turn the same wherever it stands"
@@ -56,7 +49,7 @@ def not_prefix_preserving(index: int) -> TemplateError:
 
 
 def first_difference(text: str, other: str) -> int:
-    """Number of characters with which both texts begin."""
+    """Return the number of characters with which both texts begin."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
 
@@ -70,7 +63,7 @@ def _texts(conversation: Prefixes, rendered: RenderedPrefixes) -> Iterator[str]:
 
 
 def _prepare(tokenizer: "PreTrainedTokenizerBase", conversation: Prefixes) -> Prefixes | str:
-    """The conversation in the form that templates read, or why it has none."""
+    """Return the conversation in the form that templates read, or why it has none."""
     messages, tools, prefixes = conversation
     if not all(end for end, _ in prefixes):
         return "it has no message"

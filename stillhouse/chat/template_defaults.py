@@ -31,26 +31,23 @@ _DEFAULT: Final = re.compile(
 def with_template_defaults(
     tokenizer: "PreTrainedTokenizerBase", values: ChatTemplateKwargs
 ) -> "PreTrainedTokenizerBase":
-    """The tokenizer with `values` as defaults of its templates' variables, in place of earlier ones of those names.
+    """Return the tokenizer with `values` as defaults of its templates' variables, in place of earlier ones.
 
-    Raises:
-        ConfigError: no template of the tokenizer reads one of the variables.
+    Raises ConfigError if no template of the tokenizer reads one of the variables.
     """
     if not values:
         return tokenizer
     templates = tokenizer.chat_template
-    texts = list(templates.values()) if isinstance(templates, dict) else [str(templates)]
-    _require_read(values, texts, tokenizer.name_or_path or "this tokenizer")
+    named = templates if isinstance(templates, dict) else {"": str(templates)}
+    _require_read(values, list(named.values()), tokenizer.name_or_path or "this tokenizer")
+    written = {name: _with_defaults(text, values) for name, text in named.items()}
     changed = copy(tokenizer)
-    if isinstance(templates, dict):
-        changed.chat_template = {name: _with_defaults(text, values) for name, text in templates.items()}
-    else:
-        changed.chat_template = _with_defaults(str(templates), values)
+    changed.chat_template = written if isinstance(templates, dict) else written[""]
     return changed
 
 
 def require_variables(ref: str, values: ChatTemplateKwargs) -> None:
-    """Raises ConfigError if no template in the folder of a model ref reads one of the variables.
+    """Raise ConfigError if no template in the folder of a model ref reads one of the variables.
 
     Of a Hugging Face id nothing is known before it is loaded.
     """
@@ -75,12 +72,12 @@ def _require_read(values: ChatTemplateKwargs, templates: Sequence[str], owner: s
 
 
 def names_in(template: str) -> set[str]:
-    """Words of the template's code outside strings and behind no dot: its variables, and Jinja's own words."""
+    """Return the words of a template's code outside strings and behind no dot: its variables, and Jinja's own."""
     return set(_NAME.findall(_STRING.sub("", " ".join(_CODE.findall(template)))))
 
 
 def end_of_defaults(template: str) -> int:
-    """Where the template's own text begins."""
+    """Return where the template's own text begins."""
     end = 0
     while default := _DEFAULT.match(template, end):
         end = default.end()

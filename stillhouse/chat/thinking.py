@@ -27,46 +27,39 @@ class _Switch(NamedTuple):
     """A variable of templates that turns thinking on, with the values as Jinja writes them."""
 
     name: str
-    on: str
-    off: str
+    on: str = "true"
+    off: str = "false"
 
 
 _SWITCHES: Final = (
-    _Switch("thinking", "true", "false"),
-    _Switch("enable_thinking", "true", "false"),
+    *(_Switch("thinking"), _Switch("enable_thinking")),
     _Switch("reasoning_effort", '"high"', '"no_think"'),
 )
 
 
 def closing_after(block: re.Match[str]) -> str:
-    """What closes an opened block, as DeepSeek-R1 writes it: with an empty line where the opening tag ends its line."""
+    """Return what closes an opened block as in DeepSeek-R1: with an empty line where the opening tag ends its line."""
     closing = CLOSING[block["open"]]
     return f"\n{closing}\n\n" if "\n" in block["space"] else closing
 
 
 def is_closed(prompt: str) -> bool:
-    """Whether a generation prompt ends with an empty thinking block."""
+    """Return whether a generation prompt ends with an empty thinking block."""
     return _EMPTY_BLOCK_AT_END.search(prompt) is not None
 
 
 def opening_of(prompt: str) -> str:
-    """What opens the thinking block at the end of a generation prompt; empty where none is open."""
+    """Return what opens the thinking block at the end of a generation prompt; empty where none is open."""
     opened = _OPENED_AT_END.search(prompt)
     return "" if opened is None else opened[0]
 
 
 def with_left_out_reasoning(tokenizer: "PreTrainedTokenizerBase", reasoning: str, before: str, text: str) -> str:
-    """A turn with the reasoning that the template leaves out of it, where the prompt has thinking on.
+    """Return a turn with the reasoning that the template leaves out of it, where the prompt has thinking on.
 
-    Args:
-        tokenizer: its template.
-        reasoning: that of the message, or nothing.
-        before: the generation prompt with all that precedes it.
-        text: what the template writes after it.
-
-    Returns:
-        The turn with its reasoning in the block that the prompt opens (DeepSeek-V3.1), in the empty one that the
-        template writes (Kimi K2), or in the one that it writes into the prompt once thinking is off (Gemma 4).
+    `before` ends with the generation prompt, `text` is what the template writes after it. The reasoning goes into the
+    block that the prompt opens (DeepSeek-V3.1), into the empty one that the template writes (Kimi K2), or into the one
+    that it writes into the prompt once thinking is off (Gemma 4).
     """
     if opened := _OPENED_AT_END.search(before):
         closing = CLOSING[opened["open"]]
@@ -82,7 +75,7 @@ def with_left_out_reasoning(tokenizer: "PreTrainedTokenizerBase", reasoning: str
 
 
 def closed_block_error(tokenizer: "PreTrainedTokenizerBase", index: int) -> TemplateError:
-    """The error of a message with reasoning after a generation prompt that has closed its thinking block."""
+    """Return the error of a message with reasoning after a generation prompt that has closed its thinking block."""
     switch = _switch_of(str(tokenizer.get_chat_template()))
     remedy = f" (student.chat_template_kwargs: {{{switch.name}: {switch.on}}})" if switch is not None else ""
     return TemplateError(
@@ -98,7 +91,7 @@ def _filled(block: re.Match[str], reasoning: str) -> str:
 
 @lru_cache(maxsize=64)
 def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.Match[str] | None:
-    """The empty block that ends the prompt of `template`, that of `tokenizer`, only when thinking is turned off."""
+    """Return the empty block that ends the prompt of `template`, the tokenizer's, only when thinking is off."""
     switch = _switch_of(template)
     if switch is None:
         return None
@@ -116,6 +109,6 @@ def _left_out_block(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.M
 
 
 def _switch_of(template: str) -> _Switch | None:
-    """The first of the variables that the template reads."""
+    """Return the first of the variables that the template reads."""
     names = names_in(template)
     return next((switch for switch in _SWITCHES if switch.name in names), None)

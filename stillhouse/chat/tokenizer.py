@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load_tokenizer(
     ref: str, chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({})
 ) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model ref; a student's folder holds its own, also when it holds an adapter.
+    """Return the tokenizer of a model ref; a student's folder holds its own, also when it holds an adapter.
 
     `chat_template_kwargs` become the defaults of its template's variables.
 
@@ -47,12 +47,12 @@ class PlacedTokens(NamedTuple):
 
 
 def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Token ids of a text in which special tokens are already written."""
+    """Return the token ids of a text in which special tokens are already written."""
     return encode_all(tokenizer, [text])[0]
 
 
 def encode_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
-    """`encode` of many texts."""
+    """Return `encode` of many texts."""
     if not tokenizer.is_fast:
         return [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
     # The wrapper's masks, offsets and copies cost more than the tokens themselves.
@@ -67,7 +67,7 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
 
 
 def encode_placed(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[PlacedTokens]:
-    """`encode_all` with the offsets of the tokens; raises TemplateError for a slow tokenizer, which has none."""
+    """Return `encode_all` with the offsets of the tokens; raises TemplateError for a slow tokenizer, which has none."""
     if not tokenizer.is_fast:
         raise TemplateError(
             f"{type(tokenizer).__name__} does not tell where its tokens stand in a text; expected a fast tokenizer"
@@ -77,25 +77,25 @@ def encode_placed(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> lis
 
 
 def decode_all(tokenizer: "PreTrainedTokenizerBase", sequences: list[list[int]]) -> list[str]:
-    """Texts of many token sequences, special tokens included."""
+    """Return the texts of many token sequences, special tokens included."""
     if not tokenizer.is_fast:
         return [tokenizer.decode(ids) for ids in sequences]
     return tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=False)
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Ids of the special tokens."""
+    """Return the ids of the special tokens."""
     return frozenset(token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)
 
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:
-    """Texts of the special tokens, longest first."""
+    """Return the texts of the special tokens, longest first."""
     texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     return tuple(sorted(texts, key=len, reverse=True))
 
 
 def end_of_turn(ids: Sequence[int], special: Set[int], index: int) -> int:
-    """Position of the last special token in the ids of assistant message `index`; raises TemplateError without one."""
+    """Return the position of the last special token in the ids of assistant message `index`; raise if there is none."""
     for place in range(len(ids) - 1, -1, -1):
         if ids[place] in special:
             return place
@@ -103,7 +103,7 @@ def end_of_turn(ids: Sequence[int], special: Set[int], index: int) -> int:
 
 
 def _starts(offsets: list[tuple[int, int]]) -> list[int]:
-    """Where tokens start, including the spaces before them, which byte-level tokenizers may leave out of offsets."""
+    """Return where tokens start, including spaces before them, which byte-level tokenizers may leave out of offsets."""
     starts: list[int] = []
     end = 0
     for start, stop in offsets:
@@ -113,7 +113,7 @@ def _starts(offsets: list[tuple[int, int]]) -> list[int]:
 
 
 def num_positions(ref: str) -> int | None:
-    """Most tokens that a model reads, by its config alone; None where it names none."""
+    """Return the most tokens that a model reads, by its config alone; None where it names none."""
     from transformers import AutoConfig
 
     folder = Path(resolve_model(ref))

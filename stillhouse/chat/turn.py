@@ -16,15 +16,9 @@ from stillhouse.chat.message_form import ANSWER
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import first_difference, not_prefix_preserving, render_text
-from stillhouse.chat.thinking import (
-    BLOCK,
-    closed_block_error,
-    closing_after,
-    is_closed,
-    with_left_out_reasoning,
-)
+from stillhouse.chat.thinking import BLOCK, closed_block_error, closing_after, is_closed, with_left_out_reasoning
 from stillhouse.chat.tokenizer import special_tokens
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,7 +32,7 @@ class _Turn(NamedTuple):
 
     context: Sequence[Message]
     message: Message
-    tools: Sequence[ToolSchema] | None
+    tools: Tools
     shared: str
     """The beginning that prompt and history have in common."""
     prompt: str
@@ -52,20 +46,11 @@ class _Turn(NamedTuple):
 
 
 def turn_text(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    after: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, after: str
 ) -> str:
-    """What a model writes after the prompt `before` for the last of `messages`, with the token that ends its turn.
+    """Return what a model writes for the last of `messages`, an assistant's, with the token that ends its turn.
 
-    Args:
-        tokenizer: its template and its special tokens.
-        messages: the conversation up to an assistant message.
-        tools: those offered.
-        before: the prompt: all messages but the last, and the generation prompt.
-        after: all messages.
+    `before` renders all messages but the last, with the generation prompt; `after` renders them all.
 
     Raises:
         TemplateError: the template cannot express the message after this prompt: it moves text from before it, leaves
@@ -90,13 +75,9 @@ def turn_text(
 
 
 def _call_not_written(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    names: Sequence[str],
-    text: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, names: Sequence[str], text: str
 ) -> str | None:
-    """The first of the called `names` that the turn's `text` lacks; None where it has them all."""
+    """Return the first of the called `names` that the turn's `text` lacks; None where it has them all."""
     *context, message = messages
     mentioned = next((name for name in names if name in said_in(message)), None)
     if mentioned is None:
@@ -112,7 +93,7 @@ def _call_not_written(
 
 
 def _check_end(text: str, message: Message, index: int, specials: Sequence[str], eos: str) -> None:
-    """Raises TemplateError for a turn that no special token ends, or that another one ends earlier."""
+    """Raise TemplateError for a turn that no special token ends, or that another one ends earlier."""
     end = next((special for special in specials if text.rstrip().endswith(special)), None)
     if end is None:
         raise TemplateError(f"the chat template closes assistant message {index} with no special end-of-turn token")
@@ -121,16 +102,12 @@ def _check_end(text: str, message: Message, index: int, specials: Sequence[str],
 
 
 def said_in(message: Message) -> str:
-    """All that the message says: its reasoning, content, and arguments of calls."""
+    """Return all that the message says: its reasoning, content, and arguments of calls."""
     return "\n".join([reasoning_of(message), text_of(message), *(call.arguments for call in calls_of(message))])
 
 
 def _rewritten(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    before: str,
-    after: str,
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Tools, before: str, after: str
 ) -> str:
     *context, message = messages
     if reasoning_of(message) and is_closed(before):
@@ -151,7 +128,7 @@ def _rewritten(
 
 
 def _after_probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
-    """By the template's own rendering of reasoning; None where it renders none."""
+    """Return the turn by the template's own rendering of reasoning; None where it renders none."""
     answer: Message = {"role": "assistant", "content": ANSWER}
     closing = _after_reasoning(tokenizer, turn, answer).partition(ANSWER)[0]
     if not closing:
@@ -164,7 +141,7 @@ def _after_probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | Non
 
 
 def _after_reasoning(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, message: Message) -> str:
-    """What the template writes after the reasoning of a message; empty where it leaves reasoning out."""
+    """Return what the template writes after the reasoning of a message; empty where it leaves reasoning out."""
     probe: Message = {**message, "reasoning_content": PROBE}
     try:
         text = render_text(tokenizer, [*turn.context, probe], turn.tools, add_generation_prompt=False)
@@ -183,7 +160,7 @@ def _after_known_block(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str
 
 
 def _after_closed(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, closing: str) -> str:
-    """The message after a prompt that has closed the thinking block."""
+    """Return the message after a prompt that has closed the thinking block."""
     if turn.reasoning:
         raise closed_block_error(tokenizer, len(turn.context))
     block = BLOCK.match(turn.body)
@@ -192,13 +169,13 @@ def _after_closed(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, closing: st
 
 
 def _after_header(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
-    """The whole body, where the history writes no generation prompt at all (Apertus after tool results)."""
+    """Return the whole body, where the history writes no generation prompt at all (Apertus after tool results)."""
     history = render_text(tokenizer, turn.context, turn.tools, add_generation_prompt=False)
     return turn.body if turn.shared == history and not (turn.reasoning and turn.reasoning in turn.body) else None
 
 
 def _after_moved(tokenizer: "PreTrainedTokenizerBase", turn: _Turn) -> str | None:
-    """What follows the prompt's end in the history, where earlier text has moved (Mistral Nemo, Command R+)."""
+    """Return what follows the prompt's end in the history, where earlier text has moved (Mistral Nemo, Command R+)."""
     before, after = turn.shared + turn.prompt, turn.shared + turn.body
     specials = special_tokens(tokenizer)
     starts = [place for special in specials if (place := before.rfind(special)) >= 0]

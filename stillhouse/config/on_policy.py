@@ -28,7 +28,7 @@ class OnPolicyConfig(TrainerConfig):
 
     removed = {
         **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
-        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0},
+        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0, "activation_offload": False},
     }
 
     enabled: bool = False

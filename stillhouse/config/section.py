@@ -69,8 +69,9 @@ class Section(BaseModel):
     """Fields that this section had once and every dump held, with their defaults."""
 
     def identity(self, exclude: Any = None) -> dict[str, Any]:
-        """Return what cache keys are made of; see `identity_of`."""
-        return identity_of(self, exclude)
+        """Return what cache keys are made of; see `identity_of`. Removed fields may be excluded too."""
+        left_out = self.removed.keys() & (exclude or ())
+        return {name: value for name, value in identity_of(self, exclude).items() if name not in left_out}
 
 
 def identity_of(model: BaseModel, exclude: Any = None) -> dict[str, Any]:

@@ -40,8 +40,6 @@ class StudentConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the frozen weights and of computation; what is trained is float32. `bfloat16` on GPUs; `float32` for
     exact comparisons, and on CPUs without bfloat16 units."""
-    cast_lm_head_to_fp32: bool = later_field(False)
-    """Compute logits in float32 under bfloat16, in training and in its own sampling; slower, and nearer to float32."""
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded. The
     dataset's report shows their lengths: set it to hold nearly all, since memory grows with it."""
@@ -97,9 +95,6 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm. 1 is usual; where `grad_norm` is above it at every step, lower the
     learning rate first."""
-    router_aux_loss_coef: float = later_field(0.0, ge=0.0)
-    """Coefficient of the loss that spreads the tokens of a microbatch over the experts of a mixture of experts. 0
-    first; 0.001 to 0.01 if `expert_max_load` grows."""
     ema_decay: float | None = Field(default=None, gt=0.0, lt=1.0)
     """Decay of a running mean of the weights, which is then what is validated and written; None keeps none. 0.99
     averages about 100 steps; 0.95 to 0.99 for a teacher of kind `ema`."""
@@ -112,9 +107,6 @@ class TrainerConfig(Section):
     gradient_checkpointing: Switch = "auto"
     """Recompute activations in the backward pass, which takes a third more time; `auto` does if an estimate says that
     they would not fit. `on` if memory runs out all the same."""
-    activation_offload: bool = False
-    """Keep activations in host memory between the passes. Slower than gradient_checkpointing: for rows that do not fit
-    with it."""
     compile: Switch = "auto"
     """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
@@ -169,7 +161,7 @@ class SftConfig(TrainerConfig):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
-    removed = {"label_smoothing": 0.0, "z_loss": 0.0}
+    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "activation_offload": False}
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows. 2 to 4 for some thousand rows, 1 for 50,000 and more; a validation loss that rises

@@ -14,14 +14,14 @@ _SHIPPED: Final = ("chat_template.jinja", "prompts.jsonl", "student", "teacher")
 
 
 def embedded_path(name: str) -> Path:
-    """Path of a file or Hugging Face folder shipped in this package."""
+    """Return the path of a file or Hugging Face folder shipped in this package."""
     if name not in _SHIPPED:
         raise ConfigError(f"embedded name {name!r} is unknown; expected one of {', '.join(_SHIPPED)}")
     return Path(str(files(__package__))) / name
 
 
 def unknown_embedded_model(ref: str) -> str | None:
-    """What is wrong with a ref `embedded:NAME`, and what may have been meant; None for any other ref."""
+    """Return what is wrong with a ref `embedded:NAME`, and what may have been meant; None for any other ref."""
     if not ref.startswith("embedded:") or ref in EMBEDDED_MODELS:
         return None
     close = difflib.get_close_matches(ref, EMBEDDED_MODELS, n=1)

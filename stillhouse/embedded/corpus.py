@@ -37,7 +37,7 @@ class _Draft(NamedTuple):
 
 
 def draw_rows(tokenizer: PreTrainedTokenizerFast, kind: CorpusKind, num_rows: int, rng: random.Random) -> list[Row]:
-    """`num_rows` rows of stories that are not reserved, with masks from the generation spans of the chat template.
+    """Return `num_rows` rows of stories that are not reserved, with masks from the template's generation spans.
 
     In a `scrambled` corpus the operators of half the phrases are random.
     """

@@ -43,7 +43,7 @@ STUDENT: Final = Recipe("student", "scrambled", num_layers=2, num_rows=32_000, n
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A randomly initialised Qwen3 model, seeded by the recipe."""
+    """Return a randomly initialised Qwen3 model, seeded by the recipe."""
     torch.manual_seed(recipe.seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -63,7 +63,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCau
 
 
 def pretrain(model: Qwen3ForCausalLM, rows: list[Row], recipe: Recipe) -> float:
-    """Trains `model` in place for `recipe.num_steps` steps and returns the last steps' mean loss in nats a token."""
+    """Train `model` in place for `recipe.num_steps` steps and return the last steps' mean loss in nats a token."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, recipe.num_steps))
     batches = _endless_batches(rows, random.Random(recipe.seed))
@@ -90,7 +90,7 @@ def _rate(step: int, num_steps: int) -> float:
 
 
 def _endless_batches(rows: list[Row], rng: random.Random) -> Iterator[list[Row]]:
-    """Batches of rows of similar length, so that little is spent on padding."""
+    """Yield batches of rows of similar length, so that little is spent on padding."""
     while True:
         order = rng.sample(rows, len(rows))
         bucket_size = BATCH_SIZE * _BATCHES_PER_BUCKET
@@ -101,7 +101,7 @@ def _endless_batches(rows: list[Row], rng: random.Random) -> Iterator[list[Row]]
 
 
 def _loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
-    """Mean cross-entropy over the trained tokens; the head runs only where it is needed."""
+    """Return the mean cross-entropy over the trained tokens; the head runs only where it is needed."""
     ids_BT = _pad([row.ids for row in batch], model.config.pad_token_id)
     mask_BT = _pad([row.loss_mask for row in batch], 0).bool()
     # Padding is on the right and attention causal, so no real token sees a padded one and no mask is needed.

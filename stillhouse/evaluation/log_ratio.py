@@ -9,18 +9,28 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.chat.refs import model_identity
 from stillhouse.config import BudgetConfig, OnPolicyTeacher, RuntimeConfig
-from stillhouse.dataset.local_scores import LocalScorer
-from stillhouse.errors import StillhouseError
-from stillhouse.inference.scoring.api import TokenSequence
+from stillhouse.errors import InputError, StillhouseError
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.scoring.ledger import open_ledger
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.processes.exit import without_teardown
-from stillhouse.types import JsonObject
+from stillhouse.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_AT_ONCE: Final = 256
+"""Sequences that are scored before what is known of them is written down."""
 
 
 @dataclass(slots=True)
@@ -52,50 +62,92 @@ class ServedBy(BaseModel):
     """Limits the spending."""
 
 
-class Scorer(Protocol):
-    """Scores tokens."""
-
-    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence, in nats."""
-
-    def close(self) -> None:
-        """Frees what scores."""
-
-
-def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: Scorer) -> float:
-    """Mean of student minus teacher log-probability over all sampled positions, of which there must be some.
+def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtime: RuntimeConfig) -> float:
+    """Return the mean of student minus teacher log-probability over all sampled positions, of which there must be some.
 
     Raises:
-        StillhouseError: the teacher cannot score.
+        InputError: a token id lies outside the local teacher's vocabulary.
+        ConfigError: the teacher cannot be loaded.
+        EndpointError: its server does not answer, or gives no scores.
+        BudgetReached: they would cost more than the budget allows.
+        StoreError: the ledger cannot be read or written.
     """
+    score = _local_scores if isinstance(teacher, str) else _served_scores
     differences = [
         sampled - scored
-        for span, logprobs in zip(spans, teacher.logprobs(spans), strict=True)
+        for span, logprobs in zip(spans, score(spans, teacher, runtime), strict=True)  # type: ignore[arg-type]
         for sampled, scored in zip(span.sampling_logprobs, logprobs, strict=True)
     ]
     return math.fsum(differences) / len(differences)
 
 
-def _scorer(teacher: str | JsonObject, runtime: RuntimeConfig) -> Scorer:
-    """The local model of a ref, or what asks a server."""
-    if isinstance(teacher, str):
-        return LocalScorer(teacher, runtime)
-    # It imports transformers, which the flow's process does without.
-    from stillhouse.evaluation.served_scores import ServedScorer
+# The flow's process imports this module, and does without torch and transformers.
+def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig) -> list[list[float]]:
+    """Log-probabilities of the sampled tokens of each span, by a model that is loaded if any is not in the ledger."""
+    import torch
 
-    return ServedScorer(ServedBy.model_validate(teacher), runtime)
+    from stillhouse.serving.models import load_model
+    from stillhouse.serving.score import score_tokens
+
+    @cache
+    def loaded() -> "PreTrainedModel":
+        return load_model(ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
+
+    def score(part: Sequence[ScoredSpans]) -> list[SequenceScores]:
+        num_known = loaded().config.get_text_config().vocab_size
+        largest = max(max(span.token_ids) for span in part)
+        if largest >= num_known:
+            raise InputError(
+                f"token id {largest} was sampled, and teacher {ref!r} knows {num_known} tokens; expected student and "
+                "teacher to share a tokenizer. Name such a teacher in on_policy.teacher"
+            )
+        logprobs = score_tokens(loaded(), [span.token_ids for span in part])
+        return [SequenceScores(list(compress(one, s.loss_mask))) for s, one in zip(part, logprobs, strict=True)]
+
+    device = runtime.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    # Scores depend on the weights and on where they are computed, which decides their type. The identity tells the
+    # weights, so that no probe has to.
+    known_by = {"kind": "local", "model": model_identity(ref), "dtype": "auto", "device": device}
+    with open_ledger(ArtifactStore(runtime.store, runtime.scratch), known_by, probe=[]) as ledger:
+        firsts = range(0, len(spans), _AT_ONCE)
+        parts = (ledger.completed(spans[first : first + _AT_ONCE], score) for first in firsts)
+        return [scores.logprobs for part in parts for scores in part]
+
+
+def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: RuntimeConfig) -> list[list[float]]:
+    """The same of a server, after the checks that a training makes before it trusts one."""
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.training.on_policy.teachers.served.connect import connect
+    from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+
+    teacher = connect(
+        # Most probable tokens are not compared here.
+        served.teacher.model_copy(update={"top_k": None}),
+        kl_coef=1.0,
+        temperature=1.0,
+        tokenizer=load_tokenizer(served.student_ref),
+        alignment=None,
+        runtime=runtime,
+        budget=Budget(served.budget, None),
+    )
+    with closing(teacher):
+        scores = teacher.start([ScoreRequest(span.token_ids, span.loss_mask, "") for span in spans]).result()
+    return [list(compress(one.logprobs, span.loss_mask)) for one, span in zip(scores, spans, strict=True)]
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    teacher = job["teacher"] if isinstance(job["teacher"], str) else ServedBy.model_validate(job["teacher"])
+    spans = [ScoredSpans(**span) for span in job["spans"]]
     try:
-        with closing(_scorer(job["teacher"], RuntimeConfig.model_validate(job["runtime"]))) as teacher:
-            return {"mean": mean_log_ratio([ScoredSpans(**span) for span in job["spans"]], teacher)}
+        return {"mean": mean_log_ratio(spans, teacher, RuntimeConfig.model_validate(job["runtime"]))}
     except StillhouseError as error:
         return {"error": str(error), "kind": type(error).__name__}
 
 
 def main(job: Path, answer: Path) -> None:
-    """Reads the job and writes the answer."""
+    """Read the job and write the answer."""
     answer.write_bytes(orjson.dumps(_answer(orjson.loads(job.read_bytes()))))
 
 

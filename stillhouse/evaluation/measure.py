@@ -131,16 +131,16 @@ def mean(values: Sequence[float]) -> float | None:
 async def mean_rewards(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], reward_set: RewardSet
 ) -> JsonObject:
-    """Means over the trajectories that could be scored; one that could not is left out of the mean, never 0.
+    """Return means over trajectories whose rewards could be computed; others are left out of the mean, never 0.
 
     Returns:
         reward, the mean of totals, and num_rewarded, how many there were; reward_by_name; num_reward_errors, rewards
         that could not be computed. A mean of nothing is None.
     """
-    scored = await _scored(trajectories, metadata, reward_set)
-    totals = [rewards.total for rewards in scored if rewards.total is not None]
+    computed = await _rewards(trajectories, metadata, reward_set)
+    totals = [rewards.total for rewards in computed if rewards.total is not None]
     by_name: defaultdict[str, list[float]] = defaultdict(list)
-    for rewards in scored:
+    for rewards in computed:
         for name, value in rewards.values.items():
             if value is not None:
                 by_name[name].append(value)
@@ -148,7 +148,7 @@ async def mean_rewards(
         "reward": mean(totals),
         "num_rewarded": len(totals),
         "reward_by_name": {name: mean(by_name[name]) for name in reward_set.names},
-        "num_reward_errors": sum(len(rewards.errors) for rewards in scored),
+        "num_reward_errors": sum(len(rewards.errors) for rewards in computed),
     }
 
 
@@ -156,11 +156,11 @@ async def reward_totals(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], reward_set: RewardSet
 ) -> dict[str, float | None]:
     """The total of each trajectory by its rollout key; None where it could not be computed."""
-    scored = await _scored(trajectories, metadata, reward_set)
-    return {trajectory.rollout_key: rewards.total for trajectory, rewards in zip(trajectories, scored, strict=True)}
+    computed = await _rewards(trajectories, metadata, reward_set)
+    return {one.rollout_key: rewards.total for one, rewards in zip(trajectories, computed, strict=True)}
 
 
-async def _scored(
+async def _rewards(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], reward_set: RewardSet
 ) -> list[RewardScores]:
     async with reward_set:

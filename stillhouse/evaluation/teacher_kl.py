@@ -17,31 +17,17 @@ from stillhouse.types import Trajectory, Turn
 def teacher_kl(
     trajectories: Iterable[Trajectory], teacher: str | ServedBy, runtime: RuntimeConfig, *, temperature: float
 ) -> float | None:
-    """Mean over sampled tokens of student minus teacher log-probability, in nats per token.
+    """Return the mean over sampled tokens of student minus teacher log-probability, in nats per token.
 
         teacher_kl = mean_t [ log p_student(y_t | y_<t) - log p_teacher(y_t | y_<t) ],   y_t sampled from p_student
 
     An unbiased estimate of the mean per-token reverse KL along the student's own trajectories, so only for tokens
-    sampled at temperature 1 from the whole distribution; a single estimate can fall below zero, its expectation cannot.
-    The teacher's part is in the ledger of scores: answers that were scored before are not scored again.
-
-    Args:
-        trajectories: the student's.
-        teacher: the ref of a local model, or one behind a server.
-        runtime: of the run.
-        temperature: at which they were sampled.
-
-    Returns:
-        None at any other temperature, when a turn carries no token ids or sampling log-probabilities, or when nothing
-        was sampled.
+    sampled at temperature 1 from the whole distribution: None at any other temperature, when a turn carries no token
+    ids or sampling log-probabilities, or when nothing was sampled. `teacher` is the ref of a local model, or one behind
+    a server; what the ledger of its scores holds is not scored again.
 
     Raises:
-        InputError: a token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
-        ConfigError: the teacher cannot be loaded.
-        EndpointError: its server does not answer, or gives no scores.
-        BudgetReached: they would cost more than the budget allows.
-        StoreError: the ledger cannot be read or written.
-        StillhouseError: the process that scores was killed.
+        StillhouseError: as `mean_log_ratio`, or the process that scores was killed.
     """
     if temperature != 1.0:
         return None

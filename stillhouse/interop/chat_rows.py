@@ -27,7 +27,7 @@ _ROLL_KEYS: Final = frozenset({"tag", "domain", "ground_truth", "test_cases", "d
 
 
 def is_rnow_row(row: JsonObject) -> bool:
-    """Whether a row has keys or values that only rnow writes."""
+    """Return whether a row has keys or values that only rnow writes."""
     if row.keys() == {"text"}:
         return True
     tools = row.get("tools")
@@ -38,32 +38,32 @@ def is_rnow_row(row: JsonObject) -> bool:
 
 
 def is_roll_row(row: JsonObject) -> bool:
-    """Whether a row is one of ROLL's: messages or prompt as text, and its keys for domains and answers."""
+    """Return whether a row is one of ROLL's: messages or prompt as text, and its keys for domains and answers."""
     has_prompt = isinstance(row.get("messages", row.get("prompt")), str)
     return has_prompt and bool(row.keys() & _ROLL_KEYS)
 
 
 def has_messages(row: JsonObject) -> bool:
-    """Whether a row has messages, as a list or as JSON text."""
+    """Return whether a row has messages, as a list or as JSON text."""
     return isinstance(row.get("messages"), list | str)
 
 
 def read_rnow_row(row: JsonObject) -> SourceRecord:
-    """Reads a line of rnow's `train.jsonl`, also of its script for OpenRouter; see `ReadRow`."""
+    """Read a line of rnow's `train.jsonl`, also of its script for OpenRouter; see `ReadRow`."""
     row = dict(row)
     if "messages" not in row and "text" in row:
         no_prompt = Unmapped("text for continued pretraining, which has no prompt", "text", row["text"])
         return SourceRecord(unmapped=[no_prompt])
-    variables = row.pop("docker_env", None)
-    unmapped = (
-        [Unmapped(_VARIABLES, "docker_env", sorted(variables))] if isinstance(variables, dict) and variables else []
-    )
-    unmapped += [Unmapped(_KEPT, key, row[key]) for key in ("docker",) if row.get(key)]
+    unmapped = []
+    if isinstance(variables := row.pop("docker_env", None), dict) and variables:
+        unmapped.append(Unmapped(_VARIABLES, "docker_env", sorted(variables)))
+    if row.get("docker"):
+        unmapped.append(Unmapped(_KEPT, "docker", row["docker"]))
     return read_conversation(row, unmapped)
 
 
 def read_roll_row(row: JsonObject) -> SourceRecord:
-    """Reads a line of ROLL's data, whose domain or tag selects the verifier; see `ReadRow`.
+    """Read a line of ROLL's data, whose domain or tag selects the verifier; see `ReadRow`.
 
     ROLL writes an empty string where a row has no value of a column.
     """
@@ -97,7 +97,7 @@ def read_openai_row(
 
 
 def verifier_of(name: str) -> str | None:
-    """The verifier of a domain or reward worker of ROLL; None for the config's default."""
+    """Return the verifier of a domain or reward worker of ROLL; None for the config's default."""
     return next((verifier for prefix, verifier in _VERIFIERS.items() if name.lower().startswith(prefix)), None)
 
 
@@ -135,7 +135,7 @@ def read_conversation(row: JsonObject, unmapped: list[Unmapped], *, reads_text: 
 
 
 def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
-    """Pop the row's tools; return their names and, if the row has them, their schemas."""
+    """Pop the row's tools; return their names, or their schemas if the row has them."""
     functions, tools = (decoded(row.pop(key, None) or [], key) for key in ("functions", "tools"))
     tools = tools or functions or []
     tools = tools if isinstance(tools, list) else [tools]
@@ -146,5 +146,4 @@ def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | No
     functions = [tool.get("function", tool) if isinstance(tool, dict) else tool for tool in tools]
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
         raise RowProblem(f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}")
-    names = [function["name"] for function in functions]
-    return names, [{"type": "function", "function": function} for function in functions]
+    return None, [{"type": "function", "function": function} for function in functions]

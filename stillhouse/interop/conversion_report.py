@@ -4,9 +4,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from stillhouse.config import SamePrompt
+from stillhouse.interop.source_record import Unmapped
 from stillhouse.types import JsonObject
 
 PROMPTS: Final = "prompts.jsonl"
@@ -19,14 +20,6 @@ _SHOWN_REASONS: Final = 12
 _EXAMPLE_LINES: Final = 3
 
 
-class UnmappedExample(NamedTuple):
-    """One unmapped value and its place."""
-
-    place: str
-    key: str | None
-    value: Any
-
-
 @dataclass(slots=True)
 class UnmappedReason:
     """Count and first examples of what is unmapped for one reason."""
@@ -34,7 +27,8 @@ class UnmappedReason:
     leaves_out: bool
     """Whether whole rows are left out."""
     count: int = 0
-    examples: list[UnmappedExample] = field(default_factory=list)
+    examples: list[tuple[str, Unmapped]] = field(default_factory=list)
+    """With their places."""
 
 
 @dataclass(slots=True)
@@ -66,34 +60,39 @@ class ConversionReport:
 
     @property
     def num_unmapped(self) -> int:
-        """Number of unmapped values, all of which are in `unmapped.jsonl`."""
+        """Return the number of unmapped values, all of which are in `unmapped.jsonl`."""
         return sum(reason.count for reason in self.unmapped.values())
 
     @property
     def needs_same_prompt(self) -> bool:
-        """Whether a config has to say that rows with one prompt are merged or kept apart."""
+        """Return whether a config has to say that rows with one prompt are merged or kept apart."""
         return self.conflicting_prompts > 0 and self.same_prompt != "first"
 
-    def add_unmapped(self, reason: str, example: UnmappedExample, *, leaves_out: bool) -> None:
-        """Counts one unmapped value."""
-        entry = self.unmapped.setdefault(reason, UnmappedReason(leaves_out))
+    def add_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool) -> None:
+        """Count one unmapped value."""
+        entry = self.unmapped.setdefault(unmapped.reason, UnmappedReason(leaves_out))
         entry.count += 1
         if len(entry.examples) < _EXAMPLES:
-            entry.examples.append(example)
+            entry.examples.append((place, unmapped))
 
     def as_json(self) -> JsonObject:
-        """The counts, for the marker file."""
+        """Return the counts, for the marker file."""
         counts = asdict(self) | {"unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}}
         del counts["has_config"], counts["key_counts"]
         return counts
 
 
 def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterator[str]:
-    """Lines on what was read, written and unmapped, and how a config can use it.
+    """Yield lines on what was read, written and unmapped, and how a config can use it.
 
     Long examples are wrapped to `width` columns, then cut.
     """
-    yield f"read     {report.source} as {report.form}{_rows(report)}"
+    rows = ""
+    if report.rows:
+        files = f" in {counted(report.files, 'file')}" if report.files > 1 else ""
+        left_out = f", {report.rows_left_out} left out" if report.rows_left_out else ""
+        rows = f": {counted(report.rows, 'row')}{files}{left_out}"
+    yield f"read     {report.source} as {report.form}{rows}"
     yield from (f"wrote    {output / name}: {content}" for name, content in _written(report))
     if report.num_unmapped:
         yield from _unmapped(report, output, width)
@@ -113,18 +112,13 @@ def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterato
         yield f"    --set rollouts.trajectories_file={output / TRAJECTORIES}"
 
 
-def _rows(report: ConversionReport) -> str:
-    if not report.rows:
-        return ""
-    files = f" in {counted(report.files, 'file')}" if report.files > 1 else ""
-    left_out = f", {report.rows_left_out} left out" if report.rows_left_out else ""
-    return f": {counted(report.rows, 'row')}{files}{left_out}"
-
-
 def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
     if report.prompts:
         repeated = f", {report.repeated_prompts} more conversations of them" if report.repeated_prompts else ""
-        yield PROMPTS, counted(report.prompts, "prompt") + repeated + _conflicting(report)
+        outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[report.same_prompt]
+        number = report.conflicting_prompts
+        conflicting = f", {number:,} with an earlier prompt and other metadata ({outcome})" if number else ""
+        yield PROMPTS, counted(report.prompts, "prompt") + repeated + conflicting
     if report.trajectories:
         yield TRAJECTORIES, counted(report.trajectories, "trajectory", "trajectories")
     if report.has_config:
@@ -132,12 +126,6 @@ def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
         yield KEYS, report.key_counts
     if report.num_unmapped:
         yield UNMAPPED, "what has no place in them"
-
-
-def _conflicting(report: ConversionReport) -> str:
-    outcome = {"first": "the first stands", "merge": "merged", "keep": "kept apart"}[report.same_prompt]
-    number = report.conflicting_prompts
-    return f", {number:,} with an earlier prompt and other metadata ({outcome})" if number else ""
 
 
 def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[str]:
@@ -148,18 +136,18 @@ def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[st
     for reason, entry in by_count[:_SHOWN_REASONS]:
         count = f"  {entry.count:>{digits}}  "
         yield from textwrap.wrap(reason, max(width, 40), initial_indent=count, subsequent_indent=" " * len(count))
-        for example in entry.examples:
-            place = "" if report.has_config and example.place == report.source else example.place
-            yield from _example(example._replace(place=place), " " * (digits + 6), width)
+        for place, example in entry.examples:
+            shown = "" if report.has_config and place == report.source else place
+            yield from _example(shown, example, " " * (digits + 6), width)
     if len(by_count) > _SHOWN_REASONS:
         yield f"  and {counted(len(by_count) - _SHOWN_REASONS, 'reason')} more, in {output / UNMAPPED}"
 
 
-def _example(example: UnmappedExample, indent: str, width: int) -> list[str]:
+def _example(place: str, example: Unmapped, indent: str, width: int) -> list[str]:
     value = example.value if isinstance(example.value, str) or example.value is None else repr(example.value)
     text = " = ".join(part for part in (example.key, value) if part)
     return textwrap.wrap(
-        ": ".join(part for part in (example.place, text) if part),
+        ": ".join(part for part in (place, text) if part),
         max(width, 40),
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
@@ -172,5 +160,5 @@ def _example(example: UnmappedExample, indent: str, width: int) -> list[str]:
 
 
 def counted(number: int, thing: str, things: str | None = None) -> str:
-    """`1 row`, `2,000 rows`."""
+    """Return `1 row`, `2,000 rows`."""
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"

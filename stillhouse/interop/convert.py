@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -10,12 +11,12 @@ import yaml
 from stillhouse.config import SamePrompt, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.interop.conversion_report import ConversionReport
-from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
-from stillhouse.interop.key_report import key_counts, key_report
+from stillhouse.interop.formats import ROW_FORMATS, Format, read_config, row_format
+from stillhouse.interop.key_report import key_report
 from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
-from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
+from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output
 from stillhouse.interop.paths import absolute_path, find_path
 from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
@@ -54,7 +55,7 @@ class ConvertOptions:
 def convert(
     source: Path, output: Path, form: str = "auto", options: ConvertOptions = ConvertOptions()
 ) -> ConversionReport:
-    """Converts foreign files into the folder `output`: prompts, trajectories, a config, and what is unmapped.
+    """Convert foreign files into the folder `output`: prompts, trajectories, a config, and what is unmapped.
 
     Args:
         source: a file, or a folder of files of one format.
@@ -70,20 +71,21 @@ def convert(
     check_output(output)
     toolbox = None if options.tools_file is None else Toolbox.from_config(ToolsConfig(file=str(options.tools_file)))
     is_config = form.endswith("-config") or (form == "auto" and source.suffix.lower() in _YAML)
+    name: str
     if is_config:
         if not source.is_file():
             raise InputError(f"{source}: there is no such file; expected the YAML of a config")
-        report = ConversionReport(config_format(source, form), str(source), options.same_prompt)
-        row_form = None
+        name, body = read_config(source, form)
     else:
         row_form, files = row_format(source, form)
-        report = ConversionReport(row_form.name, str(source), options.same_prompt)
+        name = row_form.name
+    report = ConversionReport(name, str(source), options.same_prompt)
     with replaced_folder(output) as folder, OutputFolder(folder, report) as out:
         rows = RowsConverter(out, options, toolbox)
-        if row_form is None:
-            _convert_config(source, output, out, rows)
+        if is_config:
+            _convert_config(body, source, output, out, rows)
         else:
-            rows.read_files(row_form.name, files, others=ROW_FORMATS if form == "auto" else ())
+            rows.read_files(name, files, others=ROW_FORMATS if form == "auto" else ())
             for other in sorted({*files_of(source)} - {*files}):
                 out.write_unmapped(str(other), Unmapped(_NOT_READ))
         _check(report)
@@ -100,17 +102,11 @@ class RowsConverter:
         self._toolbox = toolbox
 
     def read_files(self, form: str, files: Iterable[Path], others: Sequence[Format] = ()) -> None:
-        """Converts every row of `files` in the row format named `form`; rows of another form in the first of `others`
-        that detects them.
-        """
+        """Convert rows in the format named `form`, and rows of another in the first of `others` that detects them."""
         (row_form,) = (one for one in ROW_FORMATS if one.name == form)
-        for path in files:
-            self._out.report.files += 1
-            self._read_file(row_form, path, others)
-
-    def _read_file(self, row_form: Format, path: Path, others: Sequence[Format]) -> None:
-        report = self._out.report
-        for row in read_rows(path):
+        files, report = list(files), self._out.report
+        report.files += len(files)
+        for row in chain.from_iterable(map(read_rows, files)):
             report.rows += 1
             if row.problem is not None:
                 self._leave_out(row.place, row.problem)
@@ -139,9 +135,10 @@ class RowsConverter:
                 failed = Unmapped(_FAILED, "error", conversation.failure["message"])
                 self._out.write_unmapped(place, failed, leaves_out=True)
                 return False
-        prompt_messages = conversation.messages[: conversation.num_prompt]
+        tools = {} if conversation.tools is None else {"tools": conversation.tools}
+        row = {"messages": conversation.messages[: conversation.num_prompt], **tools, "metadata": conversation.metadata}
         sampled = conversation.messages[conversation.num_prompt :]
-        prompt = self._out.write_prompt(place, prompts_row(prompt_messages, conversation.tools, conversation.metadata))
+        prompt = self._out.write_prompt(place, row)
         if sampled or conversation.failure is not None:
             model = conversation.model or self._options.teacher or "unknown"
             schemas = self._schemas(place, conversation, sampled)
@@ -152,7 +149,7 @@ class RowsConverter:
         return True
 
     def _schemas(self, place: str, conversation: SourceConversation, sampled: list[Message]) -> list[ToolSchema]:
-        """Schemas of the tools offered: by default all tools of the file."""
+        """Return schemas of the tools offered: by default all tools of the file."""
         schemas = conversation.schemas
         if schemas is None:
             available = [] if self._toolbox is None else self._toolbox.schemas()
@@ -166,7 +163,7 @@ class RowsConverter:
 
 
 def _record(row_form: Format, row: JsonObject, others: Sequence[Format]) -> SourceRecord:
-    """What a row holds, its conversations as trajectories can; raises RowProblem for a row of no known form."""
+    """Return what a row holds, its conversations as trajectories can; raise RowProblem for a row of no known form."""
     forms = [row_form] if row_form.accepts(row) else [one for one in others if one.detects(row)]
     if not forms:
         raise RowProblem(f"expected a row with {row_form.keys}, saw {row!r:.100}")
@@ -185,21 +182,20 @@ def _record(row_form: Format, row: JsonObject, others: Sequence[Format]) -> Sour
 def _check(report: ConversionReport) -> None:
     if report.prompts or report.has_config:
         return
-    reasons = [
-        f"{entry.count} x {reason} ({entry.examples[0].place}: {entry.examples[0].value!r:.200})"
-        for reason, entry in report.unmapped.items()
-    ]
+    reasons = ""
+    for reason, entry in report.unmapped.items():
+        place, example = entry.examples[0]
+        reasons += f"\n  {entry.count} x {reason} ({place}: {example.value!r:.200})"
     raise InputError(
-        f"{report.source}: none of {report.rows} rows of {report.form} could be converted; nothing was written:\n  "
-        + "\n  ".join(reasons)
+        f"{report.source}: none of {report.rows} rows of {report.form} could be converted; nothing was written:"
+        f"{reasons}"
     )
 
 
-def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsConverter) -> None:
-    """Converts the YAML file `source` and the data files it names; `output` is the final folder."""
+def _convert_config(body: JsonObject, source: Path, output: Path, out: OutputFolder, rows: RowsConverter) -> None:
+    """Convert the config in `source` and the data files it names; `output` is the final folder."""
     form = out.report.form
     mapper = ConfigMapper()
-    body = config_body(source)
     data_files = (
         map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper, source.parent)
     )
@@ -221,7 +217,7 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
         mapper.set("rollouts.trajectories_file", absolute_path(TRAJECTORIES, output))
     config = yaml.safe_dump(mapper.body(), sort_keys=False)
     rest = "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
-    out.write_config(f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}")
-    out.write_keys(key_report(str(source), mapper.mapped, mapper.unmapped), key_counts(mapper.mapped, mapper.unmapped))
+    config = f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}"
+    out.write_config(config, *key_report(str(source), mapper.mapped, mapper.unmapped))
     for unmapped in mapper.unmapped:
         out.write_unmapped(str(source), unmapped)

@@ -20,12 +20,7 @@ from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import files_of, read_rows
-from stillhouse.interop.text_rows import (
-    is_sharegpt_row,
-    read_alpaca_row,
-    read_completion_row,
-    read_sharegpt_row,
-)
+from stillhouse.interop.text_rows import is_sharegpt_row, read_alpaca_row, read_completion_row, read_sharegpt_row
 from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
 from stillhouse.prompts.files import ENDINGS, suffix_of
 from stillhouse.types import JsonObject
@@ -34,10 +29,14 @@ FormatName = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
     "alpaca", "completion", "inspect", "verifiers",
 ]  # fmt: skip
-_ROLL_CONFIG: Final = (
-    *("actor_train", "kd_objective", "rollout_batch_size", "sft_train", "student_pretrain", "student_train"),
-    "train_env_manager",
-)
+_CONFIGS: Final[dict[Literal["rnow-config", "roll-config"], tuple[str, ...]]] = {
+    "rnow-config": ("dataset_type",),
+    "roll-config": (
+        *("actor_train", "kd_objective", "rollout_batch_size", "sft_train", "student_pretrain", "student_train"),
+        "train_env_manager",
+    ),
+}
+"""Keys by which a config is known."""
 _TABLES: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 _DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
 
@@ -51,50 +50,54 @@ class Format(NamedTuple):
     """Keys of its rows, for messages."""
     detects: Callable[[JsonObject], bool]
     """Whether a row is most likely of this format; the first in the table wins."""
-    accepts: Callable[[JsonObject], bool]
-    """Whether a row can be read when the user names the format."""
     read: ReadRow
+    named: Callable[[JsonObject], bool] | None = None
+    """Whether a row can be read when the user names the format; None where it is as `detects` says."""
+
+    def accepts(self, row: JsonObject) -> bool:
+        """Return whether a row can be read when the user names the format."""
+        return (self.named or self.detects)(row)
 
 
 def _has(*keys: str) -> Callable[[JsonObject], bool]:
     return lambda row: row.keys() >= {*keys}
 
 
-_IS_COMPLETION: Final = _has("prompt", "completion")
 ROW_FORMATS: Final = (
-    Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
+    Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, read_rollout),
     Format(
         "roll-jsonl",
         _TABLES,
         "messages as JSON text or prompt, and tag or ground_truth",
         is_roll_row,
-        lambda row: "messages" in row or "prompt" in row,
         read_roll_row,
+        lambda row: "messages" in row or "prompt" in row,
     ),
     Format(
         "rnow-jsonl",
         (".jsonl",),
         "messages, and rewards, docker or names of tools",
         is_rnow_row,
-        lambda row: has_messages(row) or "text" in row,
         read_rnow_row,
+        lambda row: has_messages(row) or "text" in row,
     ),
-    Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, is_verifiers_trace, read_verifiers_trace),
-    Format("inspect", (".json",), "eval, status and samples", is_inspect_log, is_inspect_log, read_inspect_log),
-    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, is_sharegpt_row, read_sharegpt_row),
+    Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, read_verifiers_trace),
+    Format("inspect", (".json",), "eval, status and samples", is_inspect_log, read_inspect_log),
+    Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, read_sharegpt_row),
     Format(
-        "alpaca", _DATA, "instruction and output", _has("instruction", "output"), _has("instruction"), read_alpaca_row
+        "alpaca", _DATA, "instruction and output", _has("instruction", "output"), read_alpaca_row, _has("instruction")
     ),
-    Format("completion", _DATA, "prompt and completion", _IS_COMPLETION, _IS_COMPLETION, read_completion_row),
-    Format("openai", _DATA, "messages", has_messages, has_messages, read_openai_row),
+    Format("completion", _DATA, "prompt and completion", _has("prompt", "completion"), read_completion_row),
+    Format("openai", _DATA, "messages", has_messages, read_openai_row),
 )
 
 
-def config_body(path: Path) -> JsonObject:
-    """The content of a foreign YAML file.
+def read_config(path: Path, wanted: str) -> tuple[Literal["rnow-config", "roll-config"], JsonObject]:
+    """Return format and content of the YAML file `path`.
 
     Raises:
-        InputError: it cannot be read, or is no mapping.
+        ConfigError: it is not what `wanted` names.
+        InputError: it cannot be read, or is of neither format.
     """
     try:
         body = yaml.safe_load(path.read_bytes())
@@ -106,32 +109,18 @@ def config_body(path: Path) -> JsonObject:
         raise InputError(
             f"{path}: expected keys such as dataset_type or student_train, saw {type(body).__name__} {body!r:.60}"
         )
-    return {str(key): value for key, value in body.items()}
-
-
-def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-config"]:
-    """Which format the YAML file `path` is of.
-
-    Raises:
-        ConfigError: it is not what `wanted` names.
-        InputError: it cannot be read, or is of neither.
-    """
-    body = config_body(path)
-    keys: dict[Literal["rnow-config", "roll-config"], Sequence[str]] = {
-        "rnow-config": ("dataset_type",),
-        "roll-config": _ROLL_CONFIG,
-    }
-    matching = [name for name, known in keys.items() if body.keys() & known]
+    body = {str(key): value for key, value in body.items()}
+    matching = [name for name, known in _CONFIGS.items() if body.keys() & known]
     if wanted != "auto" and wanted not in matching:
         raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(matching)}")
     if not matching:
         expected = "dataset_type of an rnow config, or student_train or actor_train of a ROLL one"
         raise InputError(f"{path}: {_seen(body)}; expected {expected}")
-    return matching[0]
+    return matching[0], body
 
 
 def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
-    """The format of the rows of a file or folder, and its files that are of it.
+    """Return the format of the rows of a file or folder, and its files that are of it.
 
     Raises:
         ConfigError: `wanted` does not fit, or a folder holds files of several formats.
@@ -161,7 +150,7 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
 
 
 def _format_of(paths: Sequence[Path], suffix: str, source: Path, formats: Sequence[Format]) -> Format | None:
-    """The format of the first row that is of one; rows before it are left to whoever reads them."""
+    """Return the format of the first row that is of one; rows before it are left to whoever reads them."""
     problem = first = None
     for row in chain.from_iterable(map(read_rows, paths)):
         if row.problem is not None:

@@ -1,9 +1,9 @@
 """Logs of inspect_ai (`inspect log convert --to json`), one trajectory for each sample of the file."""
 
-from typing import Any, Final
+from typing import Final
 
 from stillhouse.interop.messages import first_answer, read_messages
-from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, schemas_of
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
 _NO_SAMPLES: Final = "a log without samples: write it with them (--log-samples)"
@@ -11,12 +11,12 @@ _SCORES: Final = "what the log's scorers say: kept in the prompt's metadata unde
 
 
 def is_inspect_log(row: JsonObject) -> bool:
-    """Whether a JSON file is a log of inspect_ai."""
+    """Return whether a JSON file is a log of inspect_ai."""
     return isinstance(row.get("eval"), dict) and "version" in row and "status" in row
 
 
 def read_inspect_log(row: JsonObject) -> SourceRecord:
-    """The conversations of a log, in the order of its samples; see `ReadRow`."""
+    """Read the conversations of a log, in the order of its samples; see `ReadRow`."""
     samples = row.get("samples") or []
     if not samples:
         return SourceRecord(unmapped=[Unmapped(_NO_SAMPLES, "samples")])
@@ -36,32 +36,22 @@ def _conversation(sample: JsonObject, evaluation: JsonObject) -> SourceConversat
         "inspect_id": sample.get("id"),
         "inspect_scores": {name: score.get("value") for name, score in (sample.get("scores") or {}).items()},
     }
-    error = sample.get("error")
-    failure: ErrorRecord | None = (
-        None if error is None else {"kind": "inspect", "message": str(error.get("message", error))}
-    )
+    failure: ErrorRecord | None = None
+    if (error := sample.get("error")) is not None:
+        failure = {"kind": "inspect", "message": str(error.get("message", error))}
     choices = output.get("choices") or [{}]
-    schemas = _schemas(sample.get("events") or [])
+    # The tools offered to the first call of the model.
+    offered = next((event.get("tools") for event in sample.get("events") or () if event.get("event") == "model"), None)
     return SourceConversation(
         messages,
         first_answer(messages),
         metadata={key: value for key, value in metadata.items() if value not in (None, "", {})},
-        tools=[schema["function"]["name"] for schema in schemas] or None,
-        schemas=schemas or None,
+        schemas=schemas_of(offered or ()) or None,
         model=output.get("model") or evaluation.get("model"),
         usage=_usage(output.get("usage") or {}),
         is_truncated=choices[0].get("stop_reason") == "max_tokens",
         failure=failure,
     )
-
-
-def _schemas(events: list[JsonObject]) -> list[Any]:
-    """The tools offered to the first call of the model."""
-    tools = next((event.get("tools") for event in events if event.get("event") == "model"), None) or []
-    return [
-        {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
-        for tool in tools
-    ]
 
 
 def _message(message: JsonObject) -> JsonObject:
@@ -71,10 +61,7 @@ def _message(message: JsonObject) -> JsonObject:
             {
                 "id": call.get("id"),
                 "type": "function",
-                "function": {
-                    "name": call.get("function"),
-                    "arguments": call.get("arguments"),
-                },
+                "function": {"name": call.get("function"), "arguments": call.get("arguments")},
             }
             for call in calls
         ]

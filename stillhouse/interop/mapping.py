@@ -27,7 +27,7 @@ _ENVIRONMENTS: Final = frozenset({"system_envs", "docker_env", "env", "environme
 
 
 def without_secrets(key: str, value: Any) -> Any:
-    """`value` with `HIDDEN` in place of secrets and of all values of environment variables."""
+    """Return `value` with `HIDDEN` in place of secrets and of all values of environment variables."""
     name = key.rpartition(".")[2]
     if isinstance(value, dict):
         if name in _ENVIRONMENTS:
@@ -39,7 +39,7 @@ def without_secrets(key: str, value: Any) -> Any:
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """Whether a value is a secret by its key, as a URL with credentials, or by its form."""
+    """Return whether a value is a secret by its key, as a URL with credentials, or by its form."""
     if isinstance(value, list):
         return any(is_secret(key, part) for part in value)
     if value in (None, "") or isinstance(value, bool):
@@ -90,8 +90,16 @@ class MappedKey(NamedTuple):
 
 
 def to(*targets: str) -> Target:
-    """Copies a value unchanged to each of `targets`."""
+    """Copy a value unchanged to each of `targets`."""
     return Target(targets)
+
+
+def section(body: Mapping[str, Any], *path: str) -> JsonObject:
+    """Return the section at a path of keys; an empty one where there is none."""
+    value: Any = body
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 class ConfigMapper:
@@ -105,7 +113,7 @@ class ConfigMapper:
 
     @property
     def mapped(self) -> list[MappedKey]:
-        """Every key that was mapped, in the order of mapping; those without a foreign key are left out."""
+        """Return every key that was mapped, in the order of mapping; those without a foreign key are left out."""
         return [
             MappedKey(key, target, self._values[target], target in self._defaults)
             for target, (key, _) in self._origins.items()
@@ -113,7 +121,7 @@ class ConfigMapper:
         ]
 
     def apply(self, body: Mapping[str, Any], table: Table, prefix: str = "", reason: str = NO_COUNTERPART) -> None:
-        """Maps every key of `body` by the table; other keys are unmapped for `reason`.
+        """Map every key of `body` by the table; other keys are unmapped for `reason`.
 
         Null values and empty sections are ignored.
         """
@@ -130,12 +138,12 @@ class ConfigMapper:
                 self.skip(rule or reason, key, value)
 
     def skip(self, reason: str, key: str, value: Any) -> None:
-        """Records an unmapped key, without secrets in its value."""
+        """Record an unmapped key, without secrets in its value."""
         shown = without_secrets(key, value)
         self.unmapped.append(Unmapped(str(reason), key, shown, isinstance(reason, Approximated)))
 
     def set(self, target: str, value: Any, key: str = "", origin: Any = None) -> None:
-        """Sets a value of our config, given the foreign `key` and its value `origin`."""
+        """Set a value of our config, given the foreign `key` and its value `origin`."""
         if target in self._values and self._values[target] != value:
             other = self._origins[target][0]
             self.skip(f"another key says otherwise and stands: {other}", key, origin)
@@ -144,19 +152,19 @@ class ConfigMapper:
         self._origins[target] = (key, origin)
 
     def fill(self, defaults: Iterable[Default]) -> None:
-        """Writes out the other program's defaults where they differ from ours and no key sets them."""
+        """Write out the other program's defaults where they differ from ours and no key sets them."""
         for target, key, value in defaults:
             if target not in self._values:
                 self.set(target, value, key, value)
                 self._defaults.add(target)
 
     def replace(self, target: str, value: Any) -> None:
-        """Sets a value of our config in place of the one that a foreign key gave it."""
+        """Set a value of our config in place of the one that a foreign key gave it."""
         self._values[target] = value
         self._origins[target] = ("", None)
 
     def get(self, target: str) -> Any:
-        """The value set at `target`, or None."""
+        """Return the value set at `target`, or None."""
         return self._values.get(target)
 
     def _move(self, key: str, value: Any, rule: Target) -> None:
@@ -176,10 +184,9 @@ class ConfigMapper:
                 self.set(target, converted, key, value)
 
     def body(self) -> JsonObject:
-        """A valid config body in the order of its fields. Values that fail validation are unmapped.
+        """Return a valid config body in the order of its fields; values that fail validation are unmapped.
 
-        Raises:
-            ConfigError: the values contradict each other.
+        Raises ConfigError if the values contradict each other.
         """
         while True:
             try:
@@ -198,7 +205,7 @@ class ConfigMapper:
                 return config.model_dump(mode="json", exclude_unset=True)
 
     def _sources(self, message: str) -> str:
-        """The foreign keys behind the settings that a message names."""
+        """Return the foreign keys behind the settings that a message names."""
         named = [
             f"{target} is {key} = {without_secrets(key, origin)!r}"
             for target, (key, origin) in self._origins.items()

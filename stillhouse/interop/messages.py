@@ -15,7 +15,7 @@ CALLS: Final = ("function_call", "tool_call")
 
 
 def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True) -> list[Message]:
-    """The messages of a foreign row.
+    """Return the messages of a foreign row.
 
     Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
     `function_call` becomes a tool call, tool results without an id get that of the call they follow, empty text beside
@@ -99,16 +99,13 @@ def _give_id(message: JsonObject, waiting: list[str]) -> None:
 
 
 def called_tools(messages: Iterable[Message]) -> list[str]:
-    """Names of the tools called, in order of their first call."""
+    """Return the names of the tools called, in order of their first call."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     return list(dict.fromkeys(call["function"]["name"] for call in calls if call["function"]["name"] != MALFORMED_CALL))
 
 
 def first_answer(messages: list[Message], num_turns: int | None = None) -> int:
-    """Index of the first of the assistant's last `num_turns` messages, or of all of them if the number is unknown.
-
-    `len(messages)` without any.
-    """
+    """Return the index of the first of the assistant's last `num_turns` messages, or of all; without any, the end."""
     answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
         return len(messages)

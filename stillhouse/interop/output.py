@@ -1,6 +1,5 @@
 """The output folder of a conversion and its files."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -9,15 +8,7 @@ import orjson
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.interop.conversion_report import (
-    CONFIG,
-    KEYS,
-    PROMPTS,
-    TRAJECTORIES,
-    UNMAPPED,
-    ConversionReport,
-    UnmappedExample,
-)
+from stillhouse.interop.conversion_report import CONFIG, KEYS, PROMPTS, TRAJECTORIES, UNMAPPED, ConversionReport
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
 from stillhouse.store import exact_json
@@ -50,12 +41,10 @@ class OutputFolder:
             file.close()
 
     def write_prompt(self, place: str, row: JsonObject) -> Prompt:
-        """Writes a prompts row, unless its prompt is written already; returns the prompt, which may be a variant.
+        """Write a prompts row, unless its prompt is written already; return the prompt, which may be a variant.
 
-        Rows that are to be merged are all written: whoever reads the file merges them.
-
-        Raises:
-            RowProblem: there is no prompt in the row.
+        Rows that are to be merged are all written: whoever reads the file merges them. Raises RowProblem if there is no
+        prompt in the row.
         """
         prompt, metadata = parse_row(row, DEFAULTS)
         fingerprint = digest([metadata.expected_answer, metadata.tag, metadata.verifier, metadata.metadata])[:16]
@@ -77,33 +66,28 @@ class OutputFolder:
         return prompt
 
     def next_sample(self, prompt: Prompt) -> int:
-        """Sample index of the prompt's next trajectory, from 0."""
+        """Return the sample index of the prompt's next trajectory, from 0."""
         self._num_samples[prompt.id] += 1
         return self._num_samples[prompt.id] - 1
 
     def write_trajectory(self, trajectory: Trajectory) -> None:
-        """Appends a trajectory."""
+        """Append a trajectory."""
         self.report.trajectories += 1
         self._write(TRAJECTORIES, trajectory)
 
     def write_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool = False) -> None:
-        """Appends what cannot be mapped; `leaves_out` if that is a whole row."""
-        example = UnmappedExample(place, unmapped.key, unmapped.value)
-        self.report.add_unmapped(unmapped.reason, example, leaves_out=leaves_out)
+        """Append what cannot be mapped; `leaves_out` if that is a whole row."""
+        self.report.add_unmapped(place, unmapped, leaves_out=leaves_out)
         self._write(UNMAPPED, {"place": place, **unmapped._asdict()})
 
-    def write_config(self, text: str) -> None:
-        """Writes config.yaml."""
-        self.report.has_config = True
-        (self._folder / CONFIG).write_text(text, encoding="utf-8")
-
-    def write_keys(self, page: str, counts: str) -> None:
-        """Writes the page on the keys of a config, and keeps their counts for the summary."""
-        self.report.key_counts = counts
-        (self._folder / KEYS).write_text(page, encoding="utf-8")
+    def write_config(self, config: str, keys: str, key_counts: str) -> None:
+        """Write config.yaml and the page on its keys, whose counts are kept for the summary."""
+        self.report.has_config, self.report.key_counts = True, key_counts
+        (self._folder / CONFIG).write_text(config, encoding="utf-8")
+        (self._folder / KEYS).write_text(keys, encoding="utf-8")
 
     def write_marker(self) -> None:
-        """Writes the marker, after all other files."""
+        """Write the marker, after all other files."""
         (self._folder / MARKER).write_bytes(exact_json.dumps(self.report.as_json(), option=orjson.OPT_INDENT_2))
 
     def _write(self, name: str, row: Any) -> None:
@@ -113,22 +97,10 @@ class OutputFolder:
 
 
 def check_output(output: Path) -> None:
-    """Validates that `output` is new, an empty folder, or the output of an earlier conversion.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Raise ConfigError unless `output` is new, an empty folder, or the output of an earlier conversion."""
     if not output.exists() or (output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))):
         return
     kind = "a folder with other files in it" if output.is_dir() else "a file"
     raise ConfigError(
         f"--output {output} is {kind}; name a folder that is new or empty, or one that convert wrote before"
     )
-
-
-def prompts_row(messages: list[Any], tools: list[str] | None, metadata: Mapping[str, Any]) -> JsonObject:
-    """A row as `stillhouse.prompts` reads it."""
-    row: JsonObject = {"messages": messages}
-    if tools is not None:
-        row["tools"] = tools
-    return {**row, "metadata": dict(metadata)}

@@ -10,22 +10,19 @@ _LEVELS: Final = 2
 
 
 def absolute_path(name: str | Path, folder: Path) -> str:
-    """`name` as a path from the root, taken from `folder` unless it is one already."""
+    """Return `name` as a path from the root, taken from `folder` unless it is one already."""
     return os.path.abspath(folder / name)
 
 
 def find_path(name: str, folder: Path) -> Path | None:
-    """The file or folder that a config in `folder` names.
-
-    It is looked for in `folder`, below the working directory, and in the two folders above `folder`.
-    """
+    """Return the file or folder that a config in `folder` names: there, here, or in the two folders above it."""
     above = list(Path(os.path.abspath(folder)).parents)[:_LEVELS]
     places = (Path(absolute_path(name, place)) for place in (folder, Path(), *above))
     return next((path for path in places if path.exists()), None)
 
 
 def with_absolute_models(value: Any, folder: Path) -> Any:
-    """`value` with absolute paths of the models that are folders here; other models are names on the Hub."""
+    """Return `value` with absolute paths of the models that are folders here; other models are names on the Hub."""
     if isinstance(value, list):
         return [with_absolute_models(part, folder) for part in value]
     if not isinstance(value, dict):

@@ -1,17 +1,18 @@
 """Converts `config.yml` of rnow (rnow/models.py, and keys of its earlier versions)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
-from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, to
+from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, Default, Table, Target, section, to
 from stillhouse.interop.paths import absolute_path, with_absolute_models
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _EFFORTS: Final = {"disabled": "none", "easy": "low", "hard": "high"}
+_EFFORT: Final = Target(("rollouts.reasoning_effort",), lambda value: _EFFORTS.get(value, value))
 _ACCOUNT: Final = "belongs to an account at rnow"
 _RAW_TEXT: Final = "training on raw text is not offered here: sft and on_policy are both off"
 _NO_TEACHER: Final = (
@@ -45,14 +46,14 @@ _DEFAULTS: Final[Mapping[str, tuple[Default, ...]]] = {
 
 
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
-    """Maps the keys of a config; returns the data files it names.
+    """Map the keys of a config; return the data files it names.
 
     rnow looks for `tools.py` and `rewards.py` in `folder`, that of the config.
     """
     body = with_absolute_models(body, folder)
     mode = _map_mode(body, mapper)
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
-    _map_lengths(body.get("rollout"), mapper)
+    _map_lengths(section(body, "rollout").get("max_context_window"), mapper)
     mapper.fill(_DEFAULTS.get(str(mode), ()))
     rank = mapper.get("student.lora_rank") or 32
     mapper.set("student.parameters", "lora")
@@ -64,15 +65,13 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
             mapper.set(target, absolute_path(name, folder), name, name)
-    data = body.get("data")
-    file = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
+    file = section(body, "data").get("train_file", "train.jsonl")
     return [file] if isinstance(file, str) else []
 
 
 def map_epochs(body: JsonObject, mapper: ConfigMapper, num_prompts: int) -> None:
-    """Maps the epochs of on-policy training, which counts steps, over `num_prompts`; 0 if that is not known."""
-    trainer = body.get("trainer")
-    epochs = trainer.get("num_epochs") if isinstance(trainer, dict) else None
+    """Map the epochs of on-policy training, which counts steps, over `num_prompts`; 0 if that is not known."""
+    epochs = section(body, "trainer").get("num_epochs")
     batch = mapper.get("on_policy.prompts_per_step")
     if not mapper.get("on_policy.enabled") or not isinstance(epochs, int):
         return
@@ -83,11 +82,12 @@ def map_epochs(body: JsonObject, mapper: ConfigMapper, num_prompts: int) -> None
 
 
 def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
-    """The training mode. Distillation from a teacher that cannot score becomes supervised training on its outputs, and
-    its section `teacher` is popped from `body`.
+    """Map and return the training mode.
+
+    Distillation from a teacher that cannot score becomes supervised training on its outputs, and its section `teacher`
+    is popped from `body`.
     """
-    mode, section = body.get("dataset_type"), body.get("teacher")
-    teacher = section.get("path") if isinstance(section, dict) else None
+    mode, teacher = body.get("dataset_type"), section(body, "teacher").get("path")
     refusal = cannot_score(str(teacher)) if mode == "distill" else None
     if refusal is not None:
         mapper.skip(f"{refusal}. {LEARN_FROM_IT}", "teacher.path", teacher)
@@ -106,18 +106,16 @@ def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
 
 
 def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Trains on rewards, with the KL to the model before training."""
+    """Train on rewards, with the KL to the model before training."""
     mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
-    algorithm = body.get("algorithm")
-    coef = algorithm.get("kl_penalty_coef", _KL_COEF) if isinstance(algorithm, dict) else _KL_COEF
+    coef = section(body, "algorithm").get("kl_penalty_coef", _KL_COEF)
     if coef:
         mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
     mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
 
 
-def _map_lengths(rollout: Any, mapper: ConfigMapper) -> None:
-    """The window of a conversation bounds its answers, which have no limit of their own in newer configs."""
-    window = rollout.get("max_context_window") if isinstance(rollout, dict) else None
+def _map_lengths(window: Any, mapper: ConfigMapper) -> None:
+    """Bound answers, which have no limit of their own in newer configs, by the window of a conversation."""
     if window is None:
         return
     targets = ("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens")
@@ -136,25 +134,20 @@ def _model(value: Any) -> str:
     return str(value)
 
 
-def _whole_share(value: Any) -> Any:
-    if value == 1:
-        raise ValueError("rows for training must be left over")
-    return value
+def _but(refused: Any, reason: str) -> Callable[[Any], Any]:
+    """Return what takes every value but one."""
+
+    def convert(value: Any) -> Any:
+        if value == refused:
+            raise ValueError(reason)
+        return value
+
+    return convert
 
 
 def _policy(value: Any) -> None:
     if value != "last_tool":
         raise ValueError("the first answer without a tool call ends a rollout here")
-
-
-def _effort(value: Any) -> Any:
-    return _EFFORTS.get(value, value)
-
-
-def _estimator(value: Any) -> Any:
-    if value == "gae":
-        raise ValueError(_NO_CRITIC)
-    return value
 
 
 def _save_step(value: Any) -> Any:
@@ -173,7 +166,7 @@ _SHARED: Final[Table] = {
     # Mapped by map_rnow.
     "dataset_type": Target((), lambda _: None),
     "data.train_file": Target((), lambda _: None),
-    "data.val_split": Target(("dataset.validation_fraction",), _whole_share),
+    "data.val_split": Target(("dataset.validation_fraction",), _but(1, "rows for training must be left over")),
     "model.path": Target(("student.model",), _model),
     "model.qlora_rank": to("student.lora_rank"),
     "model.qlora_alpha": to("student.lora_alpha"),
@@ -188,8 +181,8 @@ _SHARED: Final[Table] = {
     "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
     "trainer.eval_step": "students are evaluated when their training has ended",
     "rollout.termination_policy": Target((), _policy),
-    "rollout.reasoning_mode": Target(("rollouts.reasoning_effort",), _effort),
-    "rollout.thinking_mode": Target(("rollouts.reasoning_effort",), _effort),
+    "rollout.reasoning_mode": _EFFORT,
+    "rollout.thinking_mode": _EFFORT,
     "rollout.max_context_window": to("student.max_length"),
     "rollout.mcp_url": Target(("tools.mcp",), _mcp),
     "rollout.tool_timeout": Target(("tools.timeout_s",), float),
@@ -226,5 +219,5 @@ _ON_POLICY: Final[Table] = {
     "teacher.agentic": Target(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
     "algorithm.loss_fn": to("on_policy.loss_fn"),
-    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _estimator),
+    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _but("gae", _NO_CRITIC)),
 }

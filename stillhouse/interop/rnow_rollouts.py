@@ -25,12 +25,12 @@ _OURS: Final = ("verified", "stop_reason", "cost_usd")
 
 
 def is_rollout(row: JsonObject) -> bool:
-    """Whether a JSON file is a rollout."""
+    """Return whether a JSON file is a rollout."""
     return "conversation" in row and ("completed" in row or "success" in row)
 
 
 def read_rollout(row: JsonObject) -> SourceRecord:
-    """Reads a rollout; see `ReadRow`."""
+    """Read a rollout; see `ReadRow`."""
     row = dict(row)
     unmapped = pop_unmapped(row, _UNMAPPED)
     metadata = _metadata(row.pop("metadata", None), unmapped)

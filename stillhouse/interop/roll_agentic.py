@@ -1,9 +1,9 @@
 """Environments of ROLL's agentic pipelines: groups, turns and lengths (roll/pipeline/agentic/agentic_config.py)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from stillhouse.interop.mapping import Approximated, ConfigMapper
+from stillhouse.interop.mapping import Approximated, ConfigMapper, section
 from stillhouse.types import JsonObject
 
 _ENVIRONMENT: Final = Approximated("environments become tools: write them as functions under @tool in tools.file")
@@ -17,20 +17,19 @@ _ROLLOUT_BATCH_SIZE: Final = 128
 
 
 def is_agentic(body: Mapping[str, Any]) -> bool:
-    """Whether a pipeline has environments."""
+    """Return whether a pipeline has environments."""
     return "train_env_manager" in body or "custom_envs" in body
 
 
 def map_agentic(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps the environments and pops their keys from `body`.
+    """Map the environments and pop their keys from `body`.
 
     ROLL counts trajectories, `rollout_batch_size` in all, in groups of `train_env_manager.group_size`; it sets
     `num_return_sequences` to 1 whatever the file says.
     """
-    manager = body.pop("train_env_manager", None)
-    manager = dict(manager) if isinstance(manager, dict) else {}
-    environments = body.pop("custom_envs", None)
-    environments = environments if isinstance(environments, dict) else {}
+    manager, environments = dict(section(body, "train_env_manager")), section(body, "custom_envs")
+    body.pop("train_env_manager", None)
+    body.pop("custom_envs", None)
     mapper.set("on_policy.agentic", "on", "custom_envs", list(environments))
     for name, environment in environments.items():
         is_known = isinstance(environment, dict)
@@ -40,7 +39,7 @@ def map_agentic(body: JsonObject, mapper: ConfigMapper) -> None:
     batch = body.pop("rollout_batch_size", _ROLLOUT_BATCH_SIZE)
     if _is_count(size) and _is_count(batch):
         mapper.set("on_policy.prompts_per_step", max(1, batch // size), "rollout_batch_size", batch)
-    _map_lengths(body, list(_dicts(environments.values())), mapper)
+    _map_lengths(body, [one for one in environments.values() if isinstance(one, dict)], mapper)
     for key in ("batch_adjust_mode", "step_reward_gamma", "step_reward_weight", "episode_reward_weight"):
         if key in body:
             mapper.skip(_STEPS, key, body.pop(key))
@@ -50,23 +49,18 @@ def map_agentic(body: JsonObject, mapper: ConfigMapper) -> None:
 
 
 def reward_norms(body: JsonObject) -> tuple[Any, Any]:
-    """Pops `reward_normalization`; returns `norm_mean_type` and `norm_std_type` as ROLL derives them."""
-    section = body.pop("reward_normalization", None)
-    section = section if isinstance(section, dict) else {}
-    over = "batch" if str(section.get("grouping", "batch")).lower() == "batch" else "group"
-    method = section.get("method", "identity")
+    """Pop `reward_normalization`; return `norm_mean_type` and `norm_std_type` as ROLL derives them."""
+    norms = section(body, "reward_normalization")
+    body.pop("reward_normalization", None)
+    over = "batch" if str(norms.get("grouping", "batch")).lower() == "batch" else "group"
+    method = norms.get("method", "identity")
     mean = over if method in ("mean", "mean_std", "asym_clip") else None
     std = over if method in ("mean_std", "asym_clip") else None
-    return section.get("norm_mean_type") or mean, section.get("norm_std_type") or std
+    return norms.get("norm_mean_type") or mean, norms.get("norm_std_type") or std
 
 
 def _map_lengths(body: JsonObject, environments: list[JsonObject], mapper: ConfigMapper) -> None:
-    sampling = [
-        worker["generating_args"]
-        for name in ("actor_infer", "student_infer")
-        for worker in _dicts([body.get(name)])
-        if isinstance(worker.get("generating_args"), dict)
-    ]
+    sampling = [section(body, name, "generating_args") for name in ("actor_infer", "student_infer")]
     for arguments in sampling:
         arguments.pop("num_return_sequences", None)
     lengths = [
@@ -78,21 +72,14 @@ def _map_lengths(body: JsonObject, environments: list[JsonObject], mapper: Confi
         ("max_actions_per_traj", body.pop("max_actions_per_traj", None)),
         *(("max_steps", environment.get("max_steps")) for environment in environments),
     ]
-    if counted := [(value, key) for key, value in lengths if _is_count(value)]:
-        value, key = min(counted)
-        for target in ("on_policy.max_tokens", "evaluation.max_tokens"):
-            mapper.set(target, value, key, value)
-    if counted := [(value, key) for key, value in turns if _is_count(value)]:
-        value, key = max(counted)
-        for target in ("on_policy.max_turns", "evaluation.max_turns"):
-            mapper.set(target, value, key, value)
+    for name, choose, given in (("max_tokens", min, lengths), ("max_turns", max, turns)):
+        if counted := [(value, key) for key, value in given if _is_count(value)]:
+            value, key = choose(counted)
+            mapper.set(f"on_policy.{name}", value, key, value)
+            mapper.set(f"evaluation.{name}", value, key, value)
     if (window := body.get("sequence_length")) is not None:
         mapper.skip(_WINDOW, "sequence_length", window)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and value > 0
-
-
-def _dicts(values: Iterable[Any]) -> Iterator[JsonObject]:
-    return (value for value in values if isinstance(value, dict))

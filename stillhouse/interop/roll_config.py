@@ -9,24 +9,14 @@ import yaml
 
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
-from stillhouse.interop.mapping import ConfigMapper, Default
+from stillhouse.interop.mapping import ConfigMapper, Default, section
 from stillhouse.interop.paths import absolute_path, find_path, with_absolute_models
 from stillhouse.interop.roll_distill import is_distill, map_distill
-from stillhouse.interop.roll_keys import KEYS
+from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
 from stillhouse.interop.roll_objective import map_objective, settle_group
-from stillhouse.interop.roll_sft import map_sft
 from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
-_TRAINING_DEFAULTS: Final[tuple[Default, ...]] = (
-    ("on_policy.seed", "seed", 42),
-    ("on_policy.learning_rate", "training_args.learning_rate", 5e-5),
-    ("on_policy.schedule", "training_args.lr_scheduler_type", "linear"),
-    ("on_policy.beta2", "training_args.adam_beta2", 0.999),
-    ("on_policy.checkpoint_every_steps", "save_steps", 50),
-    ("on_policy.log_every_steps", "logging_steps", 1),
-)
-"""roll/configs/{base_config,training_args}.py, where they differ from ours."""
 _ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (
     ("on_policy.num_steps", "max_steps", 500),
     ("on_policy.prompts_per_step", "rollout_batch_size", 128),
@@ -40,10 +30,9 @@ _MAX_REFERENCES: Final = 8
 
 
 def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
-    """Maps the keys of a config in `folder`; returns the data files it names.
+    """Map the keys of a config in `folder`; return the data files it names.
 
-    Raises:
-        ConfigError: is_pure_opd and use_opd are both set, or the pipeline trains on preferences.
+    Raises ConfigError if is_pure_opd and use_opd are both set, or the pipeline trains on preferences.
     """
     body = with_absolute_models(resolved(_with_included(body, mapper, folder)), folder)
     if "chosen_key" in body or "rejected_key" in body:
@@ -52,11 +41,8 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
             "dataset.selection.pairs writes such pairs for other trainers"
         )
     if "sft_train" in body:
-        map_sft(
-            body,
-            [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)],
-            mapper,
-        )
+        files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]
+        _map_sft(body, files, mapper)
         return []
     rewards = body.pop("rewards", None)
     is_given = is_distill(body)
@@ -67,7 +53,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
         mapper.set("sft.enabled", False)
     files = _pop_files(body, mapper)
     mapper.apply(body, KEYS)
-    mapper.fill(_TRAINING_DEFAULTS if is_given else _TRAINING_DEFAULTS + _ROLLOUT_DEFAULTS)
+    mapper.fill(training_defaults("on_policy") + (() if is_given else _ROLLOUT_DEFAULTS))
     settle_group(mapper)
     if mapper.get("student.lora_rank") is None:
         mapper.set("student.parameters", "full")
@@ -78,8 +64,20 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     return files
 
 
+def _map_sft(body: JsonObject, files: list[str], mapper: ConfigMapper) -> None:
+    """Map a pipeline that trains on the rows of `files` and samples nothing."""
+    mapper.set("sft.enabled", True, "sft_train", "sft_train")
+    mapper.set("on_policy.enabled", False)
+    mapper.set("sft.dataset_weight", 0.0)
+    mapper.set("sft.sources", [{"path": file} for file in files], "sft_train.data_args.file_name", files)
+    mapper.apply(body, SFT_KEYS)
+    mapper.fill((("sft.num_epochs", "training_args.num_train_epochs", 1), *training_defaults("sft")))
+    if mapper.get("student.lora_rank") is None:
+        mapper.set("student.parameters", "full")
+
+
 def _with_included(body: JsonObject, mapper: ConfigMapper, folder: Path) -> JsonObject:
-    """The body over the files that Hydra's `defaults` include beside it; files that are not there are unmapped."""
+    """Return the body over the files that Hydra's `defaults` include beside it; others are unmapped."""
     body = dict(body)
     included: JsonObject = {}
     names = body.pop("defaults", None)
@@ -95,7 +93,7 @@ def _with_included(body: JsonObject, mapper: ConfigMapper, folder: Path) -> Json
 
 
 def resolved(body: JsonObject) -> JsonObject:
-    """The body with `${key}` and `${section.key}` resolved; unknown references stay."""
+    """Return the body with `${key}` and `${section.key}` resolved; unknown references stay."""
 
     def value_of(path: str) -> Any:
         value: Any = body
@@ -123,9 +121,7 @@ def resolved(body: JsonObject) -> JsonObject:
 def _pop_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     files: list[str] = []
     for name in ("student_train", "actor_train", "sft_train"):
-        worker = body.get(name)
-        data = worker.get("data_args") if isinstance(worker, dict) else None
-        named = data.pop("file_name", None) if isinstance(data, dict) else None
+        named = section(body, name, "data_args").pop("file_name", None)
         listed = [named] if isinstance(named, str) else named or []
         if isinstance(listed, list) and all(isinstance(file, str) for file in listed):
             files += listed
@@ -135,7 +131,7 @@ def _pop_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
 
 
 def _map_rewards(rewards: Mapping[str, Any], mapper: ConfigMapper) -> None:
-    """Maps reward workers to verifiers; those without one are unmapped."""
+    """Map reward workers to verifiers; those without one are unmapped."""
     by_tag: dict[str, str] = {}
     for name, worker in rewards.items():
         verifier = verifier_of(name)

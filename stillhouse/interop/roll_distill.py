@@ -1,8 +1,8 @@
 """Converts distillation on given answers (roll/pipeline/distill/distill_config.py) into on-policy distillation."""
 
-from typing import Any, Final
+from typing import Final
 
-from stillhouse.interop.mapping import Approximated, ConfigMapper
+from stillhouse.interop.mapping import Approximated, ConfigMapper, section
 from stillhouse.types import JsonObject
 
 _GIVEN: Final = Approximated(
@@ -25,12 +25,12 @@ _TOP_K: Final = 64
 
 
 def is_distill(body: JsonObject) -> bool:
-    """Whether a pipeline distils on given answers."""
+    """Return whether a pipeline distils on given answers."""
     return bool(body.keys() & {"student_pretrain", "kd_objective", "distill_loss_weight"})
 
 
 def map_distill(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps the divergence, and renames the sections in `body` to those of on-policy distillation."""
+    """Map the divergence, and rename the sections in `body` to those of on-policy distillation."""
     objective = str(body.pop("kd_objective", "forward_kl"))
     top_k = body.pop("logits_topk", _TOP_K)
     kind = _KINDS.get(objective)
@@ -53,15 +53,10 @@ def map_distill(body: JsonObject, mapper: ConfigMapper) -> None:
     ):
         if (value := body.pop(key, None)) not in (None, False):
             mapper.skip(reason, key, value)
-    student = _section(body.pop("student", None), body.pop("student_pretrain", None))
-    teacher = _section(body.pop("teacher", None), body.pop("teacher_pretrain", None))
-    body |= {"is_pure_opd": True, "student_train": student, "teacher": teacher}
-
-
-def _section(worker: Any, model: Any) -> JsonObject:
-    worker = dict(worker) if isinstance(worker, dict) else {}
-    arguments = worker.get("model_args")
-    arguments = dict(arguments) if isinstance(arguments, dict) else {}
-    if arguments.get("model_name_or_path") is None:
-        arguments["model_name_or_path"] = model
-    return {**worker, "model_args": arguments}
+    body["is_pure_opd"] = True
+    for name, worker in (("student", "student_train"), ("teacher", "teacher")):
+        arguments, model = section(body, name, "model_args"), body.pop(f"{name}_pretrain", None)
+        if arguments.get("model_name_or_path") is None:
+            arguments = {**arguments, "model_name_or_path": model}
+        body[worker] = {**section(body, name), "model_args": arguments}
+    body.pop("student", None)

@@ -3,9 +3,9 @@
 import math
 from typing import Any, Final
 
-from stillhouse.interop.mapping import Approximated, Table, Target, to
+from stillhouse.interop.mapping import Approximated, Default, Table, Target, to
 
-CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
+_CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
 _BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
 _ENGINE: Final = "the student is sampled in the training process; on_policy.engine and engine_url name a server of vLLM"
@@ -13,28 +13,17 @@ _SAMPLING: Final = Approximated("the student is sampled from its own distributio
 _REWARDS: Final = Approximated(
     "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
 )
-PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
+_PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
+_COLUMNS: Final = "rows hold `messages`, or `prompt` and `completion`: rename the columns of the data file"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
 
 
-def dtype(value: Any) -> str:
+def _dtype(value: Any) -> str:
     names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
     if value not in names:
         raise ValueError("student.dtype is float32 or bfloat16")
     return names[value]
-
-
-def lora_rank(value: Any) -> Any:
-    return value or None
-
-
-def _positive(value: Any) -> Any:
-    return value if isinstance(value, int | float) and value > 0 else None
-
-
-def _batches_ahead(value: Any) -> Any:
-    return math.ceil(value) if isinstance(value, int | float) else value
 
 
 def _off(reason: str) -> Target:
@@ -52,28 +41,71 @@ def _no_top_k(value: Any) -> None:
         raise ValueError(Approximated("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p"))
 
 
+_WORKER: Final[Table] = {
+    "model_args": "chosen by the trainer",
+    "data_args": "prompts are read by their own form; see prompts",
+    "use_sequence_packing": _PACKING,
+    "sequence_packing_args": _PACKING,
+    "strategy_args": _CLUSTER,
+    "device_mapping": _CLUSTER,
+    "num_gpus_per_worker": _CLUSTER,
+    "infer_batch_size": _CLUSTER,
+}
+
+
+def _of(worker: str, table: Table) -> Table:
+    return {f"{worker}.{key}": rule for key, rule in table.items()}
+
+
+def _trainer(method: str, batches: str, others: Table) -> Table:
+    """Return the keys of the worker that trains by a method of ours."""
+    return {
+        **_WORKER,
+        "model_args.model_name_or_path": to("student.model"),
+        "model_args.dtype": Target(("student.dtype",), _dtype),
+        "model_args.lora_rank": Target(("student.lora_rank",), lambda rank: rank or None),
+        "model_args.lora_alpha": to("student.lora_alpha"),
+        "model_args.lora_dropout": to("student.lora_dropout"),
+        "model_args.lora_target": "every linear layer is adapted",
+        "training_args.learning_rate": to(f"{method}.learning_rate"),
+        "training_args.weight_decay": to(f"{method}.weight_decay"),
+        "training_args.warmup_steps": to(f"{method}.warmup_steps"),
+        "training_args.lr_scheduler_type": to(f"{method}.schedule"),
+        "training_args.max_grad_norm": to(f"{method}.max_grad_norm"),
+        "training_args.per_device_train_batch_size": batches,
+        "training_args.gradient_accumulation_steps": batches,
+        **others,
+    }
+
+
+def training_defaults(method: str) -> tuple[Default, ...]:
+    """Return what ROLL trains with where a config is silent (roll/configs/{base_config,training_args}.py)."""
+    return (
+        (f"{method}.seed", "seed", 42),
+        (f"{method}.learning_rate", "training_args.learning_rate", 5e-5),
+        (f"{method}.schedule", "training_args.lr_scheduler_type", "linear"),
+        (f"{method}.beta2", "training_args.adam_beta2", 0.999),
+        (f"{method}.checkpoint_every_steps", "save_steps", 50),
+        (f"{method}.log_every_steps", "logging_steps", 1),
+    )
+
+
 TEACHER: Final[Table] = {
+    **_WORKER,
     # Mapped by map_teachers.
     "model_args.model_name_or_path": Target((), lambda _: None),
     "opd_kl_coef": Target((), lambda _: None),
     "tag_included": Target((), lambda _: None),
-    "model_args": "chosen by the trainer",
-    "data_args": "prompts are read by their own form; see prompts",
     "tag_to_template": "the student's own chat template is used",
-    "use_sequence_packing": PACKING,
-    "sequence_packing_args": PACKING,
-    "strategy_args": CLUSTER,
-    "device_mapping": CLUSTER,
-    "infer_batch_size": CLUSTER,
 }
 
-SHARED: Final[Table] = {
+_SHARED: Final[Table] = {
     "exp_name": to("tracking.experiment"),
     "pretrain": to("student.model"),
     "sequence_length": to("student.max_length"),
     "validation": Approximated("students are evaluated on the prompts that prompts.held_out_fraction holds out"),
-    "num_nodes": CLUSTER,
-    "num_gpus_per_node": CLUSTER,
+    "num_nodes": _CLUSTER,
+    "num_gpus_per_node": _CLUSTER,
     "track_with": "MLflow, under tracking",
     "tracker_kwargs": "MLflow, under tracking",
     "hydra": "configs are whole files here",
@@ -84,13 +116,31 @@ SHARED: Final[Table] = {
     "checkpoint_config": _FILES,
     "resume_from_checkpoint": "training resumes by itself",
     "system_envs": "environment variables are the shell's; their values are never copied",
-    "rpc_timeout": CLUSTER,
+    "rpc_timeout": _CLUSTER,
     "model_name": "students are called by their runs",
 }
 """Keys that mean the same in every pipeline."""
 
-_KEYS: Final[Table] = {
-    **SHARED,
+_EPOCHS: Final = "training_args.num_train_epochs"
+_ACTOR: Final = _trainer(
+    "on_policy",
+    _BATCHES,
+    {_EPOCHS: "on-policy training counts steps: on_policy.num_steps", "infer_batch_size": _BATCHES},
+)
+_SAMPLER: Final[Table] = {
+    **_WORKER,
+    "generating_args.temperature": to("on_policy.temperature"),
+    "generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
+    "generating_args.num_return_sequences": to("on_policy.group_size"),
+    "generating_args.top_p": to("on_policy.top_p"),
+    "generating_args.top_k": Target((), _no_top_k),
+    "generating_args": _SAMPLING,
+    "model_args.model_name_or_path": to("student.model"),
+    "strategy_args.strategy_name": _ENGINE,
+}
+
+KEYS: Final[Table] = {
+    **_SHARED,
     "seed": to("on_policy.seed"),
     "save_steps": to("on_policy.checkpoint_every_steps"),
     "logging_steps": to("on_policy.log_every_steps"),
@@ -101,45 +151,16 @@ _KEYS: Final[Table] = {
     "advantage_clip": to("on_policy.adv_clip"),
     "max_grad_norm": to("on_policy.max_grad_norm"),
     "prompt_length": Approximated("bounded together with the answer: student.max_length"),
-    "actor_train.model_args.model_name_or_path": to("student.model"),
-    "actor_train.model_args.dtype": Target(("student.dtype",), dtype),
-    "actor_train.model_args.lora_rank": Target(("student.lora_rank",), lora_rank),
-    "actor_train.model_args.lora_alpha": to("student.lora_alpha"),
-    "actor_train.model_args.lora_dropout": to("student.lora_dropout"),
-    "actor_train.model_args.lora_target": "every linear layer is adapted",
-    "actor_train.model_args": "chosen by the trainer",
-    "actor_train.training_args.learning_rate": to("on_policy.learning_rate"),
-    "actor_train.training_args.weight_decay": to("on_policy.weight_decay"),
-    "actor_train.training_args.warmup_steps": to("on_policy.warmup_steps"),
-    "actor_train.training_args.lr_scheduler_type": to("on_policy.schedule"),
-    "actor_train.training_args.max_grad_norm": to("on_policy.max_grad_norm"),
-    "actor_train.training_args.per_device_train_batch_size": _BATCHES,
-    "actor_train.training_args.gradient_accumulation_steps": _BATCHES,
-    "actor_train.training_args.num_train_epochs": "on-policy training counts steps: on_policy.num_steps",
-    "actor_train.data_args": "prompts are read by their own form; see prompts",
-    "actor_train.use_sequence_packing": PACKING,
-    "actor_train.sequence_packing_args": PACKING,
-    "actor_train.strategy_args": CLUSTER,
-    "actor_train.device_mapping": CLUSTER,
-    "actor_train.infer_batch_size": _BATCHES,
-    "actor_infer.generating_args.temperature": to("on_policy.temperature"),
-    "actor_infer.generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
-    "actor_infer.generating_args.num_return_sequences": to("on_policy.group_size"),
-    "actor_infer.generating_args.top_p": to("on_policy.top_p"),
-    "actor_infer.generating_args.top_k": Target((), _no_top_k),
-    "actor_infer.generating_args": _SAMPLING,
-    "actor_infer.model_args.model_name_or_path": to("student.model"),
-    "actor_infer.model_args": "chosen by the trainer",
-    "actor_infer.data_args": "prompts are read by their own form; see prompts",
-    "actor_infer.strategy_args.strategy_name": _ENGINE,
-    "actor_infer.strategy_args": CLUSTER,
-    "actor_infer.device_mapping": CLUSTER,
-    "actor_infer.num_gpus_per_worker": CLUSTER,
-    "actor_infer.infer_batch_size": CLUSTER,
+    **_of("actor_train", _ACTOR),
+    **_of("student_train", _ACTOR),
+    **_of("actor_infer", _SAMPLER),
+    **_of("student_infer", _SAMPLER),
     "reference": "read as the teacher where a pipeline distils and names none; otherwise: " + _BASE,
     "critic": "the advantage needs no critic",
     "ppo_epochs": to("on_policy.num_passes"),
-    "async_generation_ratio": Target(("on_policy.max_staleness",), _batches_ahead),
+    "async_generation_ratio": Target(
+        ("on_policy.max_staleness",), lambda value: math.ceil(value) if isinstance(value, int | float) else value
+    ),
     "pg_clip": _FORM,
     "pg_clip_low": _FORM,
     "pg_clip_high": _FORM,
@@ -167,9 +188,28 @@ _KEYS: Final[Table] = {
     "eval_steps": Approximated("students are evaluated when their training has ended"),
 }
 
-KEYS: Final[Table] = dict(_KEYS) | {
-    # Names in pure distillation.
-    key.replace("actor_", "student_", 1): rule
-    for key, rule in _KEYS.items()
-    if key.startswith("actor_")
+_STUDENT: Final = _trainer(
+    "sft",
+    Approximated(
+        "sft.batch_size counts the rows of a step on all devices: per_device_train_batch_size x "
+        "gradient_accumulation_steps x the devices that share out data"
+    ),
+    {
+        _EPOCHS: Target(("sft.num_epochs",), lambda epochs: max(1, round(epochs))),
+        "data_args": "the tokenizer's chat template is used",
+    },
+)
+SFT_KEYS: Final[Table] = {
+    **_SHARED,
+    "seed": to("sft.seed"),
+    "save_steps": to("sft.checkpoint_every_steps"),
+    "logging_steps": to("sft.log_every_steps"),
+    "max_grad_norm": to("sft.max_grad_norm"),
+    "prompt_key": _COLUMNS,
+    "query_key": _COLUMNS,
+    "response_key": _COLUMNS,
+    "system_key": _COLUMNS,
+    "eval_steps": to("sft.validate_every_steps"),
+    **_of("sft_train", _STUDENT),
 }
+"""A pipeline that trains on given answers (roll/pipeline/sft/sft_config.py)."""

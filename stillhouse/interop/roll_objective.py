@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.errors import ConfigError
-from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper
+from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, section
 from stillhouse.interop.roll_agentic import is_agentic, map_agentic, reward_norms
 from stillhouse.interop.roll_keys import TEACHER
 from stillhouse.types import JsonObject
@@ -41,11 +41,7 @@ _SHARED: Final = "several teachers have prompts in common: ROLL adds up their KL
 
 
 def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps the keys that determine the loss and pops them from `body`.
-
-    Raises:
-        ConfigError: both is_pure_opd and use_opd are set.
-    """
+    """Pop from `body` and map the keys that determine the loss; raise ConfigError for two that exclude each other."""
     is_pure, is_mixed = bool(body.pop("is_pure_opd", False)), bool(body.pop("use_opd", False))
     if is_pure and is_mixed:
         raise ConfigError(
@@ -66,7 +62,11 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
             mapper.skip(_NOT_READ, "teacher", teacher)
     if not is_pure:
         mapper.set("on_policy.reward_coef", 1.0, "use_opd", is_mixed)
-    _map_steps(body, mapper)
+    # ROLL counts batches of rollouts, each of which takes `ppo_epochs` passes.
+    steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
+    if steps is not None:
+        is_counted = isinstance(steps, int) and isinstance(passes, int)
+        mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
     _map_estimator(body.pop("adv_estimator", None), norms, mapper, is_pure=is_pure, is_agentic=has_turns)
     _map_form(body, mapper, is_agentic=has_turns)
     aggregation = str(body.pop("loss_agg_mode", "seq-mean-token-mean"))
@@ -75,7 +75,7 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
 
 
 def _map_pipeline(body: JsonObject, mapper: ConfigMapper) -> bool:
-    """Whether trajectories have several turns."""
+    """Map the kind of pipeline; return whether trajectories have several turns."""
     pipeline = body.pop("pure_opd_pipeline_type", None)
     if is_agentic(body):
         map_agentic(body, mapper)
@@ -90,18 +90,10 @@ def _map_pipeline(body: JsonObject, mapper: ConfigMapper) -> bool:
     return False
 
 
-def _map_steps(body: JsonObject, mapper: ConfigMapper) -> None:
-    """ROLL counts batches of rollouts, each of which takes `ppo_epochs` passes."""
-    steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
-    if steps is not None:
-        is_counted = isinstance(steps, int) and isinstance(passes, int)
-        mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
-
-
 def _map_estimator(
     estimator: Any, norms: tuple[Any, Any], mapper: ConfigMapper, *, is_pure: bool, is_agentic: bool
 ) -> None:
-    """How rewards become advantages; the norms of rewards are `group`, `batch` or None for mean and deviation."""
+    """Map how rewards become advantages; the norms of rewards are `group`, `batch` or None for mean and deviation."""
     mean, std = norms
     named = {"adv_estimator": estimator, "norm_mean_type": mean, "norm_std_type": std}
     chosen = None
@@ -123,7 +115,7 @@ def _map_estimator(
 
 
 def settle_group(mapper: ConfigMapper) -> None:
-    """Takes rewards as they are where trajectories have no group to be compared with."""
+    """Take rewards as they are where trajectories have no group to be compared with."""
     is_alone = mapper.get("on_policy.group_size") in (None, 1) and mapper.get("on_policy.reward_coef")
     if is_alone and mapper.get("on_policy.adv_estimator") != "reinforce":
         mapper.skip(_ALONE, "adv_estimator", mapper.get("on_policy.adv_estimator"))
@@ -131,7 +123,7 @@ def settle_group(mapper: ConfigMapper) -> None:
 
 
 def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> None:
-    """The policy loss and its bounds; those of other losses stay in `body`."""
+    """Map the policy loss and its bounds; those of other losses stay in `body`."""
     variant = str(body.pop("pg_variant", "vanilla" if is_agentic else "ppo"))
     if variant not in _LOSSES:
         mapper.skip(
@@ -141,28 +133,24 @@ def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> No
         )
         return
     mapper.set("on_policy.loss_fn", _LOSSES[variant], "pg_variant", variant)
-    bounds: dict[str, float] = {}
-    if variant == "ppo":
-        clip = _number(body, "pg_clip", 0.2)
-        bounds = {"ppo_clip_low": clip, "ppo_clip_high": clip}
-        if body.pop("use_pg_clip_range", False):
-            bounds = {
-                "ppo_clip_low": _number(body, "pg_clip_low", 0.2),
-                "ppo_clip_high": _number(body, "pg_clip_high", 0.2),
-            }
-    for name, value in bounds.items():
-        mapper.set(f"on_policy.{name}", value, "pg_variant", variant)
+    if variant != "ppo":
+        return
+    clip = _number(body, "pg_clip", 0.2)
+    has_range = body.pop("use_pg_clip_range", False)
+    for end in ("low", "high"):
+        bound = _number(body, f"pg_clip_{end}", 0.2) if has_range else clip
+        mapper.set(f"on_policy.ppo_clip_{end}", bound, "pg_variant", variant)
 
 
 def _number(body: JsonObject, key: str, default: float) -> float:
-    """Pops a number from the body; other values stay there and become unmapped."""
+    """Pop a number from the body; other values stay there and become unmapped."""
     if isinstance(body.get(key, default), int | float):
         return float(body.pop(key, default))
     return default
 
 
 def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
-    """Importance weights and filters by token; those by sequence are unmapped."""
+    """Map importance weights and filters by token; those by sequence are unmapped."""
     if not isinstance(correction, dict):
         if correction is not None:
             mapper.skip(_CORRECTED, "train_infer_correction", correction)
@@ -185,14 +173,16 @@ def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
 
 
 def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps the teachers and whether on_policy can run.
+    """Map the teachers and whether on_policy can run.
 
     `teacher` is one worker, workers by name, or None; hints for the teacher (`opsd_...`) are popped from `body`.
     """
     is_one = isinstance(teacher, dict) and "model_args" in teacher
     workers = _by_name({"teacher": teacher} if is_one else teacher)
     models = {name: worker["model_args"]["model_name_or_path"] for name, worker in workers.items()}
-    hint = _hint(body)
+    hint = None
+    if body.pop("opsd_mode", False):
+        hint = f"Reference solution:\n{{{{ {body.pop('opsd_solution_key', 'reference_solution')} }}}}"
     if not models:
         _map_no_teacher(teacher, body, mapper)
         return
@@ -212,39 +202,31 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
         student = _student(body).get("model_name_or_path", body.get("pretrain"))
         entries = [_entry(name, worker, hint, student) for name, worker in workers.items()]
         mapper.set("on_policy.teachers", entries, "teacher", models)
-        _map_routes([entry["routes"] for entry in entries], mapper)
+        routes = [entry["routes"] for entry in entries]
+        listed = [tag for tags in routes for tag in tags]
+        # A prompt without a teacher has no KL; one with several teachers has one of them here.
+        if all(routes):
+            mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
+        if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
+            mapper.skip(_SHARED, "teacher", routes)
 
 
 def _by_name(workers: Any) -> dict[str, JsonObject]:
-    """Workers that name a model; an unresolved reference does not."""
-    if not isinstance(workers, dict):
-        return {}
+    """Return the workers that name a model; an unresolved reference does not."""
     return {
         str(name): worker
-        for name, worker in workers.items()
-        if isinstance(worker, dict)
-        and isinstance(worker.get("model_args"), dict)
-        and isinstance(model := worker["model_args"].get("model_name_or_path"), str)
+        for name, worker in (workers.items() if isinstance(workers, dict) else ())
+        if isinstance(model := section(workers, name, "model_args").get("model_name_or_path"), str)
         and "${" not in model
     }
 
 
 def _student(body: Mapping[str, Any]) -> JsonObject:
-    worker = body.get("student_train", body.get("actor_train"))
-    arguments = worker.get("model_args") if isinstance(worker, dict) else None
-    return arguments if isinstance(arguments, dict) else {}
-
-
-def _hint(body: JsonObject) -> str | None:
-    """The hint that the teacher of self-distillation reads besides the prompt."""
-    if not body.pop("opsd_mode", False):
-        return None
-    key = str(body.pop("opsd_solution_key", "reference_solution"))
-    return f"Reference solution:\n{{{{ {key} }}}}"
+    return section(body, "student_train" if "student_train" in body else "actor_train", "model_args")
 
 
 def _map_no_teacher(teacher: Any, body: Mapping[str, Any], mapper: ConfigMapper) -> None:
-    """Without a section `teacher`, a student with an adapter has its base model as teacher."""
+    """Map a pipeline that names no teacher: a student with an adapter has its base model as one."""
     is_itself = teacher is None and bool(_student(body).get("lora_target"))
     mapper.set("on_policy.enabled", is_itself, "teacher", teacher)
     if is_itself:
@@ -260,12 +242,3 @@ def _entry(name: str, worker: Mapping[str, Any], hint: str | None, student: Any)
     entry |= {"kind": "base"} if is_itself else {"model": model}
     given = {"kl_coef": worker.get("opd_kl_coef"), "hint": hint}
     return entry | {key: value for key, value in given.items() if value is not None}
-
-
-def _map_routes(routes: list[list[str]], mapper: ConfigMapper) -> None:
-    """A prompt without a teacher has no KL; one with several teachers has one of them here."""
-    listed = [tag for tags in routes for tag in tags]
-    if all(routes):
-        mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
-    if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
-        mapper.skip(_SHARED, "teacher", routes)

@@ -1,6 +1,6 @@
 """What a reader finds in a foreign row, and the trajectory made of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ class SourceConversation:
     metadata: JsonObject = field(default_factory=dict)
     """Metadata of the prompt."""
     tools: list[str] | None = None
-    """Names of the tools offered; None if unknown."""
+    """Names of the tools offered: those of `schemas` where there are some; None if unknown."""
     schemas: list[ToolSchema] | None = None
     """Their schemas, if the row has them."""
     model: str | None = None
@@ -47,9 +47,13 @@ class SourceConversation:
     excluded: frozenset[int] = frozenset()
     """Indices of answers that are not to be learnt."""
 
+    def __post_init__(self) -> None:
+        if self.schemas:
+            self.tools = [schema["function"]["name"] for schema in self.schemas]
+
     @property
     def stop_reason(self) -> StopReason:
-        """The stop reason that its last message implies."""
+        """Return the stop reason that its last message implies."""
         last = self.messages[-1] if self.messages else None
         is_answer = last is not None and last["role"] == "assistant" and not last.get("tool_calls")
         if self.failure is not None:
@@ -73,8 +77,15 @@ ReadRow = Callable[..., SourceRecord]
 `reads_text`, as `read_messages` does."""
 
 
+def schemas_of(tools: Iterable[Any]) -> list[Any]:
+    """Return the schemas of tools that are described by name, description and parameters."""
+    keys = ("name", "description", "parameters")
+    functions = ({key: tool[key] for key in keys if tool.get(key) is not None} for tool in tools)
+    return [{"type": "function", "function": function} for function in functions]
+
+
 def pop_unmapped(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:
-    """Pops the keys of `reasons` from `row`; returns those with a value as unmapped."""
+    """Pop the keys of `reasons` from `row`; return those with a value as unmapped."""
     popped = [(key, row.pop(key)) for key in reasons if key in row]
     return [Unmapped(reasons[key], key, value) for key, value in popped if value not in (None, [], {}, "")]
 
@@ -82,7 +93,7 @@ def pop_unmapped(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:
 def trajectory_of(
     conversation: SourceConversation, prompt_id: str, sample_index: int, schemas: list[ToolSchema], model: str
 ) -> Trajectory:
-    """The trajectory of a conversation that was sampled elsewhere.
+    """Return the trajectory of a conversation that was sampled elsewhere.
 
     Its key hashes the content, since the sampling settings are unknown: a rollout read twice is one trajectory. Usage
     is recorded only if there is a single turn.
@@ -106,9 +117,14 @@ def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
     sampled = conversation.messages[conversation.num_prompt :]
     turns = [index for index, message in enumerate(sampled) if message["role"] == "assistant"]
     ends = [*turns, len(sampled)][1:]
+    is_cut = {turns[-1]} if turns and conversation.is_truncated else set()
     return [
         Turn(
-            finish_reason=_finish_reason(conversation, sampled[turn], is_last=turn == turns[-1]),
+            finish_reason="tool_calls"
+            if sampled[turn].get("tool_calls")
+            else "length"
+            if turn in is_cut
+            else "unknown",
             usage=conversation.usage if len(turns) == 1 else {},
             latency_s=None,
             model=model,
@@ -116,9 +132,3 @@ def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
         )
         for turn, end in zip(turns, ends, strict=True)
     ]
-
-
-def _finish_reason(conversation: SourceConversation, message: Message, *, is_last: bool) -> str:
-    if message.get("tool_calls"):
-        return "tool_calls"
-    return "length" if is_last and conversation.is_truncated else "unknown"

@@ -14,11 +14,7 @@ _SIDECARS: Final = frozenset({"dataset_info.json", "state.json", "dataset_dict.j
 
 
 def files_of(source: Path) -> list[Path]:
-    """The files below a folder in natural order of names, or the file itself.
-
-    Raises:
-        InputError: it is missing or empty.
-    """
+    """Return the files below a folder in natural order of names, or the file itself; raise InputError for none."""
     if source.is_file():
         return [source]
     if not source.is_dir():
@@ -51,7 +47,7 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
 
 
 def present(rows: Iterable[SourceRow]) -> Iterator[SourceRow]:
-    """Rows of a table without null keys at any depth: there, every object has the keys of all others."""
+    """Return the rows of a table without null keys at any depth: there, every object has the keys of all others."""
     return (row._replace(value=_present(row.value)) for row in rows)
 
 

@@ -16,13 +16,13 @@ _TURNS: Final = ("conversations", "conversation")
 
 
 def is_sharegpt_row(row: JsonObject) -> bool:
-    """Whether a row has ShareGPT's turns of `from` and `value`, or messages under that key; also as JSON text."""
+    """Return whether a row has ShareGPT's turns of `from` and `value`, or messages under that key, or their JSON."""
     turns = row.get("conversations")
     return isinstance(turns, str) or _has_turns(turns, ("from", "role")) or _has_turns(row.get("conversation"))
 
 
 def _has_turns(value: Any, keys: Sequence[str] = ("from",)) -> bool:
-    """Whether a value is a list of objects with one of `keys`, or of JSON text; the first tells."""
+    """Return whether a value is a list of objects with one of `keys`, or of JSON text; the first tells."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, str) or (isinstance(first, dict) and any(key in first for key in keys))
 
@@ -77,7 +77,7 @@ def _messages(row: JsonObject, key: str, role: str) -> list[Any]:
 
 
 def _turns(turns: list[JsonObject], key: str) -> Iterator[JsonObject]:
-    """The turns with the keys of messages, and the joined results of several calls apart."""
+    """Yield the turns with the keys of messages, and the joined results of several calls apart."""
     are_joined = False
     for index, turn in enumerate(turns):
         role, value = turn.get("from"), turn.get("value")

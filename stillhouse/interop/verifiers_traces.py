@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from stillhouse.interop.messages import read_messages
-from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, schemas_of
 from stillhouse.prompts.row import RowProblem
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
@@ -13,30 +13,26 @@ _STOPPED_BY_LENGTH: Final = frozenset({"max_output_tokens", "max_total_tokens", 
 
 
 def is_verifiers_trace(row: JsonObject) -> bool:
-    """Whether a row is a trace of verifiers."""
+    """Return whether a row is a trace of verifiers."""
     return isinstance(row.get("nodes"), list) and isinstance(row.get("task"), dict)
 
 
 def read_verifiers_trace(row: JsonObject) -> SourceRecord:
-    """The conversation of a trace; see `ReadRow`."""
+    """Read a trace; see `ReadRow`."""
     nodes = row["nodes"]
     branch = _last_branch(nodes)
     if not branch:
         return SourceRecord(unmapped=[Unmapped("the trace holds no message", "nodes")])
     messages = read_messages([_message(nodes[index]) for index in branch], "nodes")
     sampled = [place for place, index in enumerate(branch) if nodes[index].get("sampled")]
-    schemas = [_schema(tool) for tool in nodes[branch[0]].get("tools") or row.get("tools") or []]
     calls = row.get("calls") or []
     errors = [call["error"] for call in calls if call.get("error")] if not row.get("ok", True) else []
-    failure: ErrorRecord | None = None
-    if errors:
-        failure = {"kind": "verifiers", "message": str(errors[-1])}
+    failure: ErrorRecord | None = {"kind": "verifiers", "message": str(errors[-1])} if errors else None
     conversation = SourceConversation(
         messages,
         sampled[0] if sampled else len(messages),
         metadata=_metadata(row),
-        tools=[schema["function"]["name"] for schema in schemas] or None,
-        schemas=schemas or None,
+        schemas=schemas_of(nodes[branch[0]].get("tools") or row.get("tools") or ()) or None,
         model=next((call["model"] for call in reversed(calls) if call.get("model")), None),
         usage=_usage(calls),
         is_truncated=row.get("stop_condition") in _STOPPED_BY_LENGTH,
@@ -51,7 +47,7 @@ def read_verifiers_trace(row: JsonObject) -> SourceRecord:
 
 
 def _last_branch(nodes: list[JsonObject]) -> list[int]:
-    """Indices of the messages from a root to the last node."""
+    """Return the indices of the messages from a root to the last node."""
     branch: list[int] = []
     index: Any = len(nodes) - 1 if nodes else None
     while index is not None:
@@ -73,13 +69,8 @@ def _message(node: JsonObject) -> Any:
     return {**message, "tool_calls": calls}
 
 
-def _schema(tool: JsonObject) -> Any:
-    function = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
-    return {"type": "function", "function": function}
-
-
 def _metadata(row: JsonObject) -> JsonObject:
-    """The task's fields; rewards and metrics under names of their own."""
+    """Return the task's fields; rewards and metrics under names of their own."""
     data = row["task"].get("data") or {}
     kept = {key: value for key, value in data.items() if key not in ("prompt", "system_prompt") and value is not None}
     rewards = {name: reward.get("score") for name, reward in (row.get("rewards") or {}).items() if reward}
@@ -89,9 +80,8 @@ def _metadata(row: JsonObject) -> JsonObject:
 
 def _usage(calls: list[JsonObject]) -> TokenUsage:
     counts = [call.get("usage") or {} for call in calls]
-    names = ("prompt_tokens", "completion_tokens")
     return {  # type: ignore[return-value]
         name: sum(count[name] for count in counts)
-        for name in names
+        for name in ("prompt_tokens", "completion_tokens")
         if counts and all(isinstance(count.get(name), int) for count in counts)
     }

@@ -18,7 +18,7 @@ _CHECK_EVERY_S: Final = 1.0
 
 
 def exit_with_parent(parent: int) -> None:
-    """Ends this process soon after the process `parent` is no longer its parent; for workers of a pool."""
+    """End this process soon after the process `parent` is no longer its parent; for workers of a pool."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -29,12 +29,12 @@ def exit_with_parent(parent: int) -> None:
 
 
 def announce_parent() -> None:
-    """Tells the children this process starts from now on its pid, for `die_with_parent`."""
+    """Tell the children this process starts from now on its pid, for `die_with_parent`."""
     os.environ[_PARENT_VARIABLE] = str(os.getpid())
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process, a child in a session of its own, when the thread that started it ends.
+    """Have the kernel kill this process, a child in a session of its own, when the thread that started it ends.
 
     Linux only; elsewhere it does no more than end a process whose parent has already gone.
     """
@@ -47,7 +47,7 @@ def die_with_parent() -> None:
 
 @contextmanager
 def without_teardown() -> Iterator[None]:
-    """Around a process's main function: skips the freeing of modules, which takes seconds once torch is imported.
+    """Skip, around a process's main function, the freeing of modules, which takes seconds once torch is imported.
 
     Threads are joined and functions registered with `atexit` inside the block run as usual, so that what they flush is
     written. The exit code is that of the SystemExit that leaves the block, or 0; other exceptions are left to Python.

@@ -24,7 +24,12 @@ from stillhouse.processes.guarded_process import run_guarded
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _PRELOADED: Final = (
     *("torch", "transformers", "transformers.modeling_utils", "transformers.models.qwen3.modeling_qwen3"),
-    *("stillhouse.serving.server", "stillhouse.serving.app", "stillhouse.serving.models", "stillhouse.training.run"),
+    *(
+        "stillhouse.serving.server",
+        "stillhouse.serving.app",
+        "stillhouse.serving.models",
+        "stillhouse.training.run_job",
+    ),
 )
 
 
@@ -56,10 +61,9 @@ class _Child:
 
 
 def serve(requests: socket.socket) -> str:
-    """Forks a child for each request until the other end of the socket is closed, and then exits.
+    """Fork a child for each request until the other end of the socket is closed, and then exit.
 
-    Returns:
-        The module to run, in each child; its arguments are in `sys.argv`.
+    In each child it returns the module to run, whose arguments are in `sys.argv`.
     """
     # It remembers where titles are kept, which nobody finds after the environment has been replaced.
     getproctitle()
@@ -96,7 +100,7 @@ def serve(requests: socket.socket) -> str:
 
 
 def _update(child: _Child, file: int, children: dict[int, _Child], poller: select.poll) -> None:
-    """Notes that the child has ended, or that its status is no longer wanted; after both, it is forgotten."""
+    """Note that the child has ended, or that its status is no longer wanted; after both, it is forgotten."""
     poller.unregister(file)
     if file == child.pidfd:
         child.tell_end()
@@ -110,7 +114,7 @@ def _update(child: _Child, file: int, children: dict[int, _Child], poller: selec
 
 
 def _become(request: dict[str, Any], files: list[int]) -> str:
-    """Makes this process the one that was requested; returns its module."""
+    """Make this process the one that was requested; return its module."""
     os.setsid()
     for target, file in enumerate(files[:3]):
         os.dup2(file, target)

@@ -29,8 +29,7 @@ _READ_WHEN_USED: Final = ("PREFECT_", "MLFLOW_", "STILLHOUSE_", "PYTEST_", "TOKE
 class ForkedChild:
     """A child with what `GuardedProcess` needs of `subprocess.Popen`. Safe to use from several threads.
 
-    Raises:
-        ConnectionError: the server ended before it forked.
+    Raises ConnectionError if the server ended before it forked.
     """
 
     def __init__(self, status: socket.socket, stdin: IO[str], stdout: IO[str]) -> None:
@@ -46,7 +45,7 @@ class ForkedChild:
         self._pidfd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the child runs."""
+        """Return the exit code, negative for a signal; None while the child runs."""
         with self._lock:
             if self._code is None and select.select([self._pidfd], [], [], 0)[0]:
                 code = self._read()
@@ -55,11 +54,7 @@ class ForkedChild:
             return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once there is one.
-
-        Raises:
-            subprocess.TimeoutExpired: there is none after `timeout` seconds.
-        """
+        """Return the exit code; raise subprocess.TimeoutExpired if there is none after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -68,7 +63,7 @@ class ForkedChild:
         return code
 
     def release(self) -> None:
-        """Lets the pid of a child that has ended be given to another process, and waits until it is."""
+        """Let the pid of a child that has ended be given to another process, and wait until it is."""
         with self._lock, self._status:
             if self._status.fileno() >= 0:
                 os.close(self._pidfd)
@@ -76,7 +71,7 @@ class ForkedChild:
                 self._status.recv(1)
 
     def _read(self) -> int | None:
-        """The next number from the server; None if the server has ended."""
+        """Return the next number from the server; None if the server has ended."""
         line = b""
         while not line.endswith(b"\n"):
             byte = self._status.recv(1)
@@ -123,7 +118,7 @@ class _ForkServer:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ends the server; its children go on. Safe to call twice."""
+        """End the server; its children go on. Safe to call twice."""
         self._requests.close()
         self._process.kill()
         self._process.wait()
@@ -134,7 +129,7 @@ _lock = threading.Lock()
 
 
 def can_fork(gpu_devices: Iterable[str] = _GPU_DEVICES) -> bool:
-    """Whether children may be forked on this machine."""
+    """Return whether children may be forked on this machine."""
     if sys.platform != "linux" or any(Path(device).exists() for device in gpu_devices):
         return False
     try:
@@ -146,12 +141,10 @@ def can_fork(gpu_devices: Iterable[str] = _GPU_DEVICES) -> bool:
 
 
 def fork_child(module: str, args: Sequence[str], environment: Mapping[str, str]) -> ForkedChild | None:
-    """A child that runs `python -m MODULE ARGS`, with no environment variables but the given ones.
+    """Return a child that runs `python -m MODULE ARGS`, with no environment variables but the given ones.
 
-    Blocks while the server imports torch, which it does once.
-
-    Returns:
-        None if the server does not come up; the caller starts the child by itself.
+    Blocks while the server imports torch, which it does once. None if the server does not come up: the caller starts
+    the child by itself.
     """
     global _server
     imported_with = {name: value for name, value in environment.items() if not name.startswith(_READ_WHEN_USED)}

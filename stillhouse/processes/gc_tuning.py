@@ -18,7 +18,7 @@ _before = (0, 0, 0)
 
 @contextmanager
 def rarely_collected() -> Iterator[None]:
-    """While at least one block is entered, garbage is collected only once in 50,000 objects made."""
+    """Collect garbage only once in 50,000 objects made, while at least one such block is entered."""
     global _num_inside, _before
     with _lock:
         if _num_inside == 0:

@@ -64,25 +64,25 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the child, and of its group."""
+        """Return the process id of the child, and of its group."""
         return self._process.pid
 
     @property
     def lines(self) -> IO[str]:
-        """The child's standard output."""
+        """Return the child's standard output."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     def poll(self) -> int | None:
-        """The exit code, or None while the child runs."""
+        """Return the exit code, or None while the child runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The exit code, once there is one."""
+        """Return the exit code, once there is one."""
         return self._process.wait(timeout_s)
 
     def stop(self, grace_s: float | None = None) -> None:
-        """Ends the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
+        """End the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
         if self._is_stopped:
             # Its pid may be that of another process by now.
             return
@@ -116,12 +116,9 @@ class GuardedProcess:
 def start_isolated(
     module: str, args: Sequence[str], env: Mapping[str, str], connection: socket.socket
 ) -> GuardedProcess:
-    """Starts a module that sees this process's import path, and no environment variables but PATH, LANG and `env`.
+    """Start a module that sees this process's import path, and no environment variables but PATH, LANG and `env`.
 
     The connection is the child's end of a socket pair, closed here; its file number follows the arguments.
-
-    Raises:
-        OSError: the process cannot be started.
     """
     inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     number = connection.fileno()
@@ -143,7 +140,7 @@ def _kill_group_at_end_of_input() -> None:
 
 
 def run_guarded(module: str) -> None:
-    """Runs the module whose arguments are in `sys.argv`, in a process that ends with its parent."""
+    """Run the module whose arguments are in `sys.argv`, in a process that ends with its parent."""
     threading.Thread(target=_kill_group_at_end_of_input, name="die-with-parent", daemon=True).start()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -45,7 +45,7 @@ class WorkerPool:
         atexit.register(self.close)
 
     def start_one(self) -> None:
-        """Starts a worker where none is idle, without waiting for it: its imports go on while others work.
+        """Start a worker where none is idle, without waiting for it: its imports go on while others work.
 
         Where it cannot be started, the first request says so.
         """
@@ -54,11 +54,9 @@ class WorkerPool:
                 self._idle.append(_Worker(self._module))
 
     def request(self, payload: JsonObject, timeout_s: float) -> Any:
-        """The answer of a worker.
+        """Return the answer of a worker.
 
-        Raises:
-            WorkerTimeout: it did not answer in time.
-            WorkerFailed: it could not be started, or died over the request.
+        Raises WorkerTimeout if it did not answer in time, WorkerFailed if it could not be started, or died over it.
         """
         with self._slots:
             with self._lock:
@@ -74,7 +72,7 @@ class WorkerPool:
             return answer
 
     def close(self) -> None:
-        """Ends the idle workers; a later request starts others."""
+        """End the idle workers; a later request starts others."""
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
@@ -134,7 +132,7 @@ class _Worker:
 
 
 def serve_requests(handle: Callable[[JsonObject], Any]) -> None:
-    """The main loop of a worker's module: answers requests until the process that started it closes the connection.
+    """Answer requests, as a worker's main loop, until the process that started it closes the connection.
 
     `handle` returns something JSON can carry. What it prints is dropped; what it raises ends the worker.
     """
@@ -150,7 +148,7 @@ def serve_requests(handle: Callable[[JsonObject], Any]) -> None:
 
 
 def limit_memory_growth(max_bytes: int) -> None:
-    """Lets the address space of this process grow by `max_bytes`; beyond that allocations raise MemoryError.
+    """Let the address space of this process grow by `max_bytes`; beyond that allocations raise MemoryError.
 
     Does nothing where there is no /proc.
     """

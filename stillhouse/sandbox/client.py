@@ -31,13 +31,9 @@ class ServerUnavailable(Exception):
 class SandboxServer:
     """A process that serves calls, each over a socket of its own, from when this returns until `close`.
 
-    Args:
-        module: the module to run: one that calls `serve_calls`, or follows its protocol without jails.
-        args: its arguments, which the number of the control socket follows.
-        environment: environment variables of the server and its calls, besides PATH and LANG.
-
-    Raises:
-        ServerUnavailable: it does not start, or reports why it cannot serve.
+    `module` calls `serve_calls`, or follows its protocol without jails; the number of the control socket follows its
+    arguments. `environment` comes on top of PATH and LANG. Raises ServerUnavailable if the process does not start, or
+    reports why it cannot serve.
     """
 
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -63,17 +59,13 @@ class SandboxServer:
 
     @property
     def is_running(self) -> bool:
-        """True until the process is known to have ended."""
+        """Return True until the process is known to have ended."""
         return not self._has_ended and self._process.poll() is None
 
     def open_call(self, limits: CallLimits | None = None) -> socket.socket:
-        """The socket of a new call: takes the request, and gives the answer until its end.
+        """Return the socket of a new call, which takes the request, and gives the answer until its end.
 
-        Args:
-            limits: those of its jail; None for a server that has none.
-
-        Raises:
-            JailFailed: the server has ended.
+        `limits` are None for a server without jails. Raises JailFailed if the server has ended.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -88,16 +80,15 @@ class SandboxServer:
         return ours
 
     def close(self) -> None:
-        """Ends the server and all running calls."""
+        """End the server and all running calls."""
         self._control.close()
         self._process.stop()
 
 
 def exchange(call: socket.socket, request: bytes, timeout_s: float) -> Any:
-    """The decoded answer to a request, for callers without an event loop.
+    """Return the decoded answer to a request, for callers without an event loop.
 
-    Raises:
-        JailFailed: none came within `timeout_s` seconds, the call was lost, or the answer reports a failure.
+    Raises JailFailed if none came within `timeout_s` seconds, or as `read_answer`.
     """
     call.settimeout(timeout_s)
     try:
@@ -112,11 +103,7 @@ def exchange(call: socket.socket, request: bytes, timeout_s: float) -> Any:
 
 
 def read_answer(answer: bytes) -> Any:
-    """The decoded answer.
-
-    Raises:
-        JailFailed: it is missing, or reports a failure.
-    """
+    """Return the decoded answer; raise JailFailed if it is missing, or reports a failure."""
     if not answer:
         raise JailFailed("lost", "lost its supervisor")
     decoded = json.loads(answer)

@@ -60,19 +60,17 @@ class JailEntry:
         self._outside, self._inside = socket.socketpair()
 
     def map_users(self, process: int) -> None:
-        """Maps the users of the namespace that the child `process` enters, which only a process outside may do."""
+        """Map the users of the namespace that the child `process` enters, which only a process outside may do."""
         self._inside.close()
         with self._outside:
             if self._outside.recv(1):
                 self._outside.send(str(_map_users(process)).encode())
 
     def enter(self, permissions: Permissions) -> None:
-        """Moves this process, which must have one thread, into namespaces and a file system of its own.
+        """Move this process, which must have one thread, into namespaces and a file system of its own.
 
         Its process namespace begins with the next child. It stays privileged in the namespaces until `drop_privileges`.
-
-        Raises:
-            JailUnavailable: the kernel refuses.
+        Raises JailUnavailable if the kernel refuses.
         """
         self._outside.close()
         with self._inside:
@@ -86,7 +84,7 @@ class JailEntry:
 
 
 def _change_root(permissions: Permissions) -> None:
-    """Gives this process, privileged in a mount namespace of its own, the file system of a jail."""
+    """Give this process, privileged in a mount namespace of its own, the file system of a jail."""
     named = [*permissions.files, *(_NETWORK if permissions.network else ())]
     shown: list[tuple[str, str]] = []
     for path, target in sorted({*interpreter_paths(), *_with_targets(named)}):
@@ -125,7 +123,7 @@ def _change_root(permissions: Permissions) -> None:
 
 @cache
 def interpreter_paths() -> tuple[tuple[str, str], ...]:
-    """Pairs of path and link target that every jail shows: the system's programs and libraries, and Python."""
+    """Return the pairs of path and link target that every jail shows: the system's programs and libraries, Python."""
     trees = [path for path in sys.path if Path(path).name in _PACKAGES]
     for prefix in (sys.prefix, sys.base_prefix):
         if prefix != "/usr":
@@ -134,7 +132,7 @@ def interpreter_paths() -> tuple[tuple[str, str], ...]:
 
 
 def restrict_import_path() -> None:
-    """Removes from `sys.path` what no jail shows, since the scratch folder may stand in its place."""
+    """Remove from `sys.path` what no jail shows, since the scratch folder may stand in its place."""
     trees = tuple(path for path, _ in interpreter_paths())
     sys.path[:] = [path for path in sys.path if any(path == tree or path.startswith(f"{tree}/") for tree in trees)]
 
@@ -145,10 +143,9 @@ def _with_targets(paths: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def drop_privileges() -> None:
-    """Drops all privileges in the namespaces for good, limits the number of processes, and enters the scratch folder.
+    """Drop all privileges in the namespaces for good, limit the processes, and enter the scratch folder.
 
-    Raises:
-        JailUnavailable: the kernel refuses, or the interpreter's files cannot be read without privileges.
+    Raises JailUnavailable if the kernel refuses, or the interpreter's files cannot be read without privileges.
     """
     if os.getuid() == 0:
         # RLIMIT_NPROC never binds the machine's root.
@@ -167,7 +164,7 @@ def drop_privileges() -> None:
 
 
 def run_child(run: Callable[[], T], finish: Callable[[T], int]) -> int:
-    """Runs untrusted code in a child of the jail's first process, and reaps the jail's orphans meanwhile.
+    """Run untrusted code in a child of the jail's first process, and reap the jail's orphans meanwhile.
 
     `run` calls the code; processes that the code forks return from it as well. `finish`, called in the child alone,
     turns the result into the child's exit code, which is returned, or a signal's number below 0.
@@ -191,7 +188,7 @@ def run_child(run: Callable[[], T], finish: Callable[[T], int]) -> int:
 
 
 def _map_users(process: int) -> int:
-    """Maps root and nobody if root may do so; else this user alone, as nobody. Returns an errno, or 0."""
+    """Map root and nobody if root may do so; else this user alone, as nobody. Return an errno, or 0."""
     proc = Path("/proc", str(process))
     user, group = os.geteuid(), os.getegid()
     if user == 0:

@@ -17,13 +17,11 @@ _TRIAL: Final = CallLimits(30.0, 30, Permissions())
 
 
 def serve_calls(load: Callable[[], JailMain]) -> None:
-    """Serves calls in jails until the caller closes the control socket, whose number is the last argument.
+    """Serve calls in jails until the caller closes the control socket, whose number is the last argument.
 
     The first line on standard output is JSON: null once calls are served, or why they cannot be. A call is a packet on
-    the control socket: its `CallLimits` as JSON, and its own socket.
-
-    Args:
-        load: loads the code, and returns what runs in each call's jail; raises ConfigError if no call can be served.
+    the control socket: its `CallLimits` as JSON, and its own socket. `load` loads the code and returns what runs in
+    each call's jail, or raises ConfigError.
     """
     # The caller's import path came this way; the code must not see it.
     os.environ.pop("PYTHONPATH", None)
@@ -55,7 +53,7 @@ def serve_calls(load: Callable[[], JailMain]) -> None:
 
 
 def problem_with_jail() -> str | None:
-    """Why no jail can be made here; None if one can."""
+    """Return why no jail can be made here; None if one can."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:

@@ -56,7 +56,7 @@ class CallLimits:
 
 
 def supervise(call: socket.socket, limits: CallLimits, main: JailMain) -> NoReturn:
-    """Runs `main` in a jail, sends its answer, or the `kind` and `message` of a failure as JSON, and exits.
+    """Run `main` in a jail, send its answer, or the `kind` and `message` of a failure as JSON, and exits.
 
     Only the jail's first process reads the request from `call`. The call ends when the caller closes it.
     """
@@ -141,7 +141,7 @@ def _watch(call: socket.socket, result_fd: int, anchor_fd: int, limits: CallLimi
 
 
 def _anchor(call: socket.socket, result: int, limits: CallLimits, main: JailMain, entry: JailEntry) -> NoReturn:
-    """Makes the jail and waits for its first process, which dies with this one."""
+    """Make the jail and wait for its first process, which dies with this one."""
     status = 1
     try:
         supervisor = os.getppid()
@@ -180,7 +180,7 @@ def _run_main(call: socket.socket, result: int, main: JailMain) -> NoReturn:
 
 
 def close_other_files(*kept: int) -> None:
-    """Closes every file but these, and connects the standard streams to /dev/null."""
+    """Close every file but these, and connect the standard streams to /dev/null."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(devnull, stream)
@@ -192,7 +192,7 @@ def close_other_files(*kept: int) -> None:
 
 
 def describe_exit(code: int, max_cpu_s: int) -> str:
-    """How a process without an answer ended, as the end of a sentence; `code` is a signal's number below 0."""
+    """Return how a process without an answer ended, as the end of a sentence; `code` is a signal's number below 0."""
     if code == -signal.SIGXCPU:
         return f"used more than {max_cpu_s} s of processor time"
     if code < 0:
@@ -202,12 +202,12 @@ def describe_exit(code: int, max_cpu_s: int) -> str:
 
 
 def failure(kind: FailureKind, message: str) -> bytes:
-    """The answer of a call that failed."""
+    """Return the answer of a call that failed."""
     return json.dumps({"kind": kind, "message": message}).encode()
 
 
 def limit_this_process(max_cpu_s: int) -> None:
-    """Sets the limits that the kernel enforces; every process this one starts inherits them."""
+    """Set the limits that the kernel enforces; every process this one starts inherits them."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for kind, limit in (
         (resource.RLIMIT_AS, used + MAX_MEMORY_BYTES),
@@ -222,12 +222,12 @@ def limit_this_process(max_cpu_s: int) -> None:
 
 
 def num_threads() -> int:
-    """Threads of the whole machine: a cheap check before `descendants`."""
+    """Return the number of threads of the machine: a cheap check before `descendants`."""
     return int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
 
 
 def descendants(pid: int) -> list[int]:
-    """The running processes that `pid` started, directly or not."""
+    """Return the running processes that `pid` started, directly or not."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -246,7 +246,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent, a process of one thread, ends.
+    """Have the kernel kill this process when its parent, a process of one thread, ends.
 
     `parent` is 0 if it is in an outer process namespace.
     """
@@ -256,7 +256,7 @@ def die_with(parent: int) -> None:
 
 
 def kill_descendants() -> None:
-    """Kills and reaps all descendants, however they try to escape, for at most ten seconds."""
+    """Kill and reap all descendants, however they try to escape, for at most ten seconds."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

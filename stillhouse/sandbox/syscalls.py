@@ -56,12 +56,12 @@ class _CapabilityHeader(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Moves this process into new namespaces."""
+    """Move this process into new namespaces."""
     _check("unshare(2)", _LIBC.unshare(flags))
 
 
 def return_to_own_processes() -> None:
-    """After `unshare(CLONE_NEWPID)` and a fork, has further children stay in this namespace."""
+    """Have children after `unshare(CLONE_NEWPID)` and a fork stay in this namespace."""
     this = os.pidfd_open(os.getpid())
     try:
         _check("setns(2)", _LIBC.setns(this, CLONE_NEWPID))
@@ -70,14 +70,14 @@ def return_to_own_processes() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Adds a mount."""
+    """Add a mount."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     result = _LIBC.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _check(f"mount(2) on {target}", result)
 
 
 def set_writable(path: str, *, writable: bool) -> None:
-    """Makes the mount at `path` writable; or it and all mounts below it read-only and nosuid."""
+    """Make the mount at `path` writable; or it and all mounts below it read-only and nosuid."""
     if writable:
         flags, attributes = 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY)
     else:
@@ -90,7 +90,7 @@ def set_writable(path: str, *, writable: bool) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """Makes the mount `new_root` the root of this process."""
+    """Make the mount `new_root` the root of this process."""
     machine = os.uname().machine
     if machine not in _SYS_PIVOT_ROOT:
         raise JailUnavailable(f"expected one of the machines {', '.join(_SYS_PIVOT_ROOT)}; this is {machine}")
@@ -100,17 +100,17 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def detach(path: str) -> None:
-    """Unmounts what is mounted at the path and all below it."""
+    """Unmount what is mounted at the path and all below it."""
     _check(f"umount2(2) of {path}", _LIBC.umount2(os.fsencode(path), _MNT_DETACH))
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets an attribute of this process."""
+    """Set an attribute of this process."""
     _check(f"prctl({option})", _LIBC.prctl(option, value, 0, 0, 0))
 
 
 def drop_capabilities() -> None:
-    """Empties every capability set of this process."""
+    """Empty every capability set of this process."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     # Effective, permitted and inheritable; the lower 32 of each, then the upper ones.
     none = (ctypes.c_uint32 * 6)()

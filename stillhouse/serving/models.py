@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, base_revision, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError
 
@@ -60,7 +61,7 @@ def load_model(
             model = PeftModel.from_pretrained(model, path).merge_and_unload()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model {ref!r} cannot be loaded: {error}") from error
-    return model.to(device).eval().requires_grad_(False)
+    return use_attention(model).to(device).eval().requires_grad_(False)
 
 
 class AdaptedModel:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from stillhouse.serving.attention import slot_masks
+from stillhouse.serving.masks import slot_masks
 from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.serving.slots import SlotCache

@@ -94,14 +94,11 @@ def restore_random_state_of_rank(states: Sequence[JsonObject], rank: int) -> Non
 
 
 def use_fast_float32_products() -> bool:
-    """Routes float32 products on the CPU through oneDNN where it computes them in full; returns whether it does.
+    """Route float32 products on the CPU through oneDNN where it computes them in full; return if it does.
 
-    torch multiplies float32 matrices with MKL, whose kernels for processors of other makers than Intel use half of an
-    AVX-512 unit, and hands them to oneDNN only where it is allowed to compute with fewer digits. Without hardware for
-    that (AMX, or the like on Arm) oneDNN computes in float32 all the same, and has AVX-512 for everyone.
-
-    Measured on one core of an AMD EPYC (Zen 5): 190 to 210 GFLOP/s instead of 90 to 95, and 0.6 of the CPU time of
-    forward and backward passes of Qwen3 models of width 256 and 512.
+    MKL's kernels for processors of other makers than Intel use half of an AVX-512 unit, and torch hands products to
+    oneDNN only where it may compute with fewer digits. Without hardware for that (AMX, or the like on Arm) it computes
+    in float32 all the same: 0.6 of the CPU time of training Qwen3 models of width 256 and 512 on an AMD EPYC.
     """
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = matmul.fp32_precision

@@ -1,4 +1,4 @@
-"""Multiple choice: which option the answer chooses."""
+"""Multiple choice: the option that the answer chooses."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -93,7 +93,7 @@ def _chosen(answer: Answer, options: Mapping[str, str]) -> str | None:
 
 
 def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter that a text consists of, or begins with as a label."""
+    """Return the letter that a text consists of, or begins with as a label."""
     match = _LEADING.match(text)
     if match is None:
         return None
@@ -114,7 +114,7 @@ def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mappin
 
 
 def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str | None:
-    """The option whose text this is or, if not `exact`, the only one whose text it contains."""
+    """Return the option whose text this is or, if not `exact`, the only one whose text it contains."""
     if not options:
         return None
     written = normalised_text(text)
@@ -137,7 +137,7 @@ def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
 
 
 def _options(metadata: PromptMetadata) -> dict[str, str]:
-    """Texts of the options by letter, empty if the prompt has none; raises ValueError if they have another form."""
+    """Return the options' texts by letter, empty if the prompt has none; raise ValueError for another form."""
     value = next((metadata.metadata[key] for key in _OPTION_KEYS if metadata.metadata.get(key)), None)
     if isinstance(value, str):
         # A column of text holds JSON as text.
@@ -154,19 +154,18 @@ def _options(metadata: PromptMetadata) -> dict[str, str]:
 
 
 def _labelled(value: Any) -> dict[str, str] | None:
-    """Texts by letter, without labels such as `A)`."""
+    """Return texts by letter, without labels such as `A)`."""
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         labels, texts = value.get("label"), value["text"]
         value = dict(zip(map(str, labels), texts, strict=False)) if isinstance(labels, list) else texts
     if isinstance(value, list) and all(isinstance(option, str | int | float) for option in value):
-        texts = list(map(str, value))
-        labelled = [
-            re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL)
-            for letter, text in zip(ascii_uppercase, texts, strict=False)
-        ]
-        if all(labelled):
-            texts = [match[1] for match in labelled if match]
-        return dict(zip(ascii_uppercase, texts, strict=False))
+        options = dict(zip(ascii_uppercase, map(str, value), strict=False))
+        labelled = {
+            letter: match[1]
+            for letter, text in options.items()
+            if (match := re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL))
+        }
+        return labelled if len(labelled) == len(options) else options
     if isinstance(value, dict) and all(len(key) == 1 and key.isalpha() for key in value):
         return {key.upper(): str(option) for key, option in value.items()}
     return None

@@ -18,7 +18,7 @@ class ConfidenceInterval(NamedTuple):
 
 
 def wilson_interval(share: float, num_trials: float) -> ConfidenceInterval:
-    """Wilson's score interval of a binomial share.
+    """Return Wilson's score interval of a binomial share.
 
         (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + CONFIDENCE) / 2
 
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 def effective_sample_size(groups: Mapping[Group, int]) -> float:
-    """How many independent trials tell as much about the mean as these, which come in groups.
+    """Return how many independent trials tell as much about the mean as these, which come in groups.
 
     Trajectories of one prompt resemble each other, so counting each as a trial makes an interval too narrow. With group
     sizes m_k, sums s_k, n = sum m_k and p = sum s_k / n, the variance of the mean allowing for groups is

@@ -65,7 +65,7 @@ def _equal(actual: Any, expected: Any) -> bool:
 
 
 def _meets(value: Any, schema: Any) -> VerificationResult:
-    """Whether a value satisfies a schema, given as an object or as JSON text."""
+    """Return whether a value satisfies a schema, given as an object or as JSON text."""
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
@@ -94,7 +94,7 @@ def _validator(schema: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with int and float instead of Decimal, for jsonschema."""
+    """Return `value` with int and float instead of Decimal, for jsonschema."""
     if isinstance(value, Decimal):
         return int(value) if value.adjusted() < _MAX_DIGITS and value == value.to_integral_value() else float(value)
     if isinstance(value, dict):

@@ -164,7 +164,7 @@ def has_decimals(number: Number) -> bool:
 def same_share(
     actual: Number, expected: Number, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
-    """As `same_number`; `25%` is `0.25` and, since the sign is often left out, `25`."""
+    """Return `same_number`, where `25%` is `0.25` and, since the sign is often left out, `25`."""
     if actual.percent != expected.percent:
         as_share = actual._replace(above=actual.above.scaleb(-2 if actual.percent else 2, _EXACT))
         if same_number(as_share, expected, tolerance, relative_tolerance):

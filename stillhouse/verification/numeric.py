@@ -147,7 +147,7 @@ def _expected_quantity(text: str) -> _Quantity:
 
 
 def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
-    """A tolerance of the prompt, which may be text; raises ValueError if it is not a number of at least 0."""
+    """Return a tolerance of the prompt, which may be text; raises ValueError if it is not a number of at least 0."""
     value = metadata.metadata.get(key)
     if value is None or value == "":
         return None
@@ -159,7 +159,7 @@ def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
 
 
 def unit_after(text: str, position: int) -> str | None:
-    """The unit at `position` of a text, right after a number; None if pint knows none there.
+    """Return the unit at `position` of a text, right after a number; None if pint knows none there.
 
     The longest run of words that is a unit counts. A word of prose is a unit only if nothing follows it.
     """
@@ -181,7 +181,7 @@ def unit_after(text: str, position: int) -> str | None:
 
 @lru_cache(maxsize=4096)
 def known_unit(text: str) -> str | None:
-    """Pint's name of a unit, as written or in lower case; None if unknown."""
+    """Return pint's name of a unit, as written or in lower case; None if unknown."""
     for spelling in (text, text.lower()):
         try:
             return str(_registry().parse_units(spelling.replace("·", "*").replace("⋅", "*")))
@@ -192,7 +192,7 @@ def known_unit(text: str) -> str | None:
 
 
 def _converted(number: Number, unit: str, target_unit: str) -> Number | None:
-    """The number in another unit; None if they are incompatible."""
+    """Return the number in another unit; None if they are incompatible."""
     from pint.errors import PintError
 
     if unit == target_unit:

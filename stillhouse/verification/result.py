@@ -20,7 +20,7 @@ class VerificationResult(NamedTuple):
 
     @property
     def columns(self) -> JsonObject:
-        """The result as columns of a dataset."""
+        """Return the result as columns of a dataset."""
         return {
             "verifier": self.verifier,
             "verified": self.verified,
@@ -34,7 +34,7 @@ VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
 
 
 def expected_text(metadata: PromptMetadata) -> str:
-    """The expected answer of a prompt; raises ValueError if it has none."""
+    """Return the expected answer of a prompt; raise ValueError if it has none."""
     if metadata.expected_answer is None:
         raise ValueError(f"prompt {metadata.prompt_id} has no expected answer")
     return metadata.expected_answer

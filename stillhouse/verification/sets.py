@@ -27,11 +27,13 @@ def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     numbers if both are, else as by `normalised`. The final answer may give them in any of these forms, as bullets or
     after a colon; it is right if one of these readings is.
     """
-    return _compare(answer, metadata, _same_list)
+    return _compare(
+        answer, metadata, lambda actual, given: len(actual) == len(given) and all(map(_same, actual, given))
+    )
 
 
 def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """As `list_`, ignoring order and repeats."""
+    """Return right as `list_`, ignoring order and repeats."""
     return _compare(answer, metadata, lambda actual, expected: _within(actual, expected) and _within(expected, actual))
 
 
@@ -43,10 +45,6 @@ def _compare(
         return VerificationResult(None, "the expected answer holds no elements")
     text = read_answer(answer).text
     return VerificationResult(any(is_same(reading, expected) for reading in _readings(text, expected)), compared=text)
-
-
-def _same_list(actual: list[_Element], expected: list[_Element]) -> bool:
-    return len(actual) == len(expected) and all(map(_same, actual, expected))
 
 
 def _within(elements: list[_Element], others: list[_Element]) -> bool:
@@ -97,7 +95,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a text between its semicolons, else its lines, else its commas."""
+    """Return the parts of a text between its semicolons, else its lines, else its commas."""
     text = plain(text).strip().removesuffix(".").replace("\\{", "{").replace("\\}", "}").strip("$ ")
     if text and _BRACKETS.get(text[0]) == text[-1]:
         text = text[1:-1]

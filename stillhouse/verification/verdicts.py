@@ -44,7 +44,7 @@ _EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
 def examine(
     messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
 ) -> VerificationResult:
-    """Whether a conversation, empty if nothing was sampled, ended with the right answer, and why not.
+    """Return whether a conversation, empty if nothing was sampled, ended with the right answer, and why not.
 
     Unverified if there is nothing to compare with, the infrastructure failed, or a judge decides; wrong if the model
     gave no answer. It never raises because of what a model wrote.
@@ -80,7 +80,7 @@ def verify(answer: str, metadata: PromptMetadata) -> bool | None:
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:
-    """Why no answer to this prompt can be verified here; None if one can."""
+    """Return why no answer to this prompt can be verified here; None if one can."""
     if metadata.verifier == JUDGE:
         return "left to the judge"
     if metadata.verifier not in VERIFIERS:

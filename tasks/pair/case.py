@@ -1,6 +1,8 @@
-"""What is asked about a pair."""
+"""What is asked about a pair, and with which settings it is measured."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import (
@@ -12,8 +14,13 @@ from stillhouse.config import (
     TeacherConfig,
     ToolsConfig,
 )
-from stillhouse.training.pair.settings import pair_settings
+from stillhouse.training.pair.finding import TOP_K
 from tasks.models import student_scorer
+
+_SAMPLING: Final = (
+    *("conversation_prefix", "max_prompt_tokens", "max_concurrent", "max_tokens", "max_turns", "agentic"),
+    *("temperature", "top_p", "seed", "microbatch_tokens"),
+)
 
 
 class PairCase(BaseModel):
@@ -41,7 +48,7 @@ class PairCase(BaseModel):
 
     @classmethod
     def of(cls, config: DistillConfig, *, num_rollouts: int = 0, comes_after_sft: bool = False) -> "PairCase":
-        """The case of a config."""
+        """Return the case of a config."""
         training = config.on_policy if config.on_policy.enabled else None
         has_default = training is not None and training.needs_teacher and not training.teachers
         return cls(
@@ -59,11 +66,34 @@ class PairCase(BaseModel):
         )
 
     @property
-    def settings(self) -> OnPolicyConfig | None:
-        """What the training process measures with; None for SFT alone."""
-        return None if self.training is None else pair_settings(self.training, self.default_teacher)
+    def scorers(self) -> tuple[OnPolicyTeacher, ...]:
+        """The teachers that score, asked for their best tokens; not the student itself as it changes."""
+        if self.training is None:
+            return ()
+        ref, kl_coef = self.training.teacher or self.default_teacher, self.training.kl_coef
+        named = self.training.teachers or (() if ref is None else (OnPolicyTeacher(name="teacher", model=ref),))
+        scoring = [one for one in named if (kl_coef if one.kl_coef is None else one.kl_coef) > 0.0]
+        return tuple(_with_top_k(teacher) for teacher in scoring if teacher.kind not in ("ema", "snapshot"))
 
     @property
-    def scorers(self) -> tuple[OnPolicyTeacher, ...]:
-        """The teachers that score."""
-        return () if self.settings is None else self.settings.teachers
+    def settings(self) -> OnPolicyConfig:
+        """What the training process measures with: one whole trajectory of each prompt, sampled in that process."""
+        assert self.training is not None
+        return OnPolicyConfig(
+            # Recorded, as no update follows, and in this form local teachers give their best tokens too.
+            source="rollouts",
+            teachers=self.scorers,
+            route_by=self.training.route_by,
+            unrouted="no_kl",
+            adv_estimator="reinforce",
+            compile="off",
+            **{name: getattr(self.training, name) for name in _SAMPLING},
+        )
+
+
+def _with_top_k(teacher: OnPolicyTeacher) -> OnPolicyTeacher:
+    """Return the teacher asked for its best tokens, or as it is if it cannot give them."""
+    try:
+        return OnPolicyTeacher.model_validate({"top_k": TOP_K, **teacher.model_dump(exclude_defaults=True)})
+    except ValidationError:
+        return teacher

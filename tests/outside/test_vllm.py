@@ -23,7 +23,6 @@ from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.store import ArtifactStore
 from stillhouse.store.records import read_trajectories
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
@@ -130,7 +129,7 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     settings = OnPolicyTeacher(**teacher(scoring_server), top_k=20)
-    served = connect(settings, 1.0, 1.0, tokenizer, None, ArtifactStore(tmp_path))
+    served = connect(settings, 1.0, 1.0, tokenizer, None, RuntimeConfig(store=str(tmp_path)))
     chats = [[{"role": "user", "content": f"What is the capital of {country}?"}] for country in COUNTRIES]
     rows = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
     requests = [ScoreRequest(row, [place > 2 for place in range(len(row))], "p") for row in rows]
@@ -233,7 +232,7 @@ def test_more_tokens_than_the_server_gives_are_told_before_the_training(
 ) -> None:
     settings = OnPolicyTeacher(**teacher(scoring_server), top_k=100)
     with pytest.raises(EndpointError, match="--max-logprobs"):
-        connect(settings, 1.0, 1.0, AutoTokenizer.from_pretrained(pretrained), None, ArtifactStore(tmp_path))
+        connect(settings, 1.0, 1.0, AutoTokenizer.from_pretrained(pretrained), None, RuntimeConfig(store=str(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["forward_kl", "reverse_kl"])

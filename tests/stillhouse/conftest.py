@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -172,3 +173,30 @@ def two_sums_then_answer() -> Callable[[ReceivedRequest], Reply]:
         return Reply(completion("The answer is 2."))
 
     return script
+
+
+class Hub:
+    """Stands for the Hugging Face Hub: remembers what it is told to upload."""
+
+    def __init__(self) -> None:
+        self.public = False
+        self.made: list[Any] = []
+        self.commits: list[Any] = []
+        self.files: dict[str, bytes] = {}
+
+    def create_repo(self, repository: str, **options: Any) -> str:
+        self.made.append((repository, options))
+        return f"https://hub/{repository}"
+
+    def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
+        return SimpleNamespace(private=not self.public)
+
+    def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
+        self.commits.append(options)
+        paths = [path for path in Path(folder_path).rglob("*") if path.is_file()]
+        self.files = {str(path.relative_to(folder_path)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()

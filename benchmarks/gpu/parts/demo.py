@@ -39,7 +39,7 @@ from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 

@@ -9,8 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds
-from stillhouse.training.model.attention import segment_attention
-from stillhouse.training.model.microbatches import Segments
+from stillhouse.attention.function import attention
+from stillhouse.attention.segments import Segments
 from stillhouse.training.monitoring.flops import measure_peak_flops
 
 _HEADS: Final = 16
@@ -56,7 +56,7 @@ def _packed_attention(bench: Bench) -> dict[str, float]:
     def attend(dtype: torch.dtype) -> list[Tensor]:
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
         query, key, value = leaves
-        output, _ = segment_attention(module, query, key, value, None, segments=segments, scaling=_WIDTH**-0.5)
+        output, _ = attention(module, query, key, value, None, segments=segments, scaling=_WIDTH**-0.5)
         output.float().square().sum().backward()
         return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 

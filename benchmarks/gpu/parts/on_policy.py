@@ -29,7 +29,8 @@ from benchmarks.on_policy.workload import Lengths, Pair, prompts
 from benchmarks.sft.workload import word_tokenizer
 from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.monitoring.throughput import peak_memory_gib
-from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher
+from stillhouse.training.on_policy.teachers.local import LocalTeacher
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.views import SameVocabulary
 
@@ -149,9 +150,7 @@ def _train_ours(
     profiled: bool = False,
 ) -> OnPolicyRecord:
     vocabulary, compiled = setting.pair.student.vocabulary, bench.on_gpu and replayed is None
-    scoring = LocalSettings(
-        "teacher", kl_coef=1.0, temperature=1.0, batch_tokens=setting.microbatch_tokens, vocabulary=vocabulary
-    )
+    scoring = ScoringSettings("teacher", kl_coef=1.0, temperature=1.0, batch_tokens=setting.microbatch_tokens)
     config = ours.distillation_config(
         {
             "num_steps": setting.num_steps,
@@ -165,7 +164,7 @@ def _train_ours(
         }
     )
     views = SameVocabulary(word_tokenizer(vocabulary))
-    scorer = LocalTeacher(scoring, teacher.causal_lm, bench.device, compiled=compiled)
+    scorer = LocalTeacher(scoring, teacher.causal_lm, bench.device, vocabulary=vocabulary, compiled=compiled)
     teachers = TeacherRouter([Route("teacher", scorer, views=views)])
     trained = student.student(bench)
     profiler = StepProfiler(trained.step, trained.step.backbone, bench) if profiled else None

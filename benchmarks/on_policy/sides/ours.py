@@ -19,7 +19,7 @@ import torch
 from benchmarks.frame.training import Mark
 from benchmarks.on_policy.sides.job import OnPolicyJob, OnPolicyRecord, Trajectory, clock, num_sampled
 from benchmarks.on_policy.workload import wanted_tokens
-from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import Divergence, OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
@@ -203,7 +203,12 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
     work_dir = Path(job.scratch)
     config = distillation_config(settings) if job.group_size == 1 else grpo_config(settings)
     teachers = load_teachers(
-        config, student, default_ref=f"{job.folder}/teacher", work_dir=work_dir, averaged=nullcontext
+        config,
+        student,
+        default_ref=f"{job.folder}/teacher",
+        work_dir=work_dir,
+        averaged=nullcontext,
+        runtime=RuntimeConfig(store=str(work_dir)),
     )
     replayed = json.loads(Path(job.replay).read_text(encoding="utf-8")) if job.replay else None
     return train(student, teachers, job.rows(), config, work_dir, replayed)

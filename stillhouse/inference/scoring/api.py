@@ -50,30 +50,28 @@ class WrongAnswer(Exception):
 
 
 def checked_logprob(value: object, token: int) -> float:
-    """A log-probability of at most 0, in float32.
+    """Return a log-probability in float32, as it is stored.
 
     Raises:
         WrongAnswer: no loss can be computed from it.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WrongAnswer(f"the log-probability of token {token} is {value!r}; expected a number")
-    if not math.isfinite(value) or not _LEAST < value <= _ROUNDING:
+    number = _logprob(value, token)
+    if number <= _LEAST:
         raise WrongAnswer(
             f"the log-probability of token {token} is {value}; expected a finite number of at most 0. A token of "
             "no probability is one that the teacher does not know: check that the server has the student's vocabulary "
             "and restricts no tokens"
         )
-    # As it is stored.
-    return float(np.float32(min(value, 0.0)))
+    return float(np.float32(number))
 
 
 def top_logprobs(positions: Sequence[Sequence[tuple[int, object]]], top_k: int) -> TopLogprobs:
-    """The `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer.
+    """Return the `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer.
 
     Raises:
         WrongAnswer: positions have different numbers of them, or one is no log-probability.
     """
-    checked = [[(token, _number(logprob, token)) for token, logprob in pairs] for pairs in positions]
+    checked = [[(token, _logprob(logprob, token)) for token, logprob in pairs] for pairs in positions]
     best = [sorted(pairs, key=lambda pair: -pair[1])[:top_k] for pairs in checked]
     counts = {len(pairs) for pairs in best}
     if len(counts) > 1 or 0 in counts:
@@ -84,7 +82,8 @@ def top_logprobs(positions: Sequence[Sequence[tuple[int, object]]], top_k: int) 
     return TopLogprobs.of(best)
 
 
-def _number(value: object, token: int) -> float:
+def _logprob(value: object, token: int) -> float:
+    """Return a number of at most 0, which may be minus infinity."""
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value > _ROUNDING:
         raise WrongAnswer(f"the log-probability of token {token} is {value!r}; expected a number of at most 0")
     return min(float(value), 0.0)

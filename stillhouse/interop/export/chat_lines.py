@@ -7,9 +7,10 @@ is left out; the Parquet forms keep it.
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
-from stillhouse.chat.content import Call, calls_of, reasoning_of, text_of
+from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.dataset.read import original_messages
 from stillhouse.interop.text_rows import NEXT_RESULT
 from stillhouse.types import JsonObject, Message
@@ -24,11 +25,11 @@ _FUNCTION_KEYS: Final = ("name", "description", "parameters", "strict")
 
 
 def openai_line(row: JsonObject) -> JsonObject:
-    """`{"messages", "tools"}` as OpenAI's fine-tuning accepts it, without unknown keys.
+    """Return `{"messages", "tools"}` as OpenAI's fine-tuning accepts it, without unknown keys.
 
     Source: OpenAI's guide to supervised fine-tuning, "Formatting your data", with tool calls.
     """
-    line: JsonObject = {"messages": _openai_messages(row)}
+    line: JsonObject = {"messages": list(map(_openai_message, original_messages(row)))}
     if row["tools"]:
         functions = [_kept(tool["function"], _FUNCTION_KEYS) for tool in row["tools"]]
         line["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -36,16 +37,17 @@ def openai_line(row: JsonObject) -> JsonObject:
 
 
 def jsonl_line(row: JsonObject) -> JsonObject:
-    """`{"messages", "tools", "metadata"}`: OpenAI's form with the metadata of rnow's."""
+    """Return `{"messages", "tools", "metadata"}`: OpenAI's form with the metadata of rnow's."""
     return {**openai_line(row), "metadata": _metadata(row)}
 
 
 def rnow_line(row: JsonObject) -> JsonObject:
-    """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name.
+    """Return `{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name.
 
     Its row model (rnow/models.py) wants text in every message, an empty one beside calls.
     """
-    messages = [{**message, "content": message.get("content") or ""} for message in _openai_messages(row)]
+    openai = map(_openai_message, original_messages(row))
+    messages = [{**message, "content": message.get("content") or ""} for message in openai]
     line: JsonObject = {"messages": messages, "metadata": _metadata(row)}
     if row["tools"]:
         line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
@@ -53,7 +55,7 @@ def rnow_line(row: JsonObject) -> JsonObject:
 
 
 def sharegpt_line(row: JsonObject) -> JsonObject:
-    """`{"conversations", "system", "tools"}` as LLaMA-Factory and ms-swift read it.
+    """Return `{"conversations", "system", "tools"}` as LLaMA-Factory and ms-swift read it.
 
     LLaMA-Factory drops rows whose speakers do not alternate. So, as in its own reader of OpenAI's form, results of
     one turn's calls become one observation, and content next to calls is left out.
@@ -69,7 +71,7 @@ def sharegpt_line(row: JsonObject) -> JsonObject:
 
 
 def losses(row: JsonObject, form: str) -> Counter[str]:
-    """What of a row a form has no place for: the number of messages by what they lose."""
+    """Return the number of messages by what a form has no place for in them."""
     lost: Counter[str] = Counter()
     for message in row["messages"]:
         lost["reasoning"] += bool(reasoning_of(message))
@@ -86,24 +88,17 @@ def _metadata(row: JsonObject) -> JsonObject:
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    results: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            results.append(text_of(message))
-            continue
-        if results:
-            yield {"from": "observation", "value": NEXT_RESULT.join(results)}
-            results = []
-        yield _turn(message)
-    if results:
-        yield {"from": "observation", "value": NEXT_RESULT.join(results)}
+    for is_result, run in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if is_result:
+            yield {"from": "observation", "value": NEXT_RESULT.join(map(text_of, run))}
+        else:
+            yield from map(_turn, run)
 
 
 def _turn(message: Message) -> JsonObject:
     calls = [_sharegpt_call(call) for call in message.get("tool_calls") or ()]
     if calls:
-        value = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False)
-        return {"from": "function_call", "value": value}
+        return {"from": "function_call", "value": json.dumps(calls if calls[1:] else calls[0], ensure_ascii=False)}
     return {"from": "gpt" if message["role"] == "assistant" else "human", "value": text_of(message)}
 
 
@@ -113,10 +108,6 @@ def _sharegpt_call(call: Any) -> JsonObject:
     return {"name": "", "arguments": {}, **kept}
 
 
-def _openai_messages(row: JsonObject) -> list[JsonObject]:
-    return [_openai_message(message) for message in original_messages(row)]
-
-
 def _openai_message(message: Any) -> JsonObject:
     kept = _kept(message, _KEYS[message["role"]])
     kept = {key: value for key, value in kept.items() if value is not None or key == "content"}
@@ -124,12 +115,11 @@ def _openai_message(message: Any) -> JsonObject:
         # Content that is a list in one message and text in another is read by few programs.
         kept["content"] = text_of(message)
     if kept.get("tool_calls"):
-        kept["tool_calls"] = [_openai_call(call) for call in calls_of(message)]
+        kept["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+            for call in calls_of(message)
+        ]
     return kept
-
-
-def _openai_call(call: Call) -> JsonObject:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 
 def _kept(value: JsonObject, keys: Sequence[str]) -> JsonObject:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import orjson
-import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
-from stillhouse.interop.export.hub import write_hub_folder
+from stillhouse.interop.export.hub import split_files, write_hub_folder
 from stillhouse.interop.export.one_type import mixed_columns, with_text
 from stillhouse.store import exact_json
 from stillhouse.store.atomic import replaced_atomically
@@ -49,15 +48,9 @@ class Exported(NamedTuple):
 def export_dataset(
     folder: Path, output: Path, form: Form, *, splits: Sequence[SplitName] = ("train", "validation")
 ) -> Exported:
-    """Writes rows of a dataset to `output`, in the order of `splits`.
+    """Write rows of a dataset, the output of its stage, to `output`, in the order of `splits`.
 
     An existing file is replaced atomically. A folder of the form `hf` must not exist.
-
-    Args:
-        folder: output of the dataset stage.
-        output: a file, or for `hf` a folder.
-        form: the form to write.
-        splits: splits to export.
 
     Raises:
         ConfigError: `output` does not fit `form`.
@@ -74,11 +67,7 @@ def export_dataset(
 
 
 def check_output(output: Path, form: Form) -> None:
-    """Validates that `output` can be written in `form`.
-
-    Raises:
-        ConfigError: it is a folder and the form a file, or the form `hf` is to be written to a folder that exists.
-    """
+    """Raise ConfigError if a folder is named for a file, or one that exists for the form `hf`."""
     if form == "hf" and output.exists():
         raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
     if output.is_dir():
@@ -99,7 +88,7 @@ def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Fo
 
 
 def _lines(folder: Path, splits: Sequence[SplitName], form: Form) -> Iterator[tuple[JsonObject, Counter[str]]]:
-    """The lines of a dataset in `form`, and what each loses."""
+    """Yield the lines of a dataset in `form`, and what each loses."""
     for row in chain.from_iterable(read_rows(folder, split) for split in splits):
         try:
             yield _LINES[form](row), losses(row, form)
@@ -112,18 +101,7 @@ def _lines(folder: Path, splits: Sequence[SplitName], form: Form) -> Iterator[tu
 
 def _write_table(folder: Path, path: Path, splits: Sequence[SplitName]) -> int:
     with TableWriter(path, COLUMNS) as writer:
-        for file in _files(folder, splits):
+        for _, file in split_files(folder, splits):
             for group in range(file.num_row_groups):
                 writer.write_table(file.read_row_group(group))
     return writer.num_rows
-
-
-def _files(folder: Path, splits: Sequence[SplitName]) -> Iterator[pq.ParquetFile]:
-    for split in splits:
-        path = folder / f"{split}.parquet"
-        try:
-            file = pq.ParquetFile(path)
-        except (OSError, ValueError) as error:
-            raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
-        with file:
-            yield file

@@ -2,11 +2,10 @@
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import SplitName
@@ -22,15 +21,12 @@ _CARD: Final = "README.md"
 
 
 def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
-    """Copies the files of a dataset to the new folder `output`, atomically; the number of rows of `splits`.
+    """Copy the files of a dataset to the new folder `output`, atomically; return the number of rows of `splits`.
 
-    Empty splits are left out, since `load_dataset` refuses them.
-
-    Raises:
-        InputError: `folder` is no dataset, or has no rows.
-        StoreError: no space or no permission.
+    Empty splits are left out, since `load_dataset` refuses them. Raises InputError if `folder` is no dataset, or has no
+    rows.
     """
-    num_rows = {split: _num_rows(folder / f"{split}.parquet") for split in splits}
+    num_rows = {split: file.metadata.num_rows for split, file in split_files(folder, splits)}
     filled = [split for split in splits if num_rows[split]]
     if not filled:
         raise InputError(f"{folder}: there are no rows in {', '.join(splits)}; expected some to export")
@@ -47,15 +43,20 @@ def _path(name: str) -> str:
     return f"data/{name}-00000-of-00001.parquet"
 
 
-def _num_rows(path: Path) -> int:
-    try:
-        return pq.read_metadata(path).num_rows
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
+def split_files(folder: Path, splits: Sequence[SplitName]) -> Iterator[tuple[SplitName, pq.ParquetFile]]:
+    """Yield the open file of each split of a dataset; raise InputError for one that cannot be read."""
+    for split in splits:
+        path = folder / f"{split}.parquet"
+        try:
+            file = pq.ParquetFile(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
+        with file:
+            yield split, file
 
 
 def _card(path: Path, splits: Sequence[SplitName]) -> str:
-    """The dataset's card with the new paths of its files."""
+    """Return the dataset's card with the new paths of its files."""
     from huggingface_hub import RepoCard
 
     try:
@@ -68,7 +69,7 @@ def _card(path: Path, splits: Sequence[SplitName]) -> str:
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:
-    """Uploads a dataset's kept rows and card as one commit; the URL of the repository.
+    """Upload a dataset's kept rows and card as one commit; return the URL of the repository.
 
     Outdated data files of an earlier upload are removed in the same commit.
 

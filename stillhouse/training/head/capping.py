@@ -6,8 +6,8 @@ Dimensions: C tokens of a chunk, V vocabulary.
 import torch
 from torch import Tensor
 
-from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
-from stillhouse.training.head.softmax import block_rows, wide
+from stillhouse.training.head.compiled import by_rows
+from stillhouse.training.head.softmax import wide
 
 
 class SoftCap:
@@ -29,18 +29,14 @@ class SoftCap:
         self._compiled = compiled
 
     def capped_(self, products_CV: Tensor) -> Tensor:
-        """Capped logits of a chunk; the derivative by the products overwrites these."""
+        """Return the capped logits of a chunk; the derivative by the products overwrites these."""
         capped_CV = self._buffer_CV[: len(products_CV)]
-        if self._compiled and len(products_CV) >= MIN_TOKENS:
-            compiled(_cap_)(*any_length(products_CV, capped_CV), self._factor, self._cap)
-            return capped_CV
-        num_rows = block_rows(products_CV)
-        for products_RV, capped_RV in zip(products_CV.split(num_rows), capped_CV.split(num_rows), strict=True):
-            _cap_(products_RV, capped_RV, self._factor, self._cap)
+        settings = (self._factor, self._cap)
+        by_rows(_cap_, products_CV, capped_CV, settings=settings, is_compiled=self._compiled)
         return capped_CV
 
     def backward_(self, derivatives_CV: Tensor, gradients_CV: Tensor) -> Tensor:
-        """Overwrites the derivatives that `capped_` left with the gradient by the products, and returns it."""
+        """Overwrite the derivatives that `capped_` left with the gradient by the products, and returns it."""
         return torch.mul(gradients_CV, derivatives_CV, out=derivatives_CV)
 
 

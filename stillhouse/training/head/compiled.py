@@ -1,16 +1,13 @@
 """Compiled kernels for the passes over the logits of a chunk, as a GPU runs them.
 
 Operation by operation, softmax and gradient of bfloat16 logits move about 53 bytes a logit through a GPU's memory, by
-way of float32 copies: at 16,384 tokens and 151,936 ids 130 GB, which take longer than the products that make the
-logits. Compiled, the logits are read once for the scores (twice with the entropy), and once more for the gradient that
-is written in their place: 6 to 8 bytes.
-
-Between scores and gradients the buffer keeps the logits. Nothing is rounded to their type before the gradient.
+way of float32 copies; compiled, they move 6 to 8. Between scores and gradients the buffer keeps the logits, and nothing
+is rounded to their type before the gradient.
 
 Dimensions: C tokens of a chunk, V vocabulary, S shared ids.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -18,19 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.head.softmax import Slopes, target_gradients, wide
+from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.head.softmax import Slopes, block_rows, target_gradients, wide
 
 MIN_TOKENS: Final = 2
 """Tokens of the smallest chunk that is compiled: a size of 0 or 1 would be compiled again, for that size alone."""
 
 
 def compiled_scores(
-    logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, wants: Set[ScoreName] = frozenset()
+    logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, *, wants_entropy: bool = False
 ) -> TokenScores:
-    """Scores of `targets_C` under softmax(logits / temperature); the logits stay."""
-    scores = compiled(_scores)(*any_length(logits_CV, targets_C), temperature, "entropy" in wants)
-    return TokenScores(targets_C, *scores)
+    """Return the scores of `targets_C` under softmax(logits / temperature); the logits stay."""
+    return TokenScores(targets_C, *compiled(_scores)(*any_length(logits_CV, targets_C), temperature, wants_entropy))
 
 
 def compiled_gradients_(
@@ -40,7 +36,7 @@ def compiled_gradients_(
     divergence_gradients_CS: Tensor | None = None,
     temperature: float = 1.0,
 ) -> None:
-    """Overwrites logits with the gradient of a loss by logits / temperature; see `softmax.logit_gradients_`."""
+    """Overwrite logits with the gradient of a loss by logits / temperature; see `softmax.logit_gradients_`."""
     divergence = () if divergence_gradients_CS is None else (divergence_gradients_CS, slopes.divergence_C)
     compiled(_gradients_)(
         temperature,
@@ -55,14 +51,27 @@ def compiled_gradients_(
     )
 
 
+def by_rows(
+    function: Callable[..., Any], *tensors_C: Tensor, settings: tuple[Any, ...], is_compiled: bool
+) -> list[Any]:
+    """Call an elementwise function of the tokens of a chunk: compiled for all at once, else for some rows at a time.
+
+    It takes the tensors, of which the first is the largest, and the settings. Returns what each call returned.
+    """
+    if is_compiled and len(tensors_C[0]) >= MIN_TOKENS:
+        return [compiled(function)(*any_length(*tensors_C), *settings)]
+    num_rows = block_rows(tensors_C[0])
+    return [function(*rows, *settings) for rows in zip(*(tensor.split(num_rows) for tensor in tensors_C), strict=True)]
+
+
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, once in a process."""
+    """Return the function compiled, once in a process."""
     return torch.compile(function)
 
 
 def any_length(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Marks the tensors as of dynamic length, so that code compiled for one chunk serves chunks of other lengths."""
+    """Mark the tensors as of dynamic length, so that code compiled for one chunk serves chunks of other lengths."""
     for tensor in tensors:
         if tensor is not None:
             torch._dynamo.maybe_mark_dynamic(tensor, 0)

@@ -7,7 +7,6 @@ Dimensions: R rows, S shared ids, K the teacher's most probable ones.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from stillhouse.training.head.top_k import TeacherTop, add_top_k_, best_of, merg
 
 
 def divergences(pair: Pair, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor]:
-    """The weighted sum of at least one term, [R], and its gradient by the student's logits, [R, S]."""
+    """Return the weighted sum of at least one term, [R], and its gradient by the student's logits, [R, S]."""
     values_R, gradients_RS = pair.p_RS.new_zeros(len(pair.p_RS)), None
     for term in (term for term in terms if term.top_k is None):
         term_values_R, slopes_RS = FORMS[term.kind](pair, term)
@@ -37,19 +36,8 @@ def divergences(pair: Pair, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor
     return values_R, gradients_RS
 
 
-class TopDivergences(NamedTuple):
-    """What `top_divergences` finds."""
-
-    values_R: Tensor
-    """The weighted sum of the terms."""
-    gradients_RS: Tensor
-    """Its gradient by the student's logits."""
-    reverse_kl_R: Tensor
-    """KL(student || teacher) of the K + 1 tokens."""
-
-
-def top_divergences(log_p_RS: Tensor, teacher: TeacherTop, terms: Sequence[Divergence]) -> TopDivergences:
-    """As `divergences`, where of the teacher only K ids are known, the target and the best.
+def top_divergences(log_p_RS: Tensor, teacher: TeacherTop, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor]:
+    """Return what `divergences` does, where of the teacher only K ids are known, the target and the best.
 
     Student and teacher are compared as distributions over K + 1 tokens, the last of which stands for all others.
     Merging tokens never increases an f-divergence: each value is a lower bound of that over the vocabulary, and 0 only
@@ -59,7 +47,7 @@ def top_divergences(log_p_RS: Tensor, teacher: TeacherTop, terms: Sequence[Diver
     Args:
         log_p_RS: log-probabilities under the student.
         teacher: the same rows.
-        terms: may be none. A term's `top_k` is the number of ids it takes of the K; those of a term without one are K.
+        terms: at least one. A term's `top_k` is the number of ids it takes of the K; those of a term without one are K.
     """
     size = log_p_RS.shape[1]
     # What is gathered and scattered for ids that the student does not have is in one more column.
@@ -69,5 +57,4 @@ def top_divergences(log_p_RS: Tensor, teacher: TeacherTop, terms: Sequence[Diver
     for term in terms:
         compared = merged(log_p_RS, p_RX, teacher.best(term.top_k))
         values_R += add_top_k_(gradients_RX, p_RX, compared, term)
-    whole = merged(log_p_RS, p_RX, teacher)
-    return TopDivergences(values_R, gradients_RX[:, :size], whole.reverse_kl())
+    return values_R, gradients_RX[:, :size]

@@ -66,10 +66,6 @@ class Pair:
             self._q_RS = probabilities(self._log_q_RS)
         return self._q_RS
 
-    def reverse_kl(self) -> Tensor:
-        """KL(student || teacher) of each row."""
-        return (self.p_RS * self.r_RS).sum(dim=-1)
-
 
 def probabilities(logprobs_RS: Tensor) -> Tensor:
     """Their exponentials, which overwrite them unless the caller is being compiled."""

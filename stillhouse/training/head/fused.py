@@ -9,8 +9,8 @@ Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.training.head.capping import SoftCap
-from stillhouse.training.head.comparison import Comparison, TeacherComparison
+from stillhouse.training.head.comparison import Comparison, ComparisonResult, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer
-from stillhouse.training.head.precision import Float32Linear
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores, TopReference
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 from stillhouse.training.head.top_comparison import TopComparison
 
@@ -81,17 +80,16 @@ def fused_loss(
     scale: float,
     temperature: float = 1.0,
     divergence_temperature: float | None = None,
-    wants: Set[ScoreName] = frozenset(),
+    wants_entropy: bool = False,
     divergence: Sequence[Divergence] = (),
     reference: Reference | TopReference | None = None,
     scaling: LogitScaling = UNSCALED,
     chunk_elements: int | None = None,
     compiled: bool = False,
 ) -> LossSums:
-    """The summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
+    """Return the summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
 
-    Matrix products run in float32 for a `Float32Linear`, else in autocast's type where autocast is on, else in that of
-    `hidden_NH`. Scores, and the sum of the
+    Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
     weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
     computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
 
@@ -104,7 +102,7 @@ def fused_loss(
         scale: factor of the loss.
         temperature: of the softmax.
         divergence_temperature: of both softmaxes where student and teacher are compared; None takes `temperature`.
-        wants: scores beside those that are always computed.
+        wants_entropy: compute the entropy of each score too.
         divergence: terms of the scores' divergence from the teacher.
         reference: the teacher at the same positions; None for no teacher.
         scaling: what the model does with its output layer's products.
@@ -117,7 +115,6 @@ def fused_loss(
     """
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-    dtype = wide(dtype) if isinstance(head, Float32Linear) else dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
@@ -129,31 +126,27 @@ def fused_loss(
         softness = temperature if cap is not None else temperature / scaling.factor
         compared_at = temperature if divergence_temperature is None else divergence_temperature
         compared_softness = softness * (compared_at / temperature)
-        comparison: Comparison
+        settings = {"softness": compared_softness, "compiled": compiled}
+        comparison: Comparison | None = None
         if isinstance(reference, TopReference):
-            comparison = TopComparison(
-                reference, targets_N, divergence, wants, buffer_CV, softness=compared_softness, compiled=compiled
-            )
-        else:
-            comparison = TeacherComparison(
-                reference,
-                targets_N,
-                divergence,
-                compared_at,
-                wants,
-                buffer_CV,
-                softness=compared_softness,
-                compiled=compiled,
-            )
+            comparison = TopComparison(reference, targets_N, divergence, buffer_CV, **settings)
+        elif reference is not None:
+            comparison = TeacherComparison(reference, targets_N, divergence, compared_at, buffer_CV, **settings)
         # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             products_CV = layer.logits(chunk, buffer_CV)
             logits_CV = products_CV if cap is None else cap.capped_(products_CV)
-            compared = comparison.chunk(chunk, logits_CV)
+            compared = ComparisonResult() if comparison is None else comparison.chunk(chunk, logits_CV)
             is_compiled = compiled and len(logits_CV) >= MIN_TOKENS
             make_scores = compiled_scores if is_compiled else softmax_
-            scores = compared.added_to(make_scores(logits_CV, targets_N[chunk], softness, wants))
+            scores = make_scores(logits_CV, targets_N[chunk], softness, wants_entropy=wants_entropy)
+            if comparison is None and divergence:
+                # Without a teacher the student is compared with itself.
+                compared = ComparisonResult(torch.zeros_like(scores.logprobs_N), scores.logprobs_N.clone())
+            scores = replace(
+                scores, divergence_N=compared.divergence_C, reference_logprobs_N=compared.reference_logprobs_C
+            )
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals.add(method_loss(scores, chunk_values), scale)

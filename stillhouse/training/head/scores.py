@@ -5,7 +5,7 @@ Dimensions: N loss positions, R hidden size of the teacher, V vocabulary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.types import Sample
 
-ScoreName = Literal["entropy", "reverse_kl"]
-"""Scores that cost further passes over the logits and are computed only on request."""
-
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
@@ -28,8 +25,8 @@ class TokenScores:
     `divergence_N`; the others carry no gradient.
 
     Comparisons with a teacher are over the ids that both share, both at `divergence_temperature`; with a `TopReference`
-    over its ids and all others as one. They are present whenever the method has divergence terms or wants `reverse_kl`;
-    a microbatch without a teacher counts as one without difference.
+    over its ids and all others as one. They are present whenever the method has divergence terms; a microbatch without
+    a teacher counts as one without difference.
     """
 
     targets_N: Tensor
@@ -41,11 +38,10 @@ class TokenScores:
     is_top_N: Tensor
     """Whether no token is more probable than the target; several tokens may be equally probable."""
     entropy_N: Tensor | None = None
-    """Entropy in nats of the distribution the target was scored under, where `entropy` is wanted."""
+    """Entropy in nats of the distribution the target was scored under, where the method wants it: it costs a further
+    pass over the logits."""
     divergence_N: Tensor | None = None
     """The weighted sum of the method's divergence terms between the whole distributions of student and teacher."""
-    reverse_kl_N: Tensor | None = None
-    """KL(student || teacher) over the vocabulary, where `reverse_kl` is wanted."""
     reference_logprobs_N: Tensor | None = None
     """Log-probability of each target under the teacher; minus infinity for an id that it does not share."""
 
@@ -82,7 +78,7 @@ class TopReference:
 
     @classmethod
     def of(cls, scores: Sequence[SequenceScores]) -> Self:
-        """That of a teacher's scores, which have their most probable tokens, sequence by sequence."""
+        """Return the reference of scores that have their most probable tokens, sequence by sequence."""
         tops = [top for _, top in scores if top is not None]
         return cls(
             ids_NK=torch.from_numpy(np.concatenate([top.ids_NK for top in tops])).long(),
@@ -126,8 +122,8 @@ class TokenLoss(Protocol):
         """
 
     @property
-    def wants(self) -> frozenset[ScoreName]:
-        """The optional scores that the loss uses."""
+    def wants_entropy(self) -> bool:
+        """Whether the loss uses the entropy of the scores."""
 
     @property
     def divergence(self) -> Sequence[Divergence]:

@@ -6,13 +6,12 @@ a CPU; others are done at once, as threads that often wait for each other are sl
 Dimensions: C tokens of a chunk, R rows done at once, V vocabulary.
 """
 
-from collections.abc import Set
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.scores import TokenScores
 
 _CPU_BLOCK_ELEMENTS: Final = 1 << 21
 _THREAD_BLOCK_ELEMENTS: Final = 1 << 19
@@ -37,20 +36,20 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def softmax_(
-    logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, wants: Set[ScoreName] = frozenset()
+    logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, *, wants_entropy: bool = False
 ) -> TokenScores:
     """Scores of `targets_C` under softmax(logits / temperature), which overwrites the logits.
 
     The scores are taken before the probabilities are rounded to the type of the logits.
     """
     is_narrow = logits_CV.dtype != wide(logits_CV.dtype)
-    num_rows, scratch = _scratch(logits_CV, is_narrow + ("entropy" in wants))
+    num_rows, scratch = _scratch(logits_CV, is_narrow + wants_entropy)
     blocks = []
     for logits_RV, targets_R in zip(logits_CV.split(num_rows), targets_C.split(num_rows), strict=True):
         copies_RV = [copy_RV[: len(logits_RV)] for copy_RV in scratch]
         scaled_RV = copies_RV[0].copy_(logits_RV) if copies_RV else logits_RV
         probabilities_RV = copies_RV[-1] if is_narrow else logits_RV
-        blocks.append(_softmax_block_(scaled_RV, probabilities_RV, targets_R, temperature, wants))
+        blocks.append(_softmax_block_(scaled_RV, probabilities_RV, targets_R, temperature, wants_entropy))
         if is_narrow:
             logits_RV.copy_(probabilities_RV)
     return TokenScores(
@@ -63,7 +62,7 @@ def softmax_(
 
 
 def _softmax_block_(
-    logits_RV: Tensor, probabilities_RV: Tensor, targets_R: Tensor, temperature: float, wants: Set[ScoreName]
+    logits_RV: Tensor, probabilities_RV: Tensor, targets_R: Tensor, temperature: float, wants_entropy: bool
 ) -> TokenScores:
     """Scores; writes the probabilities to the second tensor, which may be the first unless entropy is wanted."""
     if temperature != 1.0:
@@ -79,7 +78,7 @@ def _softmax_block_(
         logprobs_N=chosen_R - top_R + top_logprobs_R,
         log_normalisers_N=log_normalisers_R,
         is_top_N=chosen_R >= top_R,
-        entropy_N=log_normalisers_R - logits_RV.mul_(probabilities_RV).sum(dim=-1) if "entropy" in wants else None,
+        entropy_N=log_normalisers_R - logits_RV.mul_(probabilities_RV).sum(dim=-1) if wants_entropy else None,
     )
 
 

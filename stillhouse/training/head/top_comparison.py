@@ -7,7 +7,7 @@ Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabul
 probable tokens.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -16,10 +16,10 @@ from torch import Tensor
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED
 from stillhouse.training.head.comparison import ComparisonResult, log_probabilities
-from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
+from stillhouse.training.head.compiled import by_rows
 from stillhouse.training.head.divergence import top_divergences
-from stillhouse.training.head.scores import ScoreName, TopReference
-from stillhouse.training.head.softmax import block_rows, wide
+from stillhouse.training.head.scores import TopReference
+from stillhouse.training.head.softmax import wide
 from stillhouse.training.head.top_k import TeacherTop
 
 _LEAST_REST: Final = 2.0**-10
@@ -27,18 +27,13 @@ _LEAST_REST: Final = 2.0**-10
 
 
 class TopComparison:
-    """The comparison with a teacher's most probable tokens; the arguments are those of `TeacherComparison`.
-
-    Raises:
-        ValueError: the reference has another number of positions than there are targets.
-    """
+    """The comparison with a teacher's most probable tokens; arguments and errors are those of `TeacherComparison`."""
 
     def __init__(
         self,
         reference: TopReference,
         targets_N: Tensor,
         terms: Sequence[Divergence],
-        wants: Set[ScoreName],
         like_CV: Tensor,
         *,
         softness: float,
@@ -46,8 +41,7 @@ class TopComparison:
     ) -> None:
         if len(reference.ids_NK) != len(targets_N):
             raise ValueError(f"the reference has {len(reference.ids_NK)} positions for {len(targets_N)} targets")
-        self._terms, self._softness, self._compiled = tuple(terms), softness, compiled
-        self._wants_reverse_kl = "reverse_kl" in wants
+        self._settings, self._compiled = (softness, tuple(terms)), compiled
         dtype = wide(like_CV.dtype)
         self._target_logprobs_N = reference.target_logprobs_N.to(like_CV.device, dtype)
         self._top = _normalised(reference, targets_N, like_CV.shape[1], dtype)
@@ -55,28 +49,17 @@ class TopComparison:
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
         """See `Comparison`."""
+        logprobs_C = self._target_logprobs_N[chunk]
+        if not self._settings[1]:
+            return ComparisonResult(reference_logprobs_C=logprobs_C)
         gradients_CV = self._gradients_CV[: len(logits_CV)]
-        ids_NK, logprobs_NK, log_tail_N1 = self._top
-        inputs = (gradients_CV, logits_CV, ids_NK[chunk], logprobs_NK[chunk], log_tail_N1[chunk])
-        if self._compiled and len(logits_CV) >= MIN_TOKENS:
-            blocks = [compiled(_compare_top_)(*any_length(*inputs), softness=self._softness, terms=self._terms)]
-        else:
-            num_rows = block_rows(logits_CV)
-            blocks = [
-                _compare_top_(*block, softness=self._softness, terms=self._terms)
-                for block in zip(*(tensor.split(num_rows) for tensor in inputs), strict=True)
-            ]
-        values, reverse_kls = zip(*blocks, strict=True)
-        return ComparisonResult(
-            torch.cat(values) if self._terms else None,
-            torch.cat(reverse_kls) if self._wants_reverse_kl else None,
-            self._target_logprobs_N[chunk],
-            gradients_CV if self._terms else None,
-        )
+        inputs = (gradients_CV, logits_CV, *(column_N[chunk] for column_N in self._top))
+        values = by_rows(_compare_top_, *inputs, settings=self._settings, is_compiled=self._compiled)
+        return ComparisonResult(torch.cat(values), logprobs_C, gradients_CV)
 
 
 def _normalised(reference: TopReference, targets_N: Tensor, size: int, dtype: torch.dtype) -> TeacherTop:
-    """The teacher's tokens with probabilities that sum to 1, which rounding may have changed.
+    """Return the teacher's tokens with probabilities that sum to 1, which rounding may have changed.
 
     The mass of ids that the student does not have, rows of the teacher's embedding beyond the vocabulary, goes to the
     others.
@@ -101,13 +84,11 @@ def _compare_top_(
     ids_RK: Tensor,
     logprobs_RK: Tensor,
     log_tail_R1: Tensor,
-    *,
     softness: float,
     terms: Sequence[Divergence],
-) -> tuple[Tensor, Tensor]:
-    """Values and reverse KL of some rows; writes the gradients if there are terms."""
+) -> Tensor:
+    """Return the values of some rows; write their gradients."""
     log_p_RV = log_probabilities(logits_RV, UNSCALED, softness)
-    compared = top_divergences(log_p_RV, TeacherTop(ids_RK, logprobs_RK, log_tail_R1), terms)
-    if terms:
-        gradients_RV.copy_(compared.gradients_RS)
-    return compared.values_R, compared.reverse_kl_R
+    values_R, found_RV = top_divergences(log_p_RV, TeacherTop(ids_RK, logprobs_RK, log_tail_R1), terms)
+    gradients_RV.copy_(found_RV)
+    return values_R

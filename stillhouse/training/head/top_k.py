@@ -50,11 +50,6 @@ class ComparedIds(NamedTuple):
     tail: Compared | None
     """All others, [R, 1] each; None leaves them out."""
 
-    def reverse_kl(self) -> Tensor:
-        """KL(student || teacher) of each row."""
-        parts = [part for part in (self.inside, self.tail) if part is not None]
-        return torch.cat([part.p_RS * part.r_RS for part in parts], dim=1).sum(dim=1)
-
 
 def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
     """The `most` best ids of teacher or student, of whole distributions."""

@@ -31,7 +31,7 @@ def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
 
     try:
         from stillhouse.training.repeatability import torch_restored
-        from stillhouse.training.run import run_job
+        from stillhouse.training.run_job import run_job
 
         with torch_restored():
             return run_job(job, progress)

@@ -34,7 +34,7 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
             messages.update(job.method, 0, None, doing="importing")
             # Imported late: an import that fails is then reported like any other error.
             with rarely_collected():
-                from stillhouse.training.run import run_job
+                from stillhouse.training.run_job import run_job
 
             messages.done(run_job(job, messages))
             return 0

@@ -1,10 +1,8 @@
 """Builds a trainer from its parts."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-import torch
 
 from stillhouse.config import TrainerConfig
 from stillhouse.progress.state import NoProgress, Progress
@@ -14,9 +12,8 @@ from stillhouse.training.loop.stopping import Alarms
 from stillhouse.training.loop.trainer import Measurement, Trainer
 from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
-from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.model.blocks import compiler_settings, decoder_blocks, prepare_blocks, wants_compile
 from stillhouse.training.model.memory import wants_checkpointing
-from stillhouse.training.model.router_loss import router_loss
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.flops import known_flops, measure_peak_flops
 from stillhouse.training.monitoring.metrics import Listener, NoListener
@@ -24,8 +21,6 @@ from stillhouse.training.monitoring.throughput import Throughput
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import shard
 from stillhouse.types import JsonObject
-
-_RECOMPILE_LIMIT: Final = 32
 
 
 def build_trainer(
@@ -63,18 +58,12 @@ def build_trainer(
         ConfigError: this student, method or machine does not support what the config asks for.
     """
     ranks = ranks or Ranks.single(student.device)
-    student.step.router_loss = router_loss(student.causal_lm, config.router_aux_loss_coef)
     passes = Passes(student, ranks, config)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:
-        # A block may be compiled again for rows of another range of lengths; at torch's limit of 8 it would run
-        # uncompiled.
-        torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
-        # What the compiler cannot compile then runs uncompiled, with a warning.
-        torch._dynamo.config.suppress_errors = config.compile == "auto"
-    compares = bool(method.divergence) or "reverse_kl" in method.wants
+        passes.compiling = partial(compiler_settings, suppress_errors=config.compile == "auto")
     checkpointed = wants_checkpointing(
-        student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled
+        student, config, config.microbatch_tokens, ranks, compares=bool(method.divergence), compiled=compiled
     )
     prepare_blocks(student.causal_lm, compiled=compiled, checkpointed=checkpointed)
     flops = known_flops(student.step.backbone, student.head, student.causal_lm.config.get_text_config())

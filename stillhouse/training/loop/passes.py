@@ -1,16 +1,15 @@
 """Forward and backward passes of a batch: microbatch by microbatch, each rank its share.
 
 The loss is the sum over the loss positions of the whole batch divided by their number, so that neither the split into
-microbatches, nor packing, nor the number of ranks changes it. Only a loss of routers (`router_loss`) depends on the
-split.
+microbatches, nor packing, nor the number of ranks changes it.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from stillhouse.errors import TrainingError
 from stillhouse.training.head.fused import LossSums
 from stillhouse.training.head.scores import TokenLoss
 from stillhouse.training.loop.stopping import named_prompts
-from stillhouse.training.model.memory import activation_offload
 from stillhouse.training.model.microbatches import collate, idle_microbatch, microbatch_groups, num_targets
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Ratio
@@ -60,7 +58,8 @@ class Passes:
         self._ranks = ranks
         self._max_tokens = config.microbatch_tokens
         self.packing = config.packing and student.packs_exactly()
-        self._activations = activation_offload if config.activation_offload else nullcontext
+        self.compiling: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Settings of the compiler, where a pass is compiled."""
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
         """Adds the gradient of the mean loss to the trained parameters."""
@@ -94,7 +93,7 @@ class Passes:
                 microbatch = idle_microbatch(names, self._student.device, packing=self.packing)
             with torch.no_grad(), self._student.precision():
                 reference = method.reference(group)
-            with self._activations():
+            with self.compiling():
                 with self._student.precision():
                     sums = self._student.step(microbatch, method, 1.0 / count, reference)
                 if is_training:

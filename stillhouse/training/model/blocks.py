@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MIN_COMPILED_STEPS: Final = 200
 """Steps from which `auto` compiles: compilation takes a minute or two, which shorter trainings do not regain."""
+_RECOMPILE_LIMIT: Final = 32
+"""A block may be compiled again for rows of another range of lengths; at torch's limit of 8 it would run uncompiled."""
 
 
 def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
@@ -57,25 +59,25 @@ def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: 
 
 
 def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
-    """Compiles the blocks of a frozen model for packed rows of any length, in place."""
+    """Compile the blocks of a frozen model for packed rows of any length, in place."""
     for block in decoder_blocks(causal_lm):
-        block.forward = torch.compile(block.forward, dynamic=True)
+        block.forward = compiler_settings(suppress_errors=True)(torch.compile(block.forward, dynamic=True))
+
+
+def compiler_settings(*, suppress_errors: bool) -> Any:
+    """Return the settings of torch's compiler for a block of code or a function: of this thread, and for no longer.
+
+    With `suppress_errors`, what the compiler cannot compile runs uncompiled, with a warning.
+    """
+    return torch._dynamo.config.patch(recompile_limit=_RECOMPILE_LIMIT, suppress_errors=suppress_errors)
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
     """Whether to compile the student's blocks and the loss; `auto` leaves out adapters that compile in pieces.
 
     Raises:
-        ConfigError: `on`, with a loss of the routers, whose logits transformers does not record in compiled blocks; or
-            as `pays_to_compile`.
+        ConfigError: as `pays_to_compile`.
     """
-    if student.step.router_loss is not None:
-        if config.compile == "on":
-            raise ConfigError(
-                f"router_aux_loss_coef = {config.router_aux_loss_coef} with compile = 'on': compiled blocks do not "
-                "give the logits of their routers. Set compile to `auto` or `off`"
-            )
-        return False
     settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
     if config.compile == "auto" and settings is not None and settings.target_parameters:
         return False

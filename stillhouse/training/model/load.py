@@ -12,7 +12,6 @@ from stillhouse.chat.refs import GENERATION_FILE, SAFE_WEIGHTS, adapter_base, ba
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
-from stillhouse.training.head.precision import cast_head_to_float32
 from stillhouse.training.model.adapters import continued_adapter, merged_adapter, new_adapter
 from stillhouse.training.model.student import Student
 
@@ -37,15 +36,15 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     dtype = getattr(torch, config.dtype)
     tokenizer = load_tokenizer(ref, config.chat_template_kwargs)
     if config.parameters == "full":
-        causal_lm = _load(base_ref, path, config, dtype=torch.float32).to(device)
+        causal_lm = _load(base_ref, path, dtype=torch.float32).to(device)
         if has_adapter:
             causal_lm = merged_adapter(causal_lm, path)
         return Student(causal_lm.requires_grad_(True).eval(), causal_lm, tokenizer, base_ref, dtype)
     if config.parameters == "qlora":
         nf4 = quantisation(device, dtype)
-        causal_lm = _load(base_ref, path, config, dtype=dtype, quantization_config=nf4, device_map={"": device})
+        causal_lm = _load(base_ref, path, dtype=dtype, quantization_config=nf4, device_map={"": device})
     else:
-        causal_lm = _load(base_ref, path, config, dtype=dtype).to(device)
+        causal_lm = _load(base_ref, path, dtype=dtype).to(device)
     adapted = continued_adapter(causal_lm, path, config) if has_adapter else new_adapter(causal_lm, config, seed)
     # Absolute, so that peft finds a folder's weights from wherever the adapter is loaded.
     base = str(Path(base_ref).absolute()) if Path(base_ref).is_dir() else base_ref
@@ -56,7 +55,7 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     return Student(adapted.eval(), causal_lm, tokenizer, base_ref, dtype)
 
 
-def _load(ref: str, student: Path, config: StudentConfig, **how: object) -> PreTrainedModel:
+def _load(ref: str, student: Path, **how: object) -> PreTrainedModel:
     how["revision"] = base_revision(student)
     try:
         causal_lm = AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how, **SAFE_WEIGHTS)
@@ -64,8 +63,6 @@ def _load(ref: str, student: Path, config: StudentConfig, **how: object) -> PreT
             causal_lm.generation_config = GenerationConfig.from_pretrained(student)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error
-    if config.cast_lm_head_to_fp32:
-        cast_head_to_float32(causal_lm)
     return causal_lm
 
 

@@ -1,9 +1,7 @@
-"""Estimates the device memory that training takes beyond the weights, and saves it: checkpointing and offloading.
+"""Estimates the device memory that training takes beyond the weights, and so whether it needs checkpointing.
 
-Two steps on a CPU, whose peak is the highest resident memory of the process: the estimate is 0.96 to 1.08 of it without
-checkpointing and 0.86 to 1.17 with it (packed rows of 2,048 and 4,096 tokens; full training in float32, LoRA in
-bfloat16 at hidden size 256; Muon in bfloat16 at hidden size 384 with a vocabulary of 32,768). With 16 experts it is
-1.06 to 1.17 without and 1.21 to 1.25 with checkpointing (float32; all weights, and LoRA on layers and experts).
+On a CPU it is 0.96 to 1.08 of the peak without checkpointing and 0.86 to 1.17 with it, with 16 experts 1.06 to 1.25
+(packed rows of 2,048 and 4,096 tokens, all weights and adapters, hidden size 256 and 384).
 """
 
 import logging
@@ -13,11 +11,10 @@ from typing import Final
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stillhouse.config import TrainerConfig
 from stillhouse.training.head.fused import chunk_tokens
-from stillhouse.training.head.precision import Float32Linear
 from stillhouse.training.head.softmax import block_elements
 from stillhouse.training.model.blocks import decoder_blocks
 from stillhouse.training.model.student import Student
@@ -28,12 +25,9 @@ logger = logging.getLogger(__name__)
 _USABLE: Final = 0.9
 """Share of the free memory to plan with: allocators lose some between their blocks."""
 _PROBE_TOKENS: Final = (64, 128)
-_MIN_BYTES: Final = 1 << 20
-"""Smaller tensors stay: their copies would cost more than their memory is worth."""
 _COMPILED_SHARE: Final = 0.7
-"""Of the activations that compiled blocks keep of those counted in eager mode. Counted in bfloat16 with flash attention
-it is 0.60 for all weights of Qwen3-0.6B and 1.7B (50 and 41 bytes for each token, layer and unit of width instead of 84
-and 69) and 0.69 for an adapter over Qwen3-8B (38 instead of 55)."""
+"""Of the activations counted in eager mode: in bfloat16 with flash attention 0.60 for all weights of Qwen3-0.6B and
+1.7B, 0.69 for an adapter over Qwen3-8B."""
 _COMPARISON_COPIES: Final = 2
 """float32 copies of a chunk's logits that compiled comparisons of student and teacher make at most."""
 _GIB: Final = 2**30
@@ -92,8 +86,8 @@ def wants_checkpointing(
     )
     if is_needed and checkpointed.total > _USABLE * free:
         logger.warning(
-            "training may run out of memory even with gradient checkpointing; lower microbatch_tokens, train an "
-            "adapter, or set activation_offload"
+            "training may run out of memory even with gradient checkpointing; lower microbatch_tokens, or train an "
+            "adapter"
         )
     return is_needed
 
@@ -127,11 +121,8 @@ def estimate_memory(
     num_blocks = len(decoder_blocks(student.causal_lm))
     summed = _summed_bytes(student)
     block = (per_token * num_tokens + summed) / num_blocks
-    if checkpointed or config.activation_offload:
+    if checkpointed:
         fixed -= summed
-    if config.activation_offload:
-        kept = 0.0
-    elif checkpointed:
         embedding = student.causal_lm.get_input_embeddings().weight
         itemsize = max(student.dtype.itemsize, embedding.dtype.itemsize)
         kept = num_blocks * embedding.shape[1] * itemsize * num_tokens
@@ -179,7 +170,7 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
     have a float32 buffer of their own.
     """
     weight = student.head.weight
-    itemsize = 4 if isinstance(student.head, Float32Linear) else student.dtype.itemsize
+    itemsize = student.dtype.itemsize
     logits = weight.shape[0] * chunk_tokens(num_tokens, weight.shape[0], weight.device.type)
     # Processors without half-precision products make float32 ones first.
     rounded = 4 if weight.device.type == "cpu" and itemsize < 4 else 0
@@ -221,34 +212,3 @@ def _kept_of_row(student: Student, num_tokens: int) -> int:
         hidden_BTH = student.step.backbone(input_ids=inputs_BT, use_cache=False).last_hidden_state
     del hidden_BTH
     return sum(kept.values())
-
-
-def activation_offload(min_bytes: int = _MIN_BYTES) -> torch.autograd.graph.saved_tensors_hooks:
-    """Context in which activations of `min_bytes` and more are copied to the host, and back for the backward pass.
-
-    Unlike torch's `save_on_cpu` it leaves weights, and weights cast by autocast, where they are: a backward pass
-    needs all of them. With gradient checkpointing, the inputs of blocks are copied. On a CPU it only costs time.
-    """
-
-    def keep(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-        if tensor.nbytes < min_bytes or _is_weight(tensor):
-            return tensor
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, layout=tensor.layout, pin_memory=tensor.is_cuda)
-        return tensor.device, host.copy_(tensor, non_blocking=tensor.is_cuda)
-
-    def fetch(kept: Tensor | tuple[torch.device, Tensor]) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
-        device, host = kept
-        return host.to(device, non_blocking=device.type == "cuda")
-
-    return torch.autograd.graph.saved_tensors_hooks(keep, fetch)
-
-
-def _is_weight(tensor: Tensor) -> bool:
-    """Whether it is a parameter, a view of one, or one of the two cast to another type."""
-    base = tensor if tensor._base is None else tensor._base
-    if isinstance(base, nn.Parameter):
-        return True
-    cast = base.grad_fn
-    return cast is not None and cast.name() == "ToCopyBackward0" and hasattr(cast.next_functions[0][0], "variable")

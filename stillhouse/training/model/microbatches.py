@@ -13,21 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stillhouse.attention.segments import Segments
 from stillhouse.types import Sample
 
 SampleT = TypeVar("SampleT", bound=Sample)
 TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Positions of the samples in a packed row."""
-
-    starts: Tensor
-    """int32 [S + 1]: the first position of each, and the end of the last."""
-    lengths: tuple[int, ...]
-    """Tokens of each, available without synchronising with the device."""
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +41,6 @@ class Microbatch:
     def num_slots(self) -> int:
         """Inputs, padding included."""
         return self.inputs_BT.numel()
-
-    def before_targets(self, hidden_BTH: Tensor) -> Tensor:
-        """Hidden states [N, H] at the positions that predict a target, in the order of the targets."""
-        return hidden_BTH.flatten(0, 1).index_select(0, self.target_places_N)
 
 
 def num_targets(samples: Sequence[Sample]) -> int:

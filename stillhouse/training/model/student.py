@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import GENERATION_FILE
 from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss, TopReference
-from stillhouse.training.model.attention import backbone_outputs, packs_exactly
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
-from stillhouse.training.model.router_loss import RouterLoss
+from stillhouse.training.model.packing import packs_exactly, states_before_targets
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
@@ -53,7 +53,7 @@ class Student:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model = model
-        self.causal_lm = causal_lm
+        self.causal_lm = use_attention(causal_lm)
         self.tokenizer = tokenizer
         self.base_ref = base_ref
         self.step = StudentStep(model, causal_lm)
@@ -194,8 +194,6 @@ class StudentStep(nn.Module):
         self.scaling = LogitScaling.of(causal_lm)
         self.compiles_head = False
         """Whether the head uses compiled kernels."""
-        self.router_loss: RouterLoss | None = None
-        """Added to the loss of each target."""
 
     @property
     def backbone(self) -> Any:
@@ -208,14 +206,12 @@ class StudentStep(nn.Module):
     def forward(
         self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | TopReference | None = None
     ) -> LossSums:
-        """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
+        """Return `scale` times the sum of the losses at the microbatch's targets, and sums of the metrics.
 
         `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
-        options = {} if self.router_loss is None else {"output_router_logits": True}
-        outputs = backbone_outputs(self.backbone, microbatch, **options)
-        totals = fused_loss(
-            microbatch.before_targets(outputs.last_hidden_state),
+        return fused_loss(
+            states_before_targets(self.backbone, microbatch),
             self.head,
             microbatch.targets_N,
             microbatch.values,
@@ -223,27 +219,9 @@ class StudentStep(nn.Module):
             scale=scale,
             temperature=method.temperature,
             divergence_temperature=method.divergence_temperature,
-            wants=method.wants,
+            wants_entropy=method.wants_entropy,
             divergence=method.divergence,
             reference=reference,
             scaling=self.scaling,
             compiled=self.compiles_head,
         )
-        if self.router_loss is not None:
-            is_real_BT = None
-            if microbatch.segments is None:
-                is_real_BT = microbatch.position_ids_BT < _sample_lengths(microbatch)
-            self.router_loss.add_to(totals, outputs.router_logits, is_real_BT, len(microbatch.targets_N), scale)
-        return totals
-
-
-def _sample_lengths(microbatch: Microbatch) -> Tensor:
-    """For each position [B, T] the number of tokens of its sample, without synchronising with the device."""
-    num_rows, width = microbatch.inputs_BT.shape
-    if microbatch.segments is not None:
-        lengths_S = microbatch.segments.starts.diff()
-        return lengths_S.repeat_interleave(lengths_S, output_size=width)[None]
-    # A row ends where its last target is predicted; the length of one without targets does not matter.
-    rows_N, places_N = microbatch.target_places_N // width, microbatch.target_places_N % width
-    lengths_B = places_N.new_ones(num_rows).scatter_reduce(0, rows_N, places_N + 1, "amax")
-    return lengths_B[:, None].expand(num_rows, width)

@@ -22,9 +22,8 @@ from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FO
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture, read_student_prompts
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler, beginning
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers

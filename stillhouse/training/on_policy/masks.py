@@ -15,21 +15,17 @@ class Masked(Protocol):
 
 
 def sampled_runs(tokens: Masked) -> list[list[int]]:
-    """Token ids of each completion, the maximal runs of sampled tokens."""
+    """Return the token ids of each completion, the maximal runs of sampled tokens."""
     return _runs(tokens, is_sampled=True)
 
 
 def unsampled_runs(tokens: Masked) -> list[list[int]]:
-    """Token ids of the prompt, and of what the model reads before each further completion."""
+    """Return the token ids of the prompt, and of what the model reads before each further completion."""
     return _runs(tokens, is_sampled=False)
 
 
 def at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> list[float]:
-    """Values of the sampled tokens placed at their positions; 0.0 elsewhere.
-
-    Raises:
-        ValueError: there are more or fewer values than sampled tokens.
-    """
+    """Return the values at the positions of the sampled tokens, 0.0 elsewhere; raise ValueError unless one for each."""
     if len(values) != sum(loss_mask):
         raise ValueError(f"there are {len(values)} values for {sum(loss_mask)} sampled tokens; expected one for each")
     remaining = iter(values)
@@ -37,7 +33,7 @@ def at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> lis
 
 
 def without_first(loss_mask: Sequence[bool], num_tokens: int) -> list[bool]:
-    """The mask without its first `num_tokens` sampled tokens."""
+    """Return the mask without its first `num_tokens` sampled tokens."""
     places = (place for place, is_sampled in enumerate(loss_mask) if is_sampled)
     first = set(islice(places, num_tokens))
     return [is_sampled and place not in first for place, is_sampled in enumerate(loss_mask)]

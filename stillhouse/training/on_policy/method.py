@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores, TopReference
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
@@ -24,9 +24,9 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.snapshot import SnapshotTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
 
@@ -76,7 +76,7 @@ class OnPolicy:
         self._activity = activity
         self.num_steps = config.num_steps
         self.temperature = self.divergence_temperature = config.temperature
-        self.wants: frozenset[ScoreName] = objective.wants
+        self.wants_entropy = objective.wants_entropy
         self.divergence: Sequence[Divergence] = objective.divergence
 
     @property
@@ -141,14 +141,8 @@ class OnPolicy:
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        scorer = SelfTeacher(
-            "student",
-            0.0,
-            self._student,
-            nullcontext,
-            temperature=self._config.temperature,
-            batch_tokens=self._config.microbatch_tokens,
-        )
+        scoring = ScoringSettings("student", 0.0, self._config.temperature, self._config.microbatch_tokens)
+        scorer = SelfTeacher(scoring, self._student, nullcontext)
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
         scores = iter(scorer.start(requests).result())
         parts = [[replace(sample, old_logprobs=next(scores).logprobs) for sample in part] for part in rollouts.parts]

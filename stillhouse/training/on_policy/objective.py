@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -55,7 +55,7 @@ class Objective:
         """Whether teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
-        self.wants: frozenset[ScoreName] = frozenset({"entropy"})
+        self.wants_entropy = True
         """Scores that the head computes."""
         is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere

@@ -1,9 +1,12 @@
-"""What the student samples of the prompts a pair is measured on, and how it scores that itself."""
+"""What the student samples of the prompts that a pair is measured on, and how it scores that itself."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain, compress
+
+import numpy as np
 
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.errors import InputError
@@ -11,17 +14,14 @@ from stillhouse.store.records import read_metadata
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.load import load_sampler, load_toolbox
-from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.prompts import read_student_prompts
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
-from stillhouse.training.pair.agreement import sampled
-from stillhouse.training.pair.figures import StudentFigures
-from stillhouse.training.pair.rendering import prompt_opening
-from stillhouse.training.pair.settings import TOP_K
+from stillhouse.training.pair.finding import TOP_K
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata
+from stillhouse.types import JsonObject, PromptMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +32,16 @@ class StudentSamples:
     metadata: Mapping[str, PromptMetadata]
     """By prompt id; may lack any."""
     trajectories: list[SampledTrajectory]
+    requests: list[ScoreRequest]
+    """The trajectories as the student itself reads them."""
     scores: list[TeacherScores]
     """The student's own, with its most probable tokens."""
     ends: frozenset[int]
     """Its end-of-turn tokens."""
-    sampling_s: float
-    forward_s: float
-
-    def figures(self) -> StudentFigures:
-        """Those of the student alone."""
-        runs = [run for trajectory in self.trajectories for run in sampled_runs(trajectory)]
-        requests = [request_of(trajectory) for trajectory in self.trajectories]
-        return StudentFigures(
-            num_trajectories=len(self.trajectories),
-            num_tokens=sum(map(len, runs)),
-            num_inputs=sum(len(trajectory.token_ids) for trajectory in self.trajectories),
-            ended_share=sum(run[-1] in self.ends for run in runs) / len(runs),
-            nll=float(-sampled(requests, self.scores).mean()),
-            vocabulary=len(self.student.tokenizer.get_vocab()),
-            opening=prompt_opening(self.student.tokenizer),
-            sampling_s=self.sampling_s,
-            forward_s=self.forward_s,
-        )
 
 
-def sample_student(job: TrainJob, student: Student) -> StudentSamples:
-    """Samples the job's prompts by its settings.
+def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, JsonObject]:
+    """Sample the job's prompts by its settings; return how much that was and how long it took too.
 
     Raises:
         InputError: no prompt leaves room for an answer.
@@ -72,32 +56,34 @@ def sample_student(job: TrainJob, student: Student) -> StudentSamples:
     sampler = load_sampler(job, config, student, load_toolbox(job, config), max_context, metadata)
     started = time.monotonic()
     with TransformersEngines(student, config.max_concurrent).engine(0) as engine:
-        sampled_all = sampler.sample(engine, prompts, round_index=0)
-    trajectories = [trajectory for trajectory in sampled_all if trajectory.num_turns]
+        sampled = sampler.sample(engine, prompts, round_index=0)
+    trajectories = [trajectory for trajectory in sampled if trajectory.num_turns]
     if not trajectories:
         raise InputError(f"none of the {len(prompts)} prompts leaves room for an answer; shorten them")
     ended = time.monotonic()
-    itself = SelfTeacher(
-        "student",
-        0.0,
-        student,
-        nullcontext,
-        temperature=config.temperature,
-        batch_tokens=config.microbatch_tokens,
-        top_k=TOP_K,
-    )
-    scores = itself.start([request_of(trajectory) for trajectory in trajectories]).result()
-    return StudentSamples(
-        student,
-        metadata,
-        trajectories,
-        scores,
-        stop_token_ids(student.tokenizer, student.causal_lm.generation_config),
-        sampling_s=ended - started,
-        forward_s=time.monotonic() - ended,
-    )
+    scoring = ScoringSettings("student", 0.0, config.temperature, config.microbatch_tokens, TOP_K)
+    itself = SelfTeacher(scoring, student, nullcontext)
+    requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
+    scores = itself.start(requests).result()
+    ends = stop_token_ids(student.tokenizer, student.causal_lm.generation_config)
+    facts = {
+        "rows": len(trajectories),
+        "sampled_tokens": sum(sum(one.loss_mask) for one in trajectories),
+        "input_tokens": sum(len(one.token_ids) for one in trajectories),
+        "sampling_s": ended - started,
+        "forward_s": time.monotonic() - ended,
+        "scoring_s": 0.0,
+    }
+    return StudentSamples(student, metadata, trajectories, requests, scores, ends), facts
 
 
-def request_of(trajectory: SampledTrajectory) -> ScoreRequest:
-    """A trajectory as the student itself reads it."""
-    return ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id)
+def sampled(requests: Sequence[ScoreRequest], scores: Sequence[TeacherScores]) -> np.ndarray:
+    """Return the log-probabilities [N] of the sampled tokens, requests concatenated."""
+    pairs = zip(requests, scores, strict=True)
+    return np.array(list(chain.from_iterable(compress(one.logprobs, request.loss_mask) for request, one in pairs)))
+
+
+def end_places(requests: Sequence[ScoreRequest], ends: frozenset[int]) -> np.ndarray:
+    """Return for each sampled token [N] if it ends a turn."""
+    tokens = chain.from_iterable(compress(request.token_ids, request.loss_mask) for request in requests)
+    return np.array([token in ends for token in tokens], dtype=bool)

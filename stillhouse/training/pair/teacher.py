@@ -1,38 +1,45 @@
-"""How one teacher scores what the student sampled."""
+"""How one teacher scores what the student sampled, and what that says of the pair.
+
+Dimensions: N sampled tokens, K most probable tokens of each model.
+"""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import compress
+from typing import Final, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+import numpy as np
 
-from stillhouse.chat.rendering import TemplateError
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
-from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.errors import StillhouseError
 from stillhouse.training.job import TrainJob
-from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher, TeacherScores
-from stillhouse.training.on_policy.teachers.views import OtherVocabulary
-from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids, stop_token_warning
-from stillhouse.training.pair.agreement import agreement, end_scores, one_sided
-from stillhouse.training.pair.figures import TeacherFigures
-from stillhouse.training.pair.rendering import compare_renderings, prompt_opening
-from stillhouse.training.pair.samples import StudentSamples, request_of
-from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
+from stillhouse.training.pair.finding import PairFinding
+from stillhouse.training.pair.rendering import read_by_template
+from stillhouse.training.pair.samples import StudentSamples, end_places, sampled
+
+_WORST: Final = 0.05
+"""Share of the tokens that are looked at as the worst."""
+_ALIEN_DIFFERING: Final = 0.95
+"""Share of places with another best token above which a teacher reads other tokens than the student wrote."""
+_ALIEN_NATS: Final = 0.6
+"""Part of the logarithm of the vocabulary that a guess costs; healthy pairs stay below a half of it."""
+_END_RATIO: Final = 0.1
+"""Of the teacher's probability of the student's ends to the student's own."""
 
 logger = logging.getLogger(__name__)
 
 
-def measure_teacher(settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob) -> TeacherFigures:
-    """The figures of one teacher, which is loaded for that time alone; what it refuses is one of them."""
-    figures = TeacherFigures(settings.name, settings.kind, settings.alignment, settings.reads_own_template)
+def measure_teacher(
+    settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob
+) -> tuple[list[PairFinding], float]:
+    """Return the findings of one teacher, which is loaded for that time alone, and the seconds that it scored."""
     assert job.on_policy is not None
     try:
         router = load_teachers(
@@ -45,86 +52,137 @@ def measure_teacher(settings: OnPolicyTeacher, samples: StudentSamples, job: Tra
             budget=job.budget,
         )
         with closing(router):
-            return _scored(figures, settings, samples, job, router)
+            return _scored(settings, samples, job, router)
     except StillhouseError as error:
         logger.warning("teacher %r: %s", settings.name, error)
-        return replace(figures, refusal=str(error))
+        return [PairFinding(f"{settings.name}: tokens", "no", str(error))], 0.0
 
 
 def _scored(
-    figures: TeacherFigures, settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob, router: TeacherRouter
-) -> TeacherFigures:
-    rows = [
-        (trajectory, own, metadata)
-        for trajectory, own in zip(samples.trajectories, samples.scores, strict=True)
-        if router.select(metadata := samples.metadata.get(trajectory.prompt_id)) is not None
+    settings: OnPolicyTeacher, samples: StudentSamples, job: TrainJob, router: TeacherRouter
+) -> tuple[list[PairFinding], float]:
+    kept = [router.select(samples.metadata.get(one.prompt_id)) is not None for one in samples.trajectories]
+    parts = (samples.trajectories, samples.requests, samples.scores)
+    trajectories, requests, own = (list(compress(part, kept)) for part in parts)
+    if not trajectories:
+        reason = "it loads; none of the prompts measured on is routed to it"
+        return [PairFinding(f"{settings.name}: tokens", "unknown", reason)], 0.0
+    samples = replace(samples, trajectories=trajectories, requests=requests, scores=own)
+    requests = [
+        replace(request, view=router.view(one, samples.metadata.get(one.prompt_id)))
+        for one, request in zip(trajectories, requests, strict=True)
     ]
-    if not rows:
-        return figures
-    requests = [replace(request_of(one), view=router.view(one, metadata)) for one, _, metadata in rows]
-    own_scores = [own for _, own, _ in rows]
     teacher = router.by_name[settings.name]
     started = time.monotonic()
     scores = teacher.start(requests).result()
-    figures = replace(
-        figures,
-        scoring_s=time.monotonic() - started,
-        agreement=agreement(requests, own_scores, scores),
-        ends=end_scores(requests, samples.ends, own_scores, scores),
+    seconds = time.monotonic() - started
+    found = agreement(requests, own, scores)
+    vocabulary, nll = len(samples.student.tokenizer.get_vocab()), float(-sampled(requests, own).mean())
+    rendering, stop_warning, num_shared = read_by_template(settings, samples, job, teacher, requests, scores)
+    form = f"{vocabulary} ids shared" if settings.alignment == "ids" else "aligned by bytes"
+    if num_shared is not None:
+        form = f"the first {num_shared} ids are shared; training stops where the student samples another"
+    findings = [tokens_finding(settings.name, found, nll, vocabulary, form), agreement_finding(settings.name, found)]
+    if settings.kind != "base":
+        findings.append(rendering)
+    is_end_N = end_places(requests, samples.ends)
+    chances = [float(np.exp(sampled(requests, side)[is_end_N]).mean()) for side in (scores, own) if is_end_N.any()]
+    findings.append(ends_finding(settings.name, chances, stop_warning))
+    return findings, seconds
+
+
+class Agreement(NamedTuple):
+    """A teacher's scores of what the student sampled, against the student's own."""
+
+    num_tokens: int
+    kl: float
+    """Mean of log student - log teacher, in nats a token: an estimate of the reverse KL."""
+    worst_share: float
+    """Part of the sum of the positive differences that is in the worst twentieth of the tokens."""
+    nll: float
+    """Mean of -log teacher."""
+    best: tuple[int, float, float] | None
+    """Most probable tokens compared at each place, the share of the student's that are among the teacher's, and the
+    share of the places where the first differ; None where the teacher gives none."""
+
+
+def agreement(
+    requests: Sequence[ScoreRequest], student: Sequence[TeacherScores], teacher: Sequence[TeacherScores]
+) -> Agreement:
+    """Return the figures of a teacher over all sampled tokens of the requests, each scored by both."""
+    ours_N, theirs_N = sampled(requests, student), sampled(requests, teacher)
+    positive_N = np.sort(np.clip(ours_N - theirs_N, 0.0, None))[::-1]
+    worst, total = positive_N[: max(1, round(_WORST * len(positive_N)))].sum(), positive_N.sum()
+    best = None
+    ids = [_best_ids(scores) for scores in (student, teacher)]
+    if all(len(ids_NK) == len(ours_N) for ids_NK in ids):
+        width = min(ids_NK.shape[1] for ids_NK in ids)
+        ours_NK, theirs_NK = (ids_NK[:, :width] for ids_NK in ids)
+        shared_NK = (ours_NK[:, :, None] == theirs_NK[:, None, :]).any(axis=2)
+        best = (width, float(shared_NK.mean()), float((ours_NK[:, 0] != theirs_NK[:, 0]).mean()))
+    worst_share = float(worst / total) if total > 0.0 else 0.0
+    return Agreement(len(ours_N), float((ours_N - theirs_N).mean()), worst_share, float(-theirs_N.mean()), best)
+
+
+def _best_ids(scores: Sequence[TeacherScores]) -> np.ndarray:
+    tops = [one.top.ids_NK for one in scores if one.top is not None]
+    width = min((top.shape[1] for top in tops), default=0)
+    return np.concatenate([top[:, :width] for top in tops]) if len(tops) == len(scores) else np.empty((0, 0))
+
+
+def tokens_finding(name: str, found: Agreement, nll: float, vocabulary: int, form: str) -> PairFinding:
+    """Judge if token ids, or bytes, mean the same to both, `nll` being the student's own in nats a token."""
+    guess = math.log(vocabulary)
+    differing = None if found.best is None else found.best[2]
+    is_flat = differing is not None and differing >= _ALIEN_DIFFERING and found.nll >= _ALIEN_NATS * guess
+    if found.nll < guess and not is_flat:
+        return PairFinding(f"{name}: tokens", "fine", form)
+    seen = f"the student's tokens cost the teacher {found.nll:.2f} nats each, where a guess costs {guess:.2f}"
+    if nll >= _ALIEN_NATS * guess:
+        detail = f"{seen}, and the student {nll:.2f}: it does not write language yet. Train it with SFT first"
+        return PairFinding(f"{name}: tokens", "change", detail)
+    seen += "" if differing is None else f", and the best tokens differ at {differing:.0%} of the places"
+    return PairFinding(
+        f"{name}: tokens",
+        "no",
+        f"{seen}: the ids mean something else to it, although the vocabularies call themselves the same. Check that "
+        "its weights and tokenizer belong together, or take another teacher",
     )
-    # What a server calls its model need not be a folder or a name of the hub, which is asked for a minute if offline.
-    if settings.model is None or not (settings.is_local or set("/:") & set(settings.model)):
-        return figures
-    conversations = [(trajectory, metadata) for trajectory, _, metadata in rows]
-    try:
-        return _with_template(figures, settings, samples, job, teacher, conversations, requests, scores)
-    except (TemplateError, StillhouseError) as error:
-        # A server may call its model as it likes, and a template may refuse what the student wrote.
-        return replace(figures, template_problem=str(error))
 
 
-def _with_template(
-    figures: TeacherFigures,
-    settings: OnPolicyTeacher,
-    samples: StudentSamples,
-    job: TrainJob,
-    teacher: Teacher,
-    conversations: Sequence[tuple[SampledTrajectory, PromptMetadata | None]],
-    requests: Sequence[ScoreRequest],
-    scores: Sequence[TeacherScores],
-) -> TeacherFigures:
-    """Adds what the teacher's own tokenizer and template tell.
+def agreement_finding(name: str, found: Agreement) -> PairFinding:
+    """Say how far both agree on what the student sampled: it is what training changes, and no alarm."""
+    detail = (
+        f"reverse KL {found.kl:.3f} nats a token, {found.worst_share:.0%} of it in the worst twentieth of "
+        f"{found.num_tokens} tokens"
+    )
+    if found.best is not None:
+        top_k, overlap, differing = found.best
+        detail += f"; best tokens differ at {differing:.1%} of the places, {overlap:.0%} of the {top_k} best are shared"
+    return PairFinding(f"{name}: agreement", "fine", detail)
 
-    Raises:
-        ConfigError: they cannot be read here.
-        TemplateError, TrainingError: the template refuses a conversation.
+
+def ends_finding(name: str, chances: Sequence[float], stop_warning: str | None) -> PairFinding:
+    """Judge if both end their turns alike.
+
+    Args:
+        name: of the teacher.
+        chances: mean probability of the end tokens that the student sampled, by the teacher and by the student; empty
+            where no completion ended.
+        stop_warning: `stop_token_warning`, whose first sentence says at which tokens they stop.
     """
-    ours, theirs = samples.student.tokenizer, _tokenizer(settings, job)
-    figures = replace(figures, opening=prompt_opening(theirs))
-    if settings.alignment == "ids" and (num_shared := num_shared_ids(settings.name, theirs, ours)) is not None:
-        figures = replace(figures, one_sided=one_sided(num_shared, samples.scores, scores))
-    if settings.reads_own_template:
-        return figures
-    generation = samples.student.causal_lm.generation_config
-    figures = replace(
-        figures, stop_warning=stop_token_warning(ours, theirs, generation, None, teacher_name=settings.name)
+    seen = "no completion of the student ended"
+    if chances:
+        teacher, student = chances
+        seen = f"the student's end tokens have a probability of {teacher:.2g} by the teacher, {student:.2g} by itself"
+    if not chances and stop_warning is None:
+        return PairFinding(f"{name}: ends", "unknown", seen)
+    if chances and chances[0] >= _END_RATIO * chances[1]:
+        return PairFinding(f"{name}: ends", "fine", f"both end alike: {seen}")
+    reason = "the teacher ends its turns otherwise" if stop_warning is None else stop_warning.partition(". ")[0]
+    return PairFinding(
+        f"{name}: ends",
+        "change",
+        f"{seen}: {reason}, and the student would learn not to end. Start from the student's instruct variant, train "
+        "with SFT on the teacher's rollouts first, or take another teacher",
     )
-    hint = None if settings.hint is None else Hint(settings.hint, settings.name)
-    own = OtherVocabulary(ours, theirs, samples.ends, hint)
-    try:
-        views = [own.view(trajectory, metadata) for trajectory, metadata in conversations]
-    except StillhouseError as error:
-        return replace(figures, template_problem=str(error))
-    alignment = ByteAlignment.between(ours, theirs, samples.ends)
-    return replace(figures, rendering=compare_renderings(teacher, requests, scores, views, alignment))
-
-
-def _tokenizer(settings: OnPolicyTeacher, job: TrainJob) -> PreTrainedTokenizerBase:
-    """The teacher's, whose template is told the same as the student's if it knows those variables."""
-    assert settings.model is not None
-    if settings.chat_template_kwargs:
-        return load_tokenizer(settings.model, settings.chat_template_kwargs)
-    try:
-        return load_tokenizer(settings.model, job.student.chat_template_kwargs)
-    except ConfigError:
-        return load_tokenizer(settings.model)

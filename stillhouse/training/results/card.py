@@ -30,16 +30,10 @@ CARD_FILE: Final = "README.md"
 def write_card(
     folder: Path, *, evaluations: Mapping[str, JsonObject] | None = None, license_id: str | None = None
 ) -> None:
-    """Writes README.md into a student's folder.
+    """Write README.md into a student's folder; raise InputError if it holds none.
 
-    Args:
-        folder: holds weights or adapter, `student.json`, and `metrics.jsonl` if there is one.
-        evaluations: metrics of `stillhouse.evaluation.measure` by model, from base to teacher; None where unknown.
-        license_id: the hub's id of the license; None states none.
-
-    Raises:
-        InputError: the folder holds no student.
-        StoreError: it cannot be written to.
+    `evaluations` are the metrics of `stillhouse.evaluation.measure` by model, from base to teacher; `license_id` is the
+    hub's id of the license.
     """
     record, adapter = read_record(folder), read_adapter(folder)
     stated = "None is stated." if license_id is None else f"{code(license_id)}, as far as that is its author's to give."
@@ -64,15 +58,14 @@ def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: st
     base = _base(record, adapter)
     variant = [adapter.variant.lower()] if adapter else []
     methods = [METHODS[stage.method].replace(" ", "-") for stage in record.stages]
-    known: dict[str, Any] = {}
-    if is_hub_id(base):  # The hub refuses a card that names another.
-        known = {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
+    # The hub refuses a card that names another base.
+    known: dict[str, Any] = {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
     return ModelCardData(
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=list(dict.fromkeys(["stillhouse", "distillation", *methods, *variant])),
         license=license_id,
-        **known,
+        **(known if is_hub_id(base) else {}),
     ).to_yaml()
 
 
@@ -102,12 +95,12 @@ def _summary(record: StudentRecord, adapter: Adapter | None) -> str:
 
 
 def _base(record: StudentRecord, adapter: Adapter | None) -> str:
-    """The adapter's base, which may be an earlier student; without an adapter the base of the first training."""
+    """Return the adapter's base, which may be an earlier student; without an adapter the base of the first training."""
     return record.stages[0].base if adapter is None else adapter.base
 
 
 def _teachers(record: StudentRecord) -> list[str]:
-    """Public names of the teachers, each once: one that wrote goes by its name, and where it scored by a digest too."""
+    """Return public names of the teachers: one that wrote goes by its name, and one that scored by a digest too."""
     names = dict.fromkeys(public_name(teacher) for stage in record.stages for teacher in stage.teachers)
     with_digest = {name.partition("@")[0] for name in names if "@" in name}
     return [name for name in names if name not in with_digest]
@@ -127,7 +120,7 @@ _FOLDER: Final = 'folder = "."  # this folder, or its name on the hub\n'
 
 
 def _loading_section(folder: Path, adapter: Adapter | None) -> Iterator[str]:
-    """How to load the student with transformers and peft, vLLM and Stillhouse, and where it ends."""
+    """Yield how to load the student with transformers and peft, vLLM and Stillhouse."""
     yield "## Use\n"
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))

@@ -35,15 +35,9 @@ def export_student(
     license_id: str | None = None,
     copy: Callable[[str, str], Any] = shutil.copyfile,
 ) -> None:
-    """Writes a student to the new folder `output`, with a new card and a record without paths of this machine.
+    """Write a student to the new folder `output`, with a new card and a record without paths of this machine.
 
-    Args:
-        folder: a student's folder.
-        output: created atomically.
-        merge: write merged weights instead of the adapter.
-        evaluations: as `write_card`.
-        license_id: as `write_card`.
-        copy: copies a file of the student to another path.
+    With `merge` it has merged weights instead of the adapter; `copy` copies a file of the student to another path.
 
     Raises:
         ConfigError: `output` is there already, or there is no adapter to merge.
@@ -78,11 +72,10 @@ def export_student(
 
 
 def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") -> str:
-    """Uploads an exported student as one commit; returns the address of the repository.
+    """Upload an exported student as one commit; return the address of the repository.
 
     Raises:
         ConfigError: nobody else could load the adapter's base.
-        InputError: the adapter cannot be read.
         StoreError: the hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
     """
     adapter = read_adapter(folder)
@@ -95,7 +88,7 @@ def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") 
 
 
 def _without_paths(record: StudentRecord) -> StudentRecord:
-    """The record with models in local folders named by their identity."""
+    """Return the record with models in local folders named by their identity."""
     identity, before = record.config["student_ref"], record.before and _without_paths(record.before)
     base = public_name(record.base)
     if base != record.base:

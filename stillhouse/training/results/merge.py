@@ -52,7 +52,7 @@ class MergeCheck:
 
 
 def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> MergeCheck:
-    """Writes the merged weights in the base's type, as safetensors with config and generation config.
+    """Write the merged weights in the base's type, as safetensors with config and generation config.
 
     Raises:
         ConfigError: `folder` holds no adapter, or its base cannot be loaded, is stored quantised, or is of another type
@@ -95,7 +95,7 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
 
 
 def difference(seen: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Root mean square of `seen - expected`, as a share of the standard deviation of `expected` over the vocabulary.
+    """Return the root mean square of `seen - expected` by the standard deviation of `expected` over the vocabulary.
 
     Both are logits [T, V] of each row.
     """

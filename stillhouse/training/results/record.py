@@ -45,7 +45,7 @@ class StudentRecord(BaseModel):
 
     @property
     def stages(self) -> list["StudentRecord"]:
-        """The trainings of the student, from the first to this one."""
+        """Return the trainings of the student, from the first to this one."""
         return [*(self.before.stages if self.before else ()), self]
 
     def write(self, folder: Path) -> None:
@@ -53,11 +53,7 @@ class StudentRecord(BaseModel):
 
 
 def read_record(folder: Path) -> StudentRecord:
-    """The record in a student's folder.
-
-    Raises:
-        InputError: there is none, or it cannot be read.
-    """
+    """Return the record in a student's folder; raise InputError if there is none, or it cannot be read."""
     path = folder / STUDENT_FILE
     try:
         return StudentRecord.model_validate_json(path.read_bytes())
@@ -74,7 +70,7 @@ def read_record(folder: Path) -> StudentRecord:
 
 
 def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
-    """The record of a training that has ended."""
+    """Return the record of a training that has ended."""
     start = Path(job.student_ref)
     config = job.identity()
     if job.on_policy is not None:

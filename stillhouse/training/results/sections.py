@@ -1,6 +1,7 @@
 """Sections of a student's card: evaluation, training with its metrics, data and config."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,12 +21,12 @@ METHODS: Final = {"sft": "supervised fine-tuning", "on_policy": "on-policy disti
 
 
 def public_name(ref: str) -> str:
-    """Public name of a model or source of data; a local file or folder goes by its last name."""
+    """Return the public name of a model or source of data; a local file or folder goes by its last name."""
     return ref if is_hub_id(ref) or ref.startswith(("embedded:", HUGGING_FACE)) else Path(ref).name
 
 
 def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
-    """Metrics of the models compared; nothing where there are none."""
+    """Yield the metrics of the models compared; nothing where there are none."""
     if not evaluations:
         return
     rows = [
@@ -45,7 +46,7 @@ def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
 
 
 def training_section(folder: Path, record: StudentRecord, adapter: Adapter | None) -> Iterator[str]:
-    """What was trained, and a summary of its metrics."""
+    """Yield what was trained, and a summary of its metrics."""
     yield "## Training\n"
     yield table(("what", "value"), _training(folder, record, adapter))
     metrics = folder / METRICS_FILE
@@ -114,7 +115,7 @@ def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
 
 
 def config_section(record: StudentRecord) -> Iterator[str]:
-    """The config of student and method, without paths of this machine."""
+    """Yield the config of student and method, without paths of this machine."""
     student, trained = record.config["student"], dict(record.config[record.method])
     if "sources" in trained:
         trained["sources"] = [{**source, "path": public_name(source["path"])} for source in trained["sources"]]
@@ -149,7 +150,7 @@ class MetricSummary(NamedTuple):
 
 
 def summarize_metrics(rows: Sequence[JsonObject]) -> list[MetricSummary]:
-    """Summaries of all metrics but those of the machine, in order of appearance, from the rows of `metrics.jsonl`."""
+    """Return summaries of all metrics but those of the machine, in order of appearance, of rows of `metrics.jsonl`."""
     values: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         for name, value in row["metrics"].items():
@@ -161,6 +162,6 @@ def summarize_metrics(rows: Sequence[JsonObject]) -> list[MetricSummary]:
         trained = [point for point in points if point[0] > 0] or points
         if name.endswith((*_FALLING, *_RISING)):
             choose = min if name.endswith(_FALLING) else max
-            best_step, best = choose(trained, key=lambda point: point[1])
+            best_step, best = choose(trained, key=itemgetter(1))
         summaries.append(MetricSummary(name, points[0][1], best, best_step, points[-1][1]))
     return summaries

@@ -30,7 +30,7 @@ _NUM_PROBES: Final = 4
 
 
 def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
-    """Completes `job.output_dir`, which holds the weights and tokenizer, by the facts of the trainer.
+    """Complete `job.output_dir`, which holds the weights and tokenizer, by the facts of the trainer.
 
     `base` is the model ref of the weights below the adapter, or of those that training started from.
 

@@ -16,7 +16,8 @@ from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
-from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
@@ -32,13 +33,7 @@ Score = Callable[[Sequence[Sample]], list[SequenceScores]]
 def scoring_teacher(
     job: TrainJob, tokenizer: PreTrainedTokenizerBase, device: torch.device, say: Callable[[str | None], None]
 ) -> Iterator[Score]:
-    """The teacher of the job's soft targets.
-
-    Args:
-        job: names it.
-        tokenizer: of the rows.
-        device: of a teacher in this process, unless its settings name another.
-        say: shows what is waited for; None when it is over.
+    """Yield the scores by the teacher of the job's soft targets; `say` shows what is waited for, None when it is over.
 
     Raises:
         ConfigError: a local teacher cannot be loaded, or a served one ignores the temperature.
@@ -50,8 +45,8 @@ def scoring_teacher(
     assert sft is not None
     settings = sft.scoring_teacher(job.teacher_ref)
     assert settings is not None
-    store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     if settings.kind == "local":
+        store = ArtifactStore(job.runtime.store, job.runtime.scratch)
         with _local(settings, sft, job.student.dtype, tokenizer, device, store) as score:
             yield score
         return
@@ -61,7 +56,6 @@ def scoring_teacher(
         temperature=sft.soft_temperature,
         tokenizer=tokenizer,
         alignment=None,
-        store=store,
         runtime=job.runtime,
         budget=Budget(job.budget, None),
         say=say,
@@ -85,11 +79,9 @@ def _local(
     dtype = student_dtype if settings.dtype == "auto" else settings.dtype
     device = device if settings.device is None else torch.device(settings.device)
     model = load_local_model(ref, settings, device, getattr(torch, dtype))
-    limits = LocalSettings(
-        settings.name, 1.0, sft.soft_temperature, settings.batch_tokens, vocabulary=0, top_k=sft.top_k
-    )
+    scoring = ScoringSettings(settings.name, 1.0, sft.soft_temperature, settings.batch_tokens, sft.top_k)
     shared = None if num_shared is None else SharedIds(settings.name, num_shared, tokenizer)
-    teacher = LocalTeacher(limits, model, device, alignment=shared)
+    teacher = LocalTeacher(scoring, model, device, alignment=shared)
     known_by = {"kind": "local", "model": model_identity(ref), "dtype": dtype, "temperature": sft.soft_temperature}
     if num_shared is not None:
         known_by["num_shared"] = num_shared

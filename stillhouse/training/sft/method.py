@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores, TopReference
+from stillhouse.training.head.scores import TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.losses import cross_entropy, soft_targets
@@ -40,7 +40,7 @@ class Sft:
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
-    wants: frozenset[ScoreName] = frozenset()
+    wants_entropy = False
 
     def __init__(
         self,

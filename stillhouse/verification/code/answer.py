@@ -16,7 +16,7 @@ from stillhouse.verification.code.wire import OPERATIONS, ChannelClosed, NotEnco
 
 
 def run_answer(channel: Connection) -> int:
-    """Runs the code in the first message, and returns the exit code of the process.
+    """Run the code in the first message, and return the exit code of the process.
 
     With `script` it runs as a program on the files 0 and 1. Else it is imported, and serves the tests' requests until
     the channel closes. An exception is reported as `["failed", reason]`.
@@ -63,7 +63,7 @@ def _replace_stream(name: str, stream: io.TextIOBase) -> None:
 
 
 def _execute(code: str, name: str) -> types.ModuleType:
-    """Runs the code as the module `name`."""
+    """Run the code as the module `name`."""
     module = types.ModuleType(name)
     module.__file__ = FILE
     sys.modules[name] = module
@@ -80,7 +80,7 @@ class _Service:
         self._printed = io.StringIO()
 
     def run(self, code: str) -> None:
-        """Imports the code, reports the names it defines, and serves requests until the channel closes."""
+        """Import the code, report the names it defines, and serve requests until the channel closes."""
         _replace_stream("stdout", self._printed)
         _replace_stream("stdin", _Input(self._ask_tests))
         module = _execute(code, SOLUTION)
@@ -90,7 +90,7 @@ class _Service:
             self._serve(receive(self._channel))
 
     def _send(self, message: list[Any]) -> None:
-        """Sends a message, after what the answer has printed since the last one."""
+        """Send a message, after what the answer has printed since the last one."""
         printed = self._printed.getvalue()
         if printed:
             self._printed.seek(0)
@@ -99,7 +99,7 @@ class _Service:
         send(self._channel, message)
 
     def _ask_tests(self, *request: Any) -> Any:
-        """The tests' reply to a request for one of their objects."""
+        """Return the tests' reply to a request for one of their objects."""
         self._send(["ask", *request])
         while True:
             message = receive(self._channel)
@@ -126,7 +126,7 @@ class _Service:
             self._send(["raise", self._objects.encode_error(error)])
 
     def _encoded_mutable(self, args: list[Any]) -> list[Any]:
-        """The encoded mutable arguments; empty if one cannot be encoded."""
+        """Return the encoded mutable arguments; empty if one cannot be encoded."""
         try:
             return [self._objects.encode(value) if is_mutable(value) else None for value in args[1:]]
         except (NotEncodable, RecursionError):

@@ -20,10 +20,9 @@ _OF_SCRIPTS: Final = frozenset({"stdin", "stdin_stdout"})
 
 
 def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject]:
-    """The programs of `test_cases`, one of `FORMS` or its JSON text, as `judge` takes them.
+    """Return the programs of `test_cases`, one of `FORMS` or its JSON text, as `judge` takes them.
 
-    Raises:
-        ValueError: they have another form, or there are none.
+    Raises ValueError if they have another form, or there are none.
     """
     value = test_cases
     if isinstance(test_cases, str):
@@ -46,7 +45,7 @@ def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject
 
 
 def function_name(test_cases: Any, metadata: Mapping[str, Any]) -> str | None:
-    """The name of the function under test, if the test cases or the metadata give one."""
+    """Return the name of the function under test, if the test cases or the metadata give one."""
     sources = (test_cases, metadata) if isinstance(test_cases, dict) else (metadata,)
     names = (source.get(key) for source in sources for key in _NAMES)
     return next((name for name in names if isinstance(name, str) and name), None)
@@ -100,7 +99,7 @@ def _script(stdin: Any, expected: Any) -> JsonObject:
 
 
 def _text(stream: Any) -> str:
-    """The text of a stream, which some datasets write as a list of lines."""
+    """Return the text of a stream, which some datasets write as a list of lines."""
     lines = stream if isinstance(stream, list) else [] if stream is None else [stream]
     return "\n".join(map(str, lines))
 

@@ -40,7 +40,7 @@ class CodeRunner:
         atexit.register(self.close)
 
     def run(self, request: JsonObject, max_wall_s: float) -> VerificationResult:
-        """Runs an answer as `judge` takes it, within this wall time, and compares its results."""
+        """Run an answer as `judge` takes it, within this wall time, and compare its results."""
         limits = CallLimits(max_wall_s, request["max_cpu_s"], Permissions())
         try:
             with self._slots, self._running().open_call(limits) as call:
@@ -58,7 +58,7 @@ class CodeRunner:
         return VerificationResult(**verdict)
 
     def close(self) -> None:
-        """Ends the server; a later run starts another."""
+        """End the server; a later run starts another."""
         with self._lock:
             server, self._server = self._server, None
         if server is not None:
@@ -88,7 +88,7 @@ _RUNNER: Final = CodeRunner()
 
 
 def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right if the code in the answer passes the tests, in a jail as the package describes.
+    """Return right if the code in the answer passes the tests, in a jail as the package describes.
 
     The tests are `metadata["test_cases"]`, else the expected answer, in one of `cases.FORMS`. Code that crashes or
     exceeds a limit is wrong. Tests that cannot be run, or a machine without a sandbox, leave it unverified.

@@ -8,15 +8,15 @@ _ABSOLUTE: Final = 1e-9
 
 
 def same_output(actual: str, expected: str) -> bool:
-    """Whether two outputs are equal line by line, but for spaces between words, blank lines at the ends, and the last
-    digits of decimal numbers.
-    """
-    ours, theirs = (text.strip().splitlines() for text in (actual, expected))
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+    """Return whether outputs are equal line by line, but for white space and the last digits of decimal numbers."""
+    ours, theirs = ([line.split() for line in text.strip().splitlines()] for text in (actual, expected))
+    return list(map(len, ours)) == list(map(len, theirs)) and all(
+        _same_word(*words) for lines in zip(ours, theirs, strict=True) for words in zip(*lines, strict=True)
+    )
 
 
 def same_value(actual: Any, expected: Any) -> bool:
-    """Whether two values of JSON are equal, but for the last digits of decimal numbers.
+    """Return whether two values of JSON are equal, but for the last digits of decimal numbers.
 
     The value may also be expected within a list of one, as APPS (https://arxiv.org/abs/2105.09938) writes it.
     """
@@ -32,11 +32,6 @@ def _same(actual: Any, expected: Any) -> bool:
         both = isinstance(actual, int | float) and isinstance(expected, int | float)
         return both and math.isclose(actual, expected, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     return bool(actual == expected)
-
-
-def _same_line(actual: str, expected: str) -> bool:
-    ours, theirs = actual.split(), expected.split()
-    return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
 
 
 def _same_word(actual: str, expected: str) -> bool:

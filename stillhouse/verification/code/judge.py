@@ -49,14 +49,14 @@ class Starter:
         return_to_own_processes()
 
     def start(self, *files: int) -> Connection:
-        """Starts `run_answer` in a new process, on these `files` as standard input and output; the channel to it."""
+        """Start `run_answer` in a new process, on these files as its input and output; return the channel to it."""
         ours, theirs = Pipe()
         with theirs:
             socket.send_fds(self.control, [b"s"], [theirs.fileno(), *files])
         return ours
 
     def exit_code(self) -> int:
-        """Waits for the process to end; the number of a signal that killed it is below 0."""
+        """Wait for the process to end and return its exit code, or below 0 the signal that killed it."""
         status = self.control.recv(_STATUS.size)
         return int(_STATUS.unpack(status)[0]) if len(status) == _STATUS.size else -signal.SIGKILL
 
@@ -91,7 +91,7 @@ def _run(control: socket.socket, channel: int, *streams: int) -> int:
 
 
 def judge(call: socket.socket) -> bytes:
-    """Runs in a jail's first process: answers the request with `verified` and `note` as JSON.
+    """Run in a jail's first process: answer the request with `verified` and `note` as JSON.
 
     The request is a line of JSON with `code`, `max_cpu_s`, and `programs`. A program has the `stdin` and `stdout` of a
     script; or `calls` of a function (`name`, `args`, `expected`); or `tests`, source text, and their `entry_point`.
@@ -114,7 +114,7 @@ def judge(call: socket.socket) -> bytes:
 
 
 def _run_script(starter: Starter, request: JsonObject, program: JsonObject) -> VerificationResult:
-    """Compares what a script prints and its exit code."""
+    """Compare what a script prints and its exit code."""
     with _memory_file() as stdin, _memory_file() as stdout:
         stdin.write(program["stdin"].encode(errors="replace"))
         stdin.seek(0)
@@ -138,7 +138,7 @@ def _run_script(starter: Starter, request: JsonObject, program: JsonObject) -> V
 
 
 def _run_module(starter: Starter, request: JsonObject, program: JsonObject) -> VerificationResult:
-    """Runs calls or tests against the answer's functions and classes."""
+    """Run calls or tests against the answer's functions and classes."""
     with starter.start() as channel:
         client = SolutionClient(channel, starter.control)
         result = VerificationResult(True)
@@ -175,7 +175,7 @@ def _compare_calls(client: SolutionClient, calls: list[JsonObject]) -> Verificat
 
 
 def _as_json(value: Any) -> Any:
-    """A value as JSON, for expected values written in JSON."""
+    """Return a value as JSON, for expected values written in JSON."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else json.dumps(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):

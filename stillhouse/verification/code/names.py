@@ -1,4 +1,4 @@
-"""Which names in the tests refer to the answer's objects, and which to a library's."""
+"""The names in the tests: those of the answer's objects, and those of a library's."""
 
 import ast
 import builtins
@@ -31,7 +31,7 @@ class TestNames:
         """Capitalised names that are called and whose results have their attributes used."""
 
     def of_answer(self, names: Iterable[str]) -> set[str]:
-        """The names defined by the answer that the tests use without importing them.
+        """Return the names defined by the answer that the tests use without importing them.
 
         Builtins are left out: an answer that redefines `abs` must not replace it, unless the tests use nothing else.
         """
@@ -40,7 +40,7 @@ class TestNames:
         return defined or {name for name in used if name in _RARE_BUILTINS}
 
     def library(self, name: str) -> Any:
-        """The library's object that a name must refer to; None if it may be the answer's own."""
+        """Return the library's object that a name must refer to; None if it may be the answer's own."""
         module = _USUAL.get(name, name)
         if name in self._modules and (name in _USUAL or module in sys.stdlib_module_names):
             return _imported(module)
@@ -48,7 +48,7 @@ class TestNames:
 
 
 def from_library(module: str, name: str, requested: str) -> Any:
-    """An object of the standard library that the answer claims to have under its own name; None for anything else."""
+    """Return the object of the standard library that the answer claims to have under its own name, if it is one."""
     top = module.partition(".")[0]
     if name != requested or top not in sys.stdlib_module_names or top in ("builtins", "unittest"):
         return None

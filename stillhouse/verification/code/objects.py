@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, decode, encode
+from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, Registry, decode, encode
 
 SOLUTION: Final = "solution"
 """Name of the module the answer is imported as."""
@@ -29,37 +29,29 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
-class SolutionObjects:
+class SolutionObjects(Registry):
     """The answer's objects by number, and proxies of those of the tests.
 
     `ask(operation, number, encoded args, encoded kwargs)` returns the reply of the tests.
     """
 
     def __init__(self, ask: Callable[..., Any]) -> None:
+        super().__init__()
         self._ask = ask
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
-
-    def number_of(self, value: object) -> int:
-        """The number of an object; new objects get the next one."""
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)
-        return self._numbers[id(value)]
 
     def encode(self, value: Any) -> Any:
-        """The encoded value; raises NotEncodable."""
+        """Return the encoded value; raise NotEncodable."""
         try:
             return encode(value, self._encode_object, MAX_DEPTH)
         except RecursionError as error:
             raise NotEncodable("a value contains itself") from error
 
     def decode(self, form: Any) -> Any:
-        """The value of an encoded form from the tests."""
+        """Return the value of an encoded form from the tests."""
         return decode(form, self._decode_object, 3 * MAX_DEPTH)
 
     def encode_error(self, error: BaseException) -> Any:
-        """An exception: its number and that of its class, the bases, the arguments, the text, and the reason."""
+        """Return an exception: its number and that of its class, the bases, the arguments, the text, and the reason."""
         number = getattr(error, "_of_tests", None)
         if number is not None:
             return ["tests", number]
@@ -72,7 +64,7 @@ class SolutionObjects:
         return ["answer", *numbers, _family(kind), args, str(error), reason_of(error)]
 
     def error_of_tests(self, number: int, name: str, args: list[Any]) -> BaseException:
-        """An exception raised by the tests, as a subclass of a builtin."""
+        """Return an exception raised by the tests, as a subclass of a builtin."""
         error: BaseException = type(name, (getattr(builtins, name, Exception),), {})()
         error.args = tuple(self.decode(arg) for arg in args)
         error._of_tests = number  # type: ignore[attr-defined]
@@ -101,7 +93,7 @@ class SolutionObjects:
     def _decode_object(self, form: list[Any]) -> Any:
         kind, rest = form[0], form[1:]
         if kind == "answer":
-            return self._objects[rest[0]]
+            return self[rest[0]]
         if kind == "tests":
             return TestsProxy(self._ask_for, rest[0])
         if kind == "type":
@@ -149,12 +141,12 @@ for _method, _operation in (("getattr", "get"), ("setattr", "set"), *((name, nam
 
 
 def _family(kind: type) -> list[list[str]]:
-    """Module and name of a class and of its bases, nearest first."""
+    """Return module and name of a class and of its bases, nearest first."""
     return [[base.__module__, base.__qualname__] for base in kind.__mro__]
 
 
 def reason_of(error: BaseException, file: str = FILE, source: str = "") -> str:
-    """Where the code of `file` raised the error, its type, and the first line of what it says, else of `source`."""
+    """Return where the code of `file` raised the error, its type, and the first line of its text, else of `source`."""
     lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     location = f"{file}, line {lines[-1]}: " if lines else ""
     said = str(error).strip().partition("\n")[0] or "".join(source.splitlines()[lines[-1] - 1 :][:1] if lines else ())

@@ -136,7 +136,7 @@ class SolutionErrors:
         self._classes: dict[int, type[BaseException]] = {}
 
     def kind(self, number: int, family: list[list[str]]) -> type[BaseException]:
-        """The class with this number; its family is module and name of the class and of its bases, nearest first."""
+        """Return the class with this number; its family: module and name of it and its bases, nearest first."""
         known = [_known(*entry) for entry in family]
         if known[0] is not None:
             return known[0]
@@ -146,7 +146,7 @@ class SolutionErrors:
         return self._classes[number]
 
     def error(self, kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
-        """An exception with these arguments and members."""
+        """Return an exception with these arguments and members."""
         try:
             error = kind(*args)
         except TypeError:
@@ -157,7 +157,7 @@ class SolutionErrors:
 
 
 def _known(module: str, name: str) -> type[BaseException] | None:
-    """An exception class of the standard library."""
+    """Return an exception class of the standard library."""
     top = module.partition(".")[0]
     # The exception by which unittest skips a test would skip it.
     if top not in sys.stdlib_module_names or top == "unittest":

@@ -39,11 +39,11 @@ class SolutionClient:
         """Wrong or unverified, if decided before the tests end; an empty note says that the process ended."""
 
     def load(self, code: str) -> list[str]:
-        """Has the answer imported, and returns the names it defines; raises TestsStopped if that fails."""
+        """Have the answer imported, and return the names it defines; raise TestsStopped if that fails."""
         return [str(name) for name in self._exchange({"code": code, "script": False})[1:]]
 
     def name(self, name: str) -> Any:
-        """The value of a global name of the answer; raises AttributeError if there is none."""
+        """Return the value of a global name of the answer; raise AttributeError if there is none."""
         value = self.ask("get", self._proxy(0), name)
         if self.names is None or name not in self.names.classes or type(value) is not SolutionProxy:
             return value
@@ -53,7 +53,7 @@ class SolutionClient:
         return self._classes[name]
 
     def global_name(self, name: str) -> Any:
-        """As `name`, for a name that the tests do not import: objects of a library are the tests' own copies."""
+        """Return as `name` a name that the tests do not import: objects of a library are the tests' own copies."""
         library_object = None if self.names is None else self.names.library(name)
         if library_object is not None:
             return library_object
@@ -65,19 +65,19 @@ class SolutionClient:
         return self.name(name) if type(value) is SolutionProxy else value
 
     def module(self) -> SolutionProxy:
-        """The answer's module."""
+        """Return the answer's module."""
         return self._proxy(0)
 
     def give_up(self, reason: str) -> NoReturn:
-        """Leaves the answer unverified: the tests need something that cannot be done across processes."""
+        """Leave the answer unverified: the tests need something that cannot be done across processes."""
         self._stop(None, reason)
 
     def ask(self, operation: str, *args: Any) -> Any:
-        """The result of an operation in the answer's process; raises what it raises."""
+        """Return the result of an operation in the answer's process; raise what it raises."""
         return self._request(operation, args, {}, self._decode)
 
     def call(self, target: SolutionProxy, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of calling an object; raises what the call raises."""
+        """Return the result of calling an object; raise what the call raises."""
         return self._request("call", (target, *args), kwargs, self._constructed if target._is_class else self._decode)
 
     def _request(
@@ -105,7 +105,7 @@ class SolutionClient:
         raise error
 
     def _constructed(self, form: Any) -> Any:
-        """The result of calling a class: an object that may see the operands of the tests."""
+        """Return the result of calling a class: an object that may see the operands of the tests."""
         if isinstance(form, list) and form[0] == "derived" and wire.is_mutable(self._decode(form[1])):
             form = ["answer", form[2]]
         value = self._decode(form)
@@ -114,7 +114,7 @@ class SolutionClient:
         return value
 
     def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
-        """The reply to a request; meanwhile the answer may print, and use objects of the tests."""
+        """Return the reply to a request; meanwhile the answer may print, and use objects of the tests."""
         try:
             wire.send(self._channel, request)
             while True:
@@ -197,17 +197,14 @@ class SolutionClient:
 
 
 def _derived(value: Any, proxy: SolutionProxy) -> Any:
-    """A plain value of a class of the answer, with the methods of that class; compared as the plain value."""
-    members: JsonObject = {
-        "__getattr__": lambda _, name: getattr(proxy, name),
-        "_number_of_answer": proxy._number,
-    }
+    """Return a plain value of a class of the answer, with the methods of that class; compared as the plain value."""
+    members: JsonObject = {"__getattr__": lambda _, name: getattr(proxy, name), "_number_of_answer": proxy._number}
     base: Callable[..., Any] = type(type(value).__name__, (type(value),), members)
     return base(value)
 
 
 def _refresh(old: Any, new: Any) -> None:
-    """Applies the answer's changes to a mutable argument."""
+    """Apply the answer's changes to a mutable argument."""
     if not wire.is_mutable(old):
         raise wire.Malformed("the answer changed what cannot be changed")
     if isinstance(old, dict | set):

@@ -30,7 +30,7 @@ class TestFailed(Exception):
 
 
 def run_tests(client: SolutionClient, code: str, source: str, entry_point: str | None) -> VerificationResult:
-    """Whether the answer `code` passes the asserts, `test_...()` functions and TestCases in the text of the tests.
+    """Return whether the answer `code` passes the asserts, `test_...()` functions and TestCases of the tests.
 
     `check(candidate)`, if they define it, is called with the function `entry_point`. Raises TestsStopped as `client`.
     """
@@ -112,7 +112,7 @@ class _SolutionModule(types.ModuleType):
 
 
 def function_of(client: SolutionClient, name: str) -> Callable[..., Any]:
-    """A function of the answer, or a method of its class `Solution`, as on LeetCode."""
+    """Return a function of the answer, or a method of its class `Solution`, as on LeetCode."""
     try:
         function: Callable[..., Any] = client.name(name)
     except AttributeError:
@@ -124,7 +124,7 @@ def function_of(client: SolutionClient, name: str) -> Callable[..., Any]:
 
 
 def _share_seeds(client: SolutionClient) -> None:
-    """Has the answer's random numbers seeded together with those of the tests."""
+    """Have the answer's random numbers seeded together with those of the tests."""
 
     def share(library: Any, operation: str) -> None:
         original = library.seed

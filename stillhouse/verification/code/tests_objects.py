@@ -8,7 +8,7 @@ from typing import Any, Final
 from unittest.mock import CallableMixin
 
 from stillhouse.verification.code.proxy import SolutionProxy
-from stillhouse.verification.code.wire import MAX_DEPTH, OPERATIONS, NotEncodable, encode
+from stillhouse.verification.code.wire import MAX_DEPTH, OPERATIONS, NotEncodable, Registry, encode
 
 TESTS: Final = "tests"
 """Name of the module that the tests run as."""
@@ -22,30 +22,26 @@ _ON_OBJECTS: Final = frozenset(OPERATIONS) - {
 }
 
 
-class TestsObjects:
+class TestsObjects(Registry):
     """The tests' objects by number; `decode` decodes a value sent by the answer."""
 
     def __init__(self, decode: Callable[[Any], Any]) -> None:
+        super().__init__()
         self._decode = decode
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
-
-    def __getitem__(self, number: int) -> Any:
-        return self._objects[number]
 
     def encode(self, value: Any) -> Any:
-        """The encoded value; raises NotEncodable if the answer's process cannot have such a value."""
+        """Return the encoded value; raise NotEncodable if the answer's process cannot have such a value."""
         return encode(value, self._encode_object, 2 * MAX_DEPTH)
 
     def serve(self, operation: str, number: int = 0, args: Sequence[Any] = (), kwargs: Any = None) -> list[Any]:
-        """The reply to a request of the answer; arguments are encoded."""
+        """Return the reply to a request of the answer; arguments are encoded."""
         try:
             if operation == "input":
                 try:
                     return ["value", input() + "\n"]
                 except EOFError:
                     return ["value", ""]
-            target = self._objects[number]
+            target = self[number]
             decoded = [self._decode(form) for form in args]
             options = {str(key): self._decode(form) for key, form in kwargs.items()}
             names_member = operation in ("get", "set", "delete")
@@ -57,7 +53,7 @@ class TestsObjects:
         except Exception as error:
             name = next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins")
             plain_args = [arg if isinstance(arg, str | int | float) else str(arg) for arg in error.args]
-            return ["error", self._number_of(error), name, plain_args]
+            return ["error", self.number_of(error), name, plain_args]
 
     def _encode_object(self, value: Any) -> Any:
         if type(value) is SolutionProxy:
@@ -73,18 +69,12 @@ class TestsObjects:
             # The answer's process has its own copy. Some would let it do anything here.
             return ["library", value.__module__, value.__qualname__]
         if _operations_on(value):
-            return ["tests", self._number_of(value)]
+            return ["tests", self.number_of(value)]
         raise NotEncodable(f"the tests give a {type(value).__name__}")
-
-    def _number_of(self, value: Any) -> int:
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)
-        return self._numbers[id(value)]
 
 
 def _operations_on(value: Any) -> frozenset[str]:
-    """The operations that the usual uses of such an object need, and no others."""
+    """Return the operations that the usual uses of such an object need, and no others."""
     if isinstance(value, unittest.TestCase):
         return frozenset()
     if type(value).__module__ == TESTS or isinstance(value, io.StringIO | io.BytesIO):

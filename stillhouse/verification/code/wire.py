@@ -77,6 +77,24 @@ Decode = Callable[[list[Any]], Any]
 """The object of such a list; raises `Malformed` for an unknown kind."""
 
 
+class Registry:
+    """Objects by number, for the other side to refer to; new ones get the next number."""
+
+    def __init__(self) -> None:
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def __getitem__(self, number: int) -> Any:
+        return self._objects[number]
+
+    def number_of(self, value: object) -> int:
+        """Return the number of an object."""
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return self._numbers[id(value)]
+
+
 class NotEncodable(Exception):
     """A value cannot be encoded; the message says why."""
 
@@ -86,10 +104,9 @@ class Malformed(Exception):
 
 
 def encode(value: Any, other: Encode, depth: int) -> Any:
-    """The encoded value; `other` encodes what is not plain, and a subclass of a plain type is not plain.
+    """Return the encoded value; `other` encodes what is not plain, and a subclass of a plain type is not plain.
 
-    Raises:
-        NotEncodable: it is nested more than `depth` times or contains itself, or `other` refuses an object in it.
+    Raises NotEncodable if it is nested more than `depth` times or contains itself, or `other` refuses an object in it.
     """
     kind = type(value)
     if value is None or kind in (bool, float, str):
@@ -114,10 +131,9 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
 
 
 def decode(form: Any, other: Decode, depth: int) -> Any:
-    """The value of an encoded form, nested at most `depth` times; `other` decodes kinds that are not plain.
+    """Return the value of an encoded form, nested at most `depth` times; `other` decodes kinds that are not plain.
 
-    Raises:
-        Malformed: the form is invalid.
+    Raises Malformed if the form is invalid.
     """
     try:
         return _decode(form, other, depth)
@@ -143,7 +159,7 @@ def _decode(form: Any, other: Decode, depth: int) -> Any:
 
 
 def is_mutable(value: Any) -> bool:
-    """Whether a plain value can be changed in place."""
+    """Return whether a plain value can be changed in place."""
     if isinstance(value, list | dict | set | bytearray | deque):
         return True
     numpy = sys.modules.get("numpy")
@@ -155,12 +171,7 @@ class ChannelClosed(Exception):
 
 
 def send(channel: Connection, message: Any) -> None:
-    """Sends one message.
-
-    Raises:
-        NotEncodable: a number in it is too long.
-        ChannelClosed: the other side is gone.
-    """
+    """Send one message; raise NotEncodable if a number in it is too long, ChannelClosed if the other side is gone."""
     try:
         data = json.dumps(message).encode()
     except ValueError as error:
@@ -172,14 +183,10 @@ def send(channel: Connection, message: Any) -> None:
 
 
 def receive(channel: Connection, ended: Any = None) -> Any:
-    """The next message.
+    """Return the next message; raise Malformed if it is none, ChannelClosed if there are no more.
 
     At the tests' end, `ended` becomes readable once the answer's process has ended, since processes it started may keep
     the channel open.
-
-    Raises:
-        Malformed: it is not a message.
-        ChannelClosed: there are no more.
     """
     try:
         if ended is not None and channel not in wait([channel, ended]):
@@ -193,7 +200,7 @@ def receive(channel: Connection, ended: Any = None) -> Any:
 
 
 def loads(data: bytes) -> Any:
-    """The message in untrusted bytes; raises Malformed if they are none."""
+    """Return the message in untrusted bytes; raise Malformed if they are none."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError, MemoryError) as error:

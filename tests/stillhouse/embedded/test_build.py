@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import stillhouse.embedded
 from stillhouse.embedded import embedded_path
-from stillhouse.embedded.build import NUM_MEASURED, NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, sha256_of
+from stillhouse.embedded.build import NUM_MEASURED, NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, measure
 from stillhouse.embedded.shop import draw_stories
-from stillhouse.embedded.solve import accuracy, solve
+from stillhouse.store.fingerprint import file_sha256
 
 FOLDER = Path(stillhouse.embedded.__file__).parent
 RECORDS = json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
@@ -25,9 +25,7 @@ def shipped_prompts() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["teacher", "student"])
 def test_weights_are_those_that_were_measured(name: str):
-    digest = RECORDS[name]["sha256"]["model.safetensors"]
-    assert sha256_of(embedded_path(name) / "model.safetensors") == digest
-    assert digest in (FOLDER / "MODELS.md").read_text(encoding="utf-8")
+    assert file_sha256(embedded_path(name) / "model.safetensors") == RECORDS[name]["sha256"]["model.safetensors"]
 
 
 def test_models_and_tokenizers_take_less_than_two_megabytes():
@@ -87,23 +85,7 @@ def test_a_folder_loads_in_single_precision_with_its_own_tokenizer(name: str):
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
-@pytest.mark.parametrize(("temperature", "least"), [(0.0, 0.95), (1.0, 0.9)])
-def test_the_teacher_solves_prompts(
-    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, temperature: float, least: float
-):
-    torch.manual_seed(0)
-    assert accuracy(teacher, tokenizer, shipped_prompts()[:20], temperature=temperature) >= least
-
-
-def test_a_batch_gives_each_prompt_the_answer_it_gets_alone(
-    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-):
-    by_tag = {row["metadata"]["tag"]: row["prompt"] for row in shipped_prompts()[:20]}
-    questions = list(by_tag.values())
-    alone = [solve(teacher, tokenizer, [question], temperature=0.0)[0] for question in questions]
-    assert len(questions) == 3
-    assert solve(teacher, tokenizer, questions, temperature=0.0) == alone
-
-
-def test_an_unreadable_question_ends_without_an_exception(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
-    assert len(solve(teacher, tokenizer, ["qwertz", "\u4e2d"], temperature=0.0)) == 2
+def test_the_teacher_solves_prompts():
+    figures = measure(embedded_path("teacher"), embedded_path("prompts.jsonl"), num_prompts=20)
+    assert figures["accuracy_greedy"] >= 0.95
+    assert figures["accuracy_sampled"] >= 0.9

@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from stillhouse.embedded import embedded_path
-from stillhouse.embedded.tokenizer import CONTROL_TOKENS, MARKUP_TOKENS, train_tokenizer
+from stillhouse.embedded.tokenizer import CONTROL_TOKENS, MARKUP_TOKENS
 
 
 @pytest.mark.parametrize("token", [*CONTROL_TOKENS, *MARKUP_TOKENS])
@@ -20,20 +20,9 @@ def test_any_text_survives_encoding_and_decoding(text: str, tokenizer: PreTraine
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_every_digit_and_newline_is_a_token_of_its_own(tokenizer: PreTrainedTokenizerFast):
-    ids = tokenizer("1234\n\n5")["input_ids"]
-    assert [tokenizer.decode([token]) for token in ids] == ["1", "2", "3", "4", "\n", "\n", "5"]
-
-
 def test_teacher_and_student_share_tokenizer_and_template(tokenizer: PreTrainedTokenizerFast):
     student = AutoTokenizer.from_pretrained(embedded_path("student"))
     source = embedded_path("chat_template.jinja").read_text(encoding="utf-8")
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
     assert student.get_vocab() == tokenizer.get_vocab()
     assert student.chat_template == tokenizer.chat_template == source
-
-
-def test_markup_in_the_corpus_is_not_learnt_in_pieces():
-    tokenizer = train_tokenizer(["<tool_call>\nbuy\n</tool_call>"] * 50, "")
-    assert "tool" not in "".join(set(tokenizer.get_vocab()) - set(MARKUP_TOKENS))
-    assert len(tokenizer("<tool_call>")["input_ids"]) == 1

@@ -134,14 +134,6 @@ def test_a_server_that_is_gone_is_named(
         teacher_kl(sampled, served.model_copy(update={"teacher": gone}), runtime, temperature=1.0)
 
 
-def test_mean_is_over_tokens_by_hand(student: PreTrainedModel, runtime: RuntimeConfig) -> None:
-    with torch.no_grad():
-        logprobs = student(torch.tensor([[4, 6, 8]])).logits[0].log_softmax(-1)
-    row = trajectory(made_turn([4], [6, 8], [-1.0, -2.5]))
-    by_hand = ((-1.0 - float(logprobs[0, 6])) + (-2.5 - float(logprobs[1, 8]))) / 2
-    assert teacher_kl([row], STUDENT, runtime, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
-
-
 def test_turns_that_continue_are_scored_in_one_sequence() -> None:
     (spans,) = merge_turns([made_turn([1, 2], [3], [-0.1]), made_turn([1, 2, 3, 9], [4, 5], [-0.2, -0.3])])
     assert spans.token_ids == [1, 2, 3, 9, 4, 5]

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.interop.conversion_report import ConversionReport, UnmappedExample, summary_lines
+from stillhouse.interop.conversion_report import ConversionReport, summary_lines
+from stillhouse.interop.source_record import Unmapped
 
 
 @pytest.fixture
@@ -12,14 +13,11 @@ def report() -> ConversionReport:
     )
     for number in range(4):
         place = f"rollouts/rollout_1/sample_{number}.json"
-        report.add_unmapped("the row is malformed", UnmappedExample(place, None, "x " * 300), leaves_out=True)
+        report.add_unmapped(place, Unmapped("the row is malformed", None, "x " * 300), leaves_out=True)
     for number in range(30):
-        report.add_unmapped(
-            f"reason {number}{', which is long' * 6 * (number == 0)}",
-            UnmappedExample("rollouts/a.json", "key", {"a": number}),
-            leaves_out=False,
-        )
-        report.add_unmapped("rewards", UnmappedExample("rollouts/a.json", "key", number), leaves_out=False)
+        reason = f"reason {number}{', which is long' * 6 * (number == 0)}"
+        for unmapped in (Unmapped(reason, "key", {"a": number}), Unmapped("rewards", "key", number)):
+            report.add_unmapped("rollouts/a.json", unmapped, leaves_out=False)
     return report
 
 

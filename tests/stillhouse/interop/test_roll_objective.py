@@ -101,10 +101,7 @@ def test_several_teachers_share_the_prompts_by_tag(roll: Convert) -> None:
     code = worker("Qwen/Qwen3-14B", tag_included=["code"])
     config, unmapped = roll(teacher={"math": math, "code": code})
     found = {one.name: (one.model, one.routes, one.kl_coef) for one in config.on_policy.teachers}
-    assert found == {
-        "math": ("Qwen/Qwen3-32B", ("deepmath", "aime"), 0.7),
-        "code": ("Qwen/Qwen3-14B", ("code",), None),
-    }
+    assert found == {"math": ("Qwen/Qwen3-32B", ("deepmath", "aime"), 0.7), "code": ("Qwen/Qwen3-14B", ("code",), None)}
     assert (config.on_policy.route_by, config.on_policy.unrouted, config.on_policy.kl_coef) == ("tag", "no_kl", 0.5)
     assert unmapped.keys() >= {"teacher.math.device_mapping", "teacher.code.device_mapping"}
     assert "teacher" not in unmapped

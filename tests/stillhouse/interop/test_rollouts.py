@@ -78,7 +78,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize("changes", FAILED)
-def test_failed_rollouts_are_left_out_and_told_of(
+def test_failed_rollouts_are_left_out_and_told_of_or_come_as_failed_ones_when_they_are_wanted(
     tmp_path: Path, rollout: Make, write: Write, changes: JsonObject
 ) -> None:
     write(tmp_path / "rollouts/sample_1.json", rollout())
@@ -88,14 +88,8 @@ def test_failed_rollouts_are_left_out_and_told_of(
     (told,) = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "error"]
     assert told["place"].endswith("sample_2.json")
     assert "--include-failed" in told["reason"]
-
-
-@pytest.mark.parametrize("changes", FAILED)
-def test_failed_rollouts_come_as_failed_ones_when_they_are_wanted(
-    tmp_path: Path, rollout: Make, write: Write, changes: JsonObject
-) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout(**changes, conversation=rollout()["conversation"][:2]))
-    report, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out", include_failed=True)
+    write(tmp_path / "failed/sample_1.json", rollout(**changes, conversation=rollout()["conversation"][:2]))
+    report, (trajectory,) = _convert(tmp_path / "failed", tmp_path / "out", include_failed=True)
     assert trajectory.stop_reason is StopReason.ERROR
     assert trajectory.error is not None
     assert trajectory.error["message"] == changes.get("error", trajectory.error["message"])

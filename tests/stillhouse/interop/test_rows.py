@@ -60,11 +60,7 @@ def test_rows_of_rnow_that_end_with_the_user_are_prompts(tmp_path: Path, write: 
     result = Result(write(tmp_path / "train.jsonl", row))
     assert result.report.form == "rnow-jsonl"
     assert (result.loaded.prompts[0].tools, result.beside.expected_answer) == (["add"], "4")
-    assert result.beside.metadata == {
-        "rewards": ["accuracy"],
-        "docker": "python:3.11-slim",
-        "variables": {"unit": "m"},
-    }
+    assert result.beside.metadata == {"rewards": ["accuracy"], "docker": "python:3.11-slim", "variables": {"unit": "m"}}
     assert result.trajectories == []
     assert result.listed("docker_env") == [["HF_TOKEN"]]
     assert result.listed("docker") == ["python:3.11-slim"]

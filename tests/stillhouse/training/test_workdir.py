@@ -12,7 +12,7 @@ from stillhouse.errors import TrainingError
 from stillhouse.progress.state import NoProgress
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.training.workdir import exclusive, mirrored
 
 Machines = Callable[[str], tuple[Path, ArtifactStore]]

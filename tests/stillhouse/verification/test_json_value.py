@@ -14,34 +14,6 @@ VALUES = st.recursive(
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected", "verdict"),
-    [
-        ('{"b": [1, 2], "a": 1}', '{"a": 1.0, "b": [1e0, 2]}', True),
-        ('Here:\n```json\n{"a": 0.10}\n```\nDone.', '{"a": 0.1}', True),
-        ('```\n{"a": 2}\n```\nbetter:\n```\n{"a": 1}\n```', '{"a": 1}', True),
-        ('So it is {"a": {"b": []}} then.', '{"a": {"b": []}}', True),
-        ('Not {"a": 2} but {"a": 1}', '{"a": 1}', True),
-        ("the set {x} is [1, 2]", "[1, 2]", True),
-        ("Answer: 5", "5", True),
-        ('\\boxed{"x"}', '"x"', True),
-        ("null", "null", True),
-        ('{"a": 1}', '{"a": true}', False),
-        ('{"a": "1"}', '{"a": 1}', False),
-        ("[2, 1]", "[1, 2]", False),
-        ('{"a": 1, "b": 2}', '{"a": 1}', False),
-        ('{"a": 1', '{"a": 1}', False),
-        ("NaN", "5", False),
-        ('{"a": 1, "a": 2}', '{"a": 2}', False),
-        ('I weigh {"a": 1}, then {"b": {"a": 1}', '{"a": 1}', False),
-        ("no JSON", '{"a": 1}', False),
-        ('{"a": 1}', "{a: 1}", None),
-    ],
-)
-def test_json_values_are_compared(find, answer: str, expected: str, verdict: bool | None) -> None:
-    assert find("json", answer, expected).verified is verdict
-
-
-@pytest.mark.parametrize(
     ("answer", "expected", "schema", "verdict"),
     [
         ('{"a": 5}', None, SCHEMA, True),

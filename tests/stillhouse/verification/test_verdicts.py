@@ -63,25 +63,10 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory) -> None:
         (reply("5"), StopReason.ANSWERED, None, found(None, None)),
         (reply("5"), StopReason.ANSWERED, prompt(None), found(None, "numeric", "no answer is expected")),
         (reply("5"), StopReason.LENGTH, prompt("5", "judge"), found(None, "judge", "left to the judge")),
-        (
-            reply("5"),
-            StopReason.ERROR,
-            prompt("5"),
-            found(None, "numeric", "the trajectory stopped for error"),
-        ),
-        (
-            reply("5"),
-            StopReason.LENGTH,
-            prompt("5"),
-            found(False, "numeric", f"{STOPPED} for length before {END}"),
-        ),
+        (reply("5"), StopReason.ERROR, prompt("5"), found(None, "numeric", "the trajectory stopped for error")),
+        (reply("5"), StopReason.LENGTH, prompt("5"), found(False, "numeric", f"{STOPPED} for length before {END}")),
         (reply("<think>5"), StopReason.ANSWERED, prompt("5"), found(False, "numeric", NO_ANSWER)),
-        (
-            reply("{}"),
-            StopReason.ANSWERED,
-            prompt(None, "json", answer_schema=OBJECT),
-            found(True, "json", None, "{}"),
-        ),
+        (reply("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), found(True, "json", None, "{}")),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from stillhouse.config import load_config
 from stillhouse.embedded import embedded_path
-from stillhouse.pair import PairFinding
-from tasks.pair.examine import examine_config
+from stillhouse.training.pair.finding import PairFinding
+from tasks.pair.stage import examine_config
 
 ROOT = Path(__file__).resolve().parents[3]
 END_OF_TURN = 2
@@ -72,11 +72,6 @@ def permuted_tokens(folder: Path) -> None:
     file.write_text(json.dumps(tokenizer))
 
 
-def opened_thinking(folder: Path) -> None:
-    file = folder / "chat_template.jinja"
-    file.write_text(file.read_text() + "{%- if add_generation_prompt -%}{{- '<think>\\n' -}}{%- endif -%}")
-
-
 FAULTS: dict[str, Change] = {
     "another template": another_template,
     "shifted": other_weights(_shift),
@@ -84,7 +79,6 @@ FAULTS: dict[str, Change] = {
     "noise": other_weights(_add_noise),
     "end of document": end_of_document,
     "permuted": permuted_tokens,
-    "thinking": opened_thinking,
 }
 
 

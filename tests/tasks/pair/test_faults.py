@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.pair import PairFinding, verdict_of
+from stillhouse.training.pair.finding import PairFinding, verdict_of
 
 Examined = Callable[..., dict[str, PairFinding]]
 Faulty = Callable[[str, str], str]
@@ -42,7 +42,6 @@ def test_there_is_no_alarm_on_a_config_of_the_repository(examined: Examined, nam
         ("teacher", "no end", {"teacher: ends": "change"}, "SFT"),
         ("student", "no end", {"student: ends": "change"}, "SFT"),
         ("teacher", "noise", {"teacher: better": "no"}, "it is worse"),
-        ("teacher", "thinking", {"teacher: thinking": "change"}, "enable_thinking"),
     ],
 )
 def test_a_fault_is_found(

@@ -18,13 +18,9 @@ from stillhouse.training.on_policy.scored import ScoredSample
 
 
 def balanced(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:
-    """The samples with their weights times the factor of their teacher; those without a teacher as they are.
+    """Return the samples of one optimiser step, of every rank, with their weights times the factor of their teacher.
 
-    A weight is a factor of all of a trajectory's loss, also of what rewards make of it.
-
-    Args:
-        samples: all of one optimiser step, of every rank, with the weights of their aggregation.
-        config: has the balance.
+    A weight is a factor of all of a trajectory's loss, also of what rewards make of it. Samples without a teacher stay.
     """
     shares = teacher_shares(samples) if config.balance == "teachers" else {}
     factors: Mapping[str | None, float] = {name: 1.0 / (len(shares) * share) for name, share in shares.items()}
@@ -35,19 +31,11 @@ def balanced(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[Sc
 
 
 def teacher_shares(samples: Sequence[ScoredSample]) -> dict[str, float]:
-    """The share s_k of each teacher with a sampled token, by name."""
-    sums = {
-        name: math.fsum(sample.weight * sum(sample.loss_mask) for sample in of_teacher)
-        for name, of_teacher in _by_teacher(samples).items()
-    }
-    total = math.fsum(sums.values())
-    return {name: value / total for name, value in sums.items()}
-
-
-def _by_teacher(samples: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
-    """Those with a teacher and a sampled token, in the order of the teachers' names."""
-    by_name: dict[str, list[ScoredSample]] = {}
+    """Return the share s_k of each teacher with a sampled token, by name."""
+    by_name: dict[str, list[float]] = {}
     for sample in samples:
         if sample.teacher is not None and any(sample.loss_mask):
-            by_name.setdefault(sample.teacher, []).append(sample)
-    return dict(sorted(by_name.items()))
+            by_name.setdefault(sample.teacher, []).append(sample.weight * sum(sample.loss_mask))
+    sums = {name: math.fsum(weights) for name, weights in sorted(by_name.items())}
+    total = math.fsum(sums.values())
+    return {name: value / total for name, value in sums.items()}

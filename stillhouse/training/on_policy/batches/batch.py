@@ -35,17 +35,13 @@ class RolloutBatch:
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Tokens the student sampled."""
+        """Return the number of tokens the student sampled."""
         num_skipped = int(self.metrics.get(SKIPPED_TOKENS, 0))
         return num_skipped + sum(sum(sample.loss_mask) for part in self.parts for sample in part)
 
 
 def write_batch(path: Path, batch: RolloutBatch) -> None:
-    """Writes the batch atomically as Parquet, one row per trajectory; numbers are stored exactly.
-
-    Raises:
-        StoreError: no space or no permission.
-    """
+    """Write the batch atomically as Parquet, one row per trajectory; numbers are stored exactly."""
     rows = [{**_row(sample), "part": number} for number, part in enumerate(batch.parts) for sample in part]
     facts = {
         "index": batch.index,
@@ -59,11 +55,7 @@ def write_batch(path: Path, batch: RolloutBatch) -> None:
 
 
 def read_batch(path: Path) -> RolloutBatch:
-    """The batch as it was written.
-
-    Raises:
-        StoreError: the file is damaged, or no batch.
-    """
+    """Return the batch as it was written; raise StoreError if the file is damaged, or no batch."""
     try:
         table = pq.read_table(path)
         facts = json.loads((table.schema.metadata or {})[_FACTS])
@@ -71,16 +63,14 @@ def read_batch(path: Path) -> RolloutBatch:
         for row in table.to_pylist():
             parts[row.pop("part")].append(_sample(row))
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
+        raise StoreError(
+            f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again"
+        ) from error
     return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
 
 
-def _damaged(path: Path, error: Exception) -> StoreError:
-    return StoreError(f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again")
-
-
 def _row(sample: ScoredSample) -> dict[str, Any]:
-    """Without matrices, which Parquet does not have: the rows of one are written one after the other."""
+    """Return a row without matrices, which Parquet does not have: the rows of one are written one after the other."""
     # Not `asdict`, which copies each number of each list.
     row = {field.name: getattr(sample, field.name) for field in fields(sample)}
     view, top = sample.teacher_view, sample.teacher_top

@@ -14,12 +14,9 @@ from stillhouse.training.on_policy.scored import ScoredSample
 def with_advantages(
     samples: Sequence[ScoredSample], rewards: Sequence[float | None], algorithm: Algorithm
 ) -> list[ScoredSample]:
-    """The samples with the `advantages` that are known before training, if the algorithm has any.
+    """Return the samples, of whole groups, with the `advantages` that are known before training, if there are any.
 
-    Args:
-        samples: of whole groups; those of one prompt are a group.
-        rewards: of each; None if unknown.
-        algorithm: computes the advantages of a group.
+    `rewards` has one for each sample, None where it is unknown; the samples of one prompt are a group.
     """
     if not algorithm.has_advantages:
         return list(samples)
@@ -36,7 +33,7 @@ def with_advantages(
 
 
 def without_first_tokens(samples: list[ScoredSample], num_tokens: int) -> tuple[list[ScoredSample], dict[str, float]]:
-    """The samples with a `loss_mask` without the first sampled tokens of each, and the metric `skipped_tokens`.
+    """Return the samples with a `loss_mask` without the first sampled tokens of each, and the metric `skipped_tokens`.
 
     One of no more sampled tokens is not trained on. That tokens bear no loss means nothing to the others: their
     advantages are as they were.
@@ -58,7 +55,7 @@ def without_first_tokens(samples: list[ScoredSample], num_tokens: int) -> tuple[
 
 
 def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:
-    """The samples of one optimiser step with the `weight` by which their losses become the loss of the step.
+    """Return the samples of one optimiser step, of every rank, with the `weight` that makes their losses its loss.
 
     The trainer minimises the sum of weight * loss over all loss positions of the step, divided by their number N. Every
     aggregation is a choice of weights, one a trajectory, so that no split into microbatches can matter.
@@ -71,10 +68,6 @@ def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> lis
         token_sum                   N                       sum over all tokens
 
     Trajectories without a sampled token do not count. `on_policy.balance` then shares the loss among several teachers.
-
-    Args:
-        samples: all of one optimiser step, of every rank.
-        config: aggregation, balance and max_tokens.
     """
     counts = [sum(sample.loss_mask) for sample in samples]
     num_tokens, num_trajectories = sum(counts), sum(count > 0 for count in counts)

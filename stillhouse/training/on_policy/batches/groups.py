@@ -17,40 +17,28 @@ from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 
 class FinishedGroups:
-    """The finished groups of one batch, a file for each.
-
-    Args:
-        folder: used by this batch alone.
-    """
+    """The finished groups of one batch, a file for each, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @classmethod
     def of_batch(cls, folder: Path, index: int) -> Self:
-        """The finished groups of batch `index`, stored beside the batches in `folder`."""
+        """Return the finished groups of batch `index`, stored beside the batches in `folder`."""
         return cls(folder / f"groups-{index:08d}")
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
-        """Stores the finished trajectories of one prompt.
-
-        Raises:
-            StoreError: no space or no permission.
-        """
+        """Store the finished trajectories of one prompt."""
         rows = json.dumps([asdict(trajectory) for trajectory in group])
         write_atomic(self._folder / f"{group[0].prompt_id}.json", rows.encode())
 
     def load(self, prompts: Sequence[Prompt]) -> dict[str, list[SampledTrajectory]]:
-        """The stored groups, by prompt id.
-
-        Raises:
-            StoreError: one is damaged.
-        """
+        """Return the stored groups, by prompt id; raise StoreError if one is damaged."""
         paths = ((prompt, self._folder / f"{prompt.id}.json") for prompt in prompts)
         return {prompt.id: _read(path) for prompt, path in paths if path.exists()}
 
     def forget(self) -> None:
-        """Deletes them; called once the whole batch is on disk."""
+        """Delete them; called once the whole batch is on disk."""
         for path in self._folder.glob("*.json"):
             path.unlink()
         if self._folder.exists():

@@ -35,23 +35,12 @@ OnBatch = Callable[[int, Sequence[SampledTrajectory], Sequence[ScoredSample], Se
 
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Makes batches of rollouts.
-
-    Args:
-        prompts: sampled from, in an order drawn for each pass over them.
-        metadata: by prompt id; may lack any.
-        sampler: makes trajectories.
-        engines: sample completions.
-        teachers: score them.
-        rewards: verification, and the user's.
-        objective: says what is scored and how tokens are credited.
-        config: sizes, coefficients, seed.
-        show: called with each batch.
-        groups: folder for the finished groups of an unfinished batch; None stores none.
-    """
+    """Makes batches of rollouts."""
 
     prompts: Sequence[Prompt]
+    """Sampled from, in an order drawn for each pass over them."""
     metadata: Mapping[str, PromptMetadata]
+    """By prompt id; may lack any."""
     sampler: Sampler
     engines: SamplingEngines
     teachers: TeacherRouter
@@ -60,14 +49,10 @@ class BatchMaker:
     config: OnPolicyConfig
     show: OnBatch
     groups: Path | None = None
+    """Folder for the finished groups of an unfinished batch; None stores none."""
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
-        """Hands the current weights to an engine and returns the call that makes the batch.
-
-        Args:
-            index: of the batch.
-            policy_version: optimiser updates that the weights have had.
-        """
+        """Hand the current weights, of `policy_version` updates, to an engine; return the call that makes the batch."""
         split = TimeSplit()
         stack = ExitStack()
         with split.of("sync"):
@@ -100,32 +85,29 @@ class BatchMaker:
         labels = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
         parts = self._parts(work.prompts, samples)
+        shares: dict[str, float] = {}
+        if len(self.teachers.by_name) > 1:
+            found = teacher_shares([sample for part in parts for sample in part])
+            shares = {f"teacher_share/{name}": found.get(name, 0.0) for name in self.teachers.by_name}
         metrics = {
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.objective.algorithm),
-            **self._measure_shares(parts),
+            **shares,
             **skipped,
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, parts, metrics)
 
     def _parts(self, prompts: Sequence[Prompt], samples: Sequence[ScoredSample]) -> list[list[ScoredSample]]:
-        """Splits the groups over the substeps."""
+        """Split the groups over the substeps."""
         size = len(prompts) // self.config.num_substeps
         part_of = {prompt.id: number // size for number, prompt in enumerate(prompts)}
         parts: list[list[ScoredSample]] = [[] for _ in range(self.config.num_substeps)]
         for sample in samples:
             parts[part_of[sample.prompt_id]].append(sample)
         return [with_weights(part, self.config) for part in parts]
-
-    def _measure_shares(self, parts: Sequence[Sequence[ScoredSample]]) -> dict[str, float]:
-        """teacher_share/NAME: part of the weights of the batch, of several teachers."""
-        if len(self.teachers.by_name) < 2:
-            return {}
-        shares = teacher_shares([sample for part in parts for sample in part])
-        return {f"teacher_share/{name}": shares.get(name, 0.0) for name in self.teachers.by_name}
 
 
 @dataclass(slots=True)
@@ -143,7 +125,7 @@ class _BatchInProgress:
         self.scoring = Scoring(maker.teachers, maker.metadata, [prompt.id for prompt in self.prompts], maker.objective)
 
     def sample(self, engine: SamplingEngine, index: int, policy_version: int) -> list[SampledTrajectory]:
-        """All trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
+        """Return all trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
         store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)
         stored = {} if store is None else store.load(self.prompts)
@@ -164,7 +146,7 @@ class _BatchInProgress:
         return [trajectory for group in by_prompt.values() for trajectory in group]
 
     def collect_rewards(self, trajectories: Sequence[SampledTrajectory]) -> list[TrajectoryReward]:
-        """The rewards, aligned with `trajectories`; raises FailureBudgetExceeded if too many failed so far."""
+        """Return the rewards, aligned with `trajectories`; raise FailureBudgetExceeded if too many failed so far."""
         rewards = {prompt_id: iter(future.result()) for prompt_id, future in self._rewards.items()}
         self.maker.rewards.check_failures()
         return [next(rewards[trajectory.prompt_id]) for trajectory in trajectories]

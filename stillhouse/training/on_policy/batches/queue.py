@@ -22,11 +22,6 @@ MakeBatch = Callable[[], RolloutBatch]
 """Samples one batch; in the background it must not read the student's weights."""
 
 
-def batch_path(folder: Path, index: int) -> Path:
-    """The file of batch `index`."""
-    return folder / f"{_PREFIX}{index:08d}.parquet"
-
-
 class BatchQueue:
     """Hands out the batches of a training.
 
@@ -56,11 +51,7 @@ class BatchQueue:
         self._current: RolloutBatch | None = None
 
     def get(self, index: int, policy_version: int) -> RolloutBatch:
-        """Batch `index`; batches ahead of it are made or begun first.
-
-        Raises:
-            StillhouseError: whatever making a batch raises.
-        """
+        """Return batch `index`; batches ahead of it are made or begun first. Raises what making a batch raises."""
         if self._current is not None and self._current.index == index:
             return self._current
         last = min(index + self._max_staleness, self._num_batches - 1)
@@ -83,18 +74,18 @@ class BatchQueue:
         return self._current
 
     def keep(self, batch: RolloutBatch) -> None:
-        """Replaces the batch that was handed out last, also on disk."""
+        """Replace the batch that was handed out last, also on disk."""
         write_batch(self._path(batch.index), batch)
         self._current = batch
 
     def forget_before(self, index: int) -> None:
-        """Deletes batches that no checkpoint leads back to."""
+        """Delete batches that no checkpoint leads back to."""
         for path in self._folder.glob(f"{_PREFIX}*.parquet"):
             if int(path.stem.removeprefix(_PREFIX)) < index:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Cancels batches not yet begun and waits for the one in progress."""
+        """Cancel batches not yet begun and wait for the one in progress."""
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
 
@@ -114,4 +105,4 @@ class BatchQueue:
         return batch
 
     def _path(self, index: int) -> Path:
-        return batch_path(self._folder, index)
+        return self._folder / f"{_PREFIX}{index:08d}.parquet"

@@ -24,13 +24,9 @@ FACTS_FILE: Final = "recorded.json"
 
 
 class RecordedRollouts:
-    """Batches in a folder, gone through in their order again and again.
+    """Batches in a folder that `write_facts` completed, gone through in their order again and again.
 
-    Args:
-        folder: as `write_recorded` and `write_facts` leave it.
-
-    Raises:
-        StoreError: it cannot be read.
+    Raises StoreError if the folder cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,11 +45,11 @@ class RecordedRollouts:
 
     @property
     def teachers(self) -> list[str]:
-        """Their names."""
+        """Return their names."""
         return list(self.facts["teachers"])
 
     def begin(self, index: int, policy_version: int) -> MakeBatch:
-        """The call that reads batch `index` of a training, whose samples are of the student before it."""
+        """Return the call that reads batch `index` of a training, whose samples are of the student before it."""
         return lambda: self._read(index)
 
     def _read(self, index: int) -> RolloutBatch:
@@ -64,16 +60,12 @@ class RecordedRollouts:
 
 
 def write_recorded(folder: Path, batch: RolloutBatch) -> None:
-    """Writes a batch for a training; raises as `write_batch`."""
+    """Write a batch for a training."""
     write_batch(folder / _name(batch.index), batch)
 
 
 def write_facts(folder: Path, num_batches: int, routes: Sequence[str], facts: JsonObject) -> None:
-    """Completes the folder of `num_batches` batches: values by which the KL is reported, facts of teachers and prompts.
-
-    Raises:
-        StoreError: no space or no permission.
-    """
+    """Complete a folder of batches: values by which the KL is reported, facts of teachers and prompts."""
     stored = {"num_batches": num_batches, "routes": list(routes), "facts": facts}
     write_atomic(folder / FACTS_FILE, canonical_json(stored))
 

@@ -6,34 +6,20 @@ would compete with the student for the device, and some are the student itself w
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from stillhouse.training.on_policy.objective import Objective
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher, TeacherScores
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
 
 
-@dataclass(slots=True)
-class _Pending:
-    """Requests not yet sent to a teacher."""
-
-    teacher: Teacher
-    requests: list[ScoreRequest] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    """Indices of their trajectories."""
-
-
 class Scoring:
-    """The scores of one batch.
+    """The scores of one batch, whose prompts are `prompt_ids` in order; `metadata` may lack any.
 
-    Args:
-        teachers: assigns each prompt its teacher.
-        metadata: by prompt id; may lack any.
-        prompt_ids: prompts of the batch, in order.
-        objective: says whether teachers in this process score here, or are compared with as a whole in training.
+    `objective` says whether teachers in this process score here, or are compared with as a whole in training.
     """
 
     def __init__(
@@ -47,61 +33,49 @@ class Scoring:
         self._metadata = metadata
         self._order = {prompt_id: place for place, prompt_id in enumerate(prompt_ids)}
         self._objective = objective
-        self._added: list[tuple[SampledTrajectory, Teacher | None, TeacherView | None]] = []
-        self._pending: dict[str, _Pending] = {}
-        self._sent: list[tuple[list[int], Future[list[TeacherScores]]]] = []
+        self._samples: list[ScoredSample] = []
+        self._pending: dict[str, list[int]] = {}
+        """Indices of the samples for which a teacher has still to be asked, by its name."""
+        self._asked: list[tuple[list[int], Future[list[TeacherScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
-        """Adds the finished trajectories of one prompt."""
+        """Add the finished trajectories of one prompt."""
         metadata = self._metadata.get(group[0].prompt_id)
         teacher = self._teachers.select(metadata)
         for trajectory in group:
             # A prompt that fills the context has nothing to score.
             if trajectory.num_turns == 0:
                 continue
-            view = self._teachers.view(trajectory, metadata)
-            self._added.append((trajectory, teacher, view))
             if teacher is not None and (self._objective.is_scored_ahead or not isinstance(teacher, ExactTeacher)):
-                request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
-                pending = self._pending.setdefault(teacher.name, _Pending(teacher))
-                pending.requests.append(request)
-                pending.indices.append(len(self._added) - 1)
-        if teacher is not None and teacher.name in self._pending and not isinstance(teacher, ExactTeacher):
-            self._send(self._pending.pop(teacher.name))
+                self._pending.setdefault(teacher.name, []).append(len(self._samples))
+            sample = ScoredSample(
+                token_ids=trajectory.token_ids,
+                loss_mask=trajectory.loss_mask,
+                prompt_id=trajectory.prompt_id,
+                tag=metadata.tag if metadata else None,
+                sampling_logprobs=trajectory.sampling_logprobs,
+                teacher=teacher.name if teacher else None,
+                kl_coef=teacher.kl_coef if teacher else 0.0,
+                teacher_view=self._teachers.view(trajectory, metadata),
+                route=self._teachers.route(metadata),
+                policy_version=trajectory.policy_version,
+            )
+            self._samples.append(sample)
+        if teacher is not None and not isinstance(teacher, ExactTeacher):
+            self._ask(teacher.name)
 
     def finish(self) -> list[ScoredSample]:
-        """The samples, prompt by prompt in the order of the batch.
+        """Return the samples, prompt by prompt in the order of the batch; raises what scoring raises."""
+        for name in list(self._pending):
+            self._ask(name)
+        for indices, future in self._asked:
+            for index, (logprobs, top) in zip(indices, future.result(), strict=True):
+                self._samples[index] = replace(self._samples[index], teacher_logprobs=logprobs, teacher_top=top)
+        return sorted(self._samples, key=lambda sample: self._order[sample.prompt_id])
 
-        Raises:
-            StillhouseError: a teacher could not score.
-        """
-        for pending in self._pending.values():
-            self._send(pending)
-        self._pending.clear()
-        scores: dict[int, TeacherScores] = {}
-        for indices, future in self._sent:
-            scores |= dict(zip(indices, future.result(), strict=True))
-        samples = [self._sample(index, scores.get(index)) for index in range(len(self._added))]
-        by_prompt = sorted(range(len(samples)), key=lambda index: (self._order[samples[index].prompt_id], index))
-        return [samples[index] for index in by_prompt]
-
-    def _send(self, pending: _Pending) -> None:
-        self._sent.append((pending.indices, pending.teacher.start(pending.requests)))
-
-    def _sample(self, index: int, scores: TeacherScores | None) -> ScoredSample:
-        trajectory, teacher, view = self._added[index]
-        metadata = self._metadata.get(trajectory.prompt_id)
-        return ScoredSample(
-            token_ids=trajectory.token_ids,
-            loss_mask=trajectory.loss_mask,
-            prompt_id=trajectory.prompt_id,
-            tag=metadata.tag if metadata else None,
-            sampling_logprobs=trajectory.sampling_logprobs,
-            teacher=teacher.name if teacher else None,
-            kl_coef=teacher.kl_coef if teacher else 0.0,
-            teacher_logprobs=None if scores is None else scores.logprobs,
-            teacher_top=None if scores is None else scores.top,
-            teacher_view=view,
-            route=self._teachers.route(metadata),
-            policy_version=trajectory.policy_version,
-        )
+    def _ask(self, name: str) -> None:
+        indices = self._pending.pop(name, [])
+        samples = [self._samples[index] for index in indices]
+        requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id, one.teacher_view) for one in samples]
+        if requests:
+            self._asked.append((indices, self._teachers.by_name[name].start(requests)))

@@ -3,11 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Literal, get_args
 
 Work = Literal["sample", "score", "reward", "sync"]
-
-_WORKS: Final[tuple[Work, ...]] = ("sample", "score", "reward", "sync")
 
 
 class TimeSplit:
@@ -15,21 +13,18 @@ class TimeSplit:
 
     Work that goes on elsewhere meanwhile, such as a server that scores while the student samples, costs what is waited
     for it. Work begun within other work stops the clock of the outer one. What training takes is `train_s` of
-    `stillhouse.training.monitoring.throughput`.
-
-    Args:
-        clock: seconds that never go back.
+    `stillhouse.training.monitoring.throughput`. `clock` gives seconds that never go back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seconds = dict.fromkeys(_WORKS, 0.0)
+        self._seconds = dict.fromkeys(get_args(Work), 0.0)
         self._running: list[Work] = []
         self._since = 0.0
 
     @contextmanager
     def of(self, work: Work) -> Iterator[None]:
-        """Counts the block as `work`."""
+        """Count the block as `work`."""
         self._settle()
         self._running.append(work)
         try:
@@ -39,7 +34,7 @@ class TimeSplit:
             self._running.pop()
 
     def metrics(self) -> dict[str, float]:
-        """Seconds so far as `sample_s`, `score_s`, `reward_s` and `sync_s`; 0 where there was no such work."""
+        """Return the seconds so far as `sample_s`, `score_s`, `reward_s` and `sync_s`; 0 without such work."""
         self._settle()
         return {f"{work}_s": seconds for work, seconds in self._seconds.items()}
 

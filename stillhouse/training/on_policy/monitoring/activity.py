@@ -14,10 +14,10 @@ class Activity:
         self._doing = ""
 
     def begin(self, step: int, doing: str) -> None:
-        """Says what `step` does from now on."""
+        """Say what `step` does from now on."""
         self._step, self._doing = step, doing
         self.wait(None)
 
     def wait(self, reason: str | None) -> None:
-        """Says what the step waits for; None when it no longer does."""
+        """Say what the step waits for; None when it no longer does."""
         self._progress.update(self._stage, self._step, self._num_steps, doing=reason or self._doing)

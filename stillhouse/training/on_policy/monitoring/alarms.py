@@ -34,9 +34,9 @@ class _History:
     """Recent means of one metric."""
 
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    start: float = math.nan
-    """Mean of the first window; NaN until it is full."""
-    lowest: float = math.inf
+    start: float | None = None
+    """Mean of the first window, once it is full."""
+    lowest: float | None = None
     """Lowest mean of a window, of which the first are short: what goes wrong at once has nothing else to be told by."""
 
     @property
@@ -46,8 +46,8 @@ class _History:
     def add(self, value: float) -> None:
         self.recent.append(value)
         if len(self.recent) >= _FEW:
-            self.lowest = min(self.lowest, self.mean)
-        if len(self.recent) == WINDOW and math.isnan(self.start):
+            self.lowest = self.mean if self.lowest is None else min(self.lowest, self.mean)
+        if len(self.recent) == WINDOW and self.start is None:
             self.start = self.mean
 
 
@@ -59,40 +59,39 @@ class _Alarm:
     figure: str
     """The metric that shows it, by bare name."""
     bound: Literal["at most", "at least"]
-    limit: Callable[[_History], float]
+    limit: Callable[[float, float], float]
+    """Of the mean over the first window, and of the lowest."""
     remedy: str
 
-    def sounds(self, history: _History) -> bool:
-        """Whether the figure is beyond its limit; never before its first window is full, since NaN compares false."""
-        if math.isnan(history.start):
-            return False
-        limit = self.limit(history)
-        return history.mean > limit if self.bound == "at most" else history.mean < limit
-
-    def message(self, history: _History) -> str:
-        """The figure, its start, the limit and the remedy."""
+    def message(self, history: _History) -> str | None:
+        """Return figure, start, limit and remedy if the figure is beyond its limit; None before a window is full."""
+        if history.start is None or history.lowest is None:
+            return None
+        limit = self.limit(history.start, history.lowest)
+        # Of a mean that is NaN nothing is said.
+        if not (history.mean > limit if self.bound == "at most" else history.mean < limit):
+            return None
         return (
             f"{self.kind.replace('_', ' ')}: {self.figure} is {history.mean:.4g} over the last {WINDOW} measurements, "
             f"was {history.start:.4g} over the first and {history.lowest:.4g} at its lowest; expected {self.bound} "
-            f"{self.limit(history):.4g}. {self.remedy}"
+            f"{limit:.4g}. {self.remedy}"
         )
 
 
-_LENGTHS: Final = _Alarm(
-    "length_explosion",
-    "mean_completion_tokens",
-    "at most",
-    lambda history: 3.0 * history.start,
-    "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
-    "steps of SFT first, or choose a teacher that writes less",
-)
 _ALARMS: Final = (
-    _LENGTHS,
+    _Alarm(
+        "length_explosion",
+        "mean_completion_tokens",
+        "at most",
+        lambda start, _: 3.0 * start,
+        "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
+        "steps of SFT first, or choose a teacher that writes less",
+    ),
     _Alarm(
         "entropy_collapse",
         "entropy",
         "at least",
-        lambda history: 0.05 * history.start,
+        lambda start, _: 0.05 * start,
         "With a low teacher_kl the teacher is as certain, and all is well. Otherwise lower on_policy.learning_rate or "
         "reward_coef, or raise kl_coef, so that the student keeps exploring",
     ),
@@ -100,7 +99,7 @@ _ALARMS: Final = (
         "truncation",
         "truncated_share",
         "at most",
-        lambda history: 0.5,
+        lambda *_: 0.5,
         "What is cut off has no end to learn from. Raise on_policy.max_tokens, or lower learning_rate if it was not so "
         "at step 0; where trajectories never end, see that student and teacher end their turns with the same token",
     ),
@@ -108,7 +107,7 @@ _ALARMS: Final = (
         "kl_rising",
         "teacher_kl",
         "at most",
-        lambda history: max(2.0 * history.lowest, history.lowest + 0.2),
+        lambda _, lowest: max(2.0 * lowest, lowest + 0.2),
         "Lower on_policy.learning_rate. Where rewards pull the student away from its teacher, raise kl_coef or lower "
         "reward_coef, unless that is what is wanted",
     ),
@@ -119,10 +118,7 @@ class RolloutAlarms(Alarms):
     """Watches lengths, entropy, truncation and KL.
 
     Each kind that sounds is logged as a warning once, and reported from then on as `alarm/KIND`: 1.0 for a step at
-    which it sounds, 0.0 for others.
-
-    Args:
-        stops: whether training is to end, rather than go on, while one of them sounds.
+    which it sounds, 0.0 for others. With `stops` training is to end, rather than go on, while one of them sounds.
     """
 
     def __init__(self, *, stops: bool) -> None:
@@ -133,53 +129,40 @@ class RolloutAlarms(Alarms):
         """What sounded at the last step; None where nothing did or training goes on anyway."""
 
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Takes in the metrics of a step; a figure that was not measured stays as it was."""
+        """Take in the metrics of a step; a figure that was not measured stays as it was."""
         for figure, history in self._histories.items():
             if figure in metrics:
                 history.add(metrics[figure])
         sounding: dict[str, str] = {}
         for alarm in _ALARMS:
-            history = self._histories[alarm.figure]
-            if alarm.sounds(history):
-                sounding[alarm.kind] = alarm.message(history)
+            if message := alarm.message(self._histories[alarm.figure]):
+                sounding[alarm.kind] = message
                 if alarm.kind not in self._said:
-                    logger.warning("%s", sounding[alarm.kind])
+                    logger.warning("%s", message)
         self._said |= sounding.keys()
-        if self._stops and sounding:
-            self.reason_to_stop = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
-        else:
-            self.reason_to_stop = None
+        why = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
+        self.reason_to_stop = why if self._stops and sounding else None
         return {f"alarm/{kind}": float(kind in sounding) for kind in sorted(self._said)}
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
         histories = {
-            figure: {
-                "recent": list(history.recent),
-                "start": None if math.isnan(history.start) else history.start,
-                "lowest": None if math.isinf(history.lowest) else history.lowest,
-            }
+            figure: {"recent": list(history.recent), "start": history.start, "lowest": history.lowest}
             for figure, history in self._histories.items()
         }
         return {"courses": histories, "said": sorted(self._said)}
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called; that of `Alarms` begins anew."""
+        """Return to how things stood when `state()` was called; the state of `Alarms` begins anew."""
         if not state:
             return
         self._said = set(state["said"])
         self._histories = {
-            figure: _History(
-                deque(history["recent"], maxlen=WINDOW),
-                math.nan if history["start"] is None else history["start"],
-                math.inf if history["lowest"] is None else history["lowest"],
-            )
+            figure: _History(deque(history["recent"], maxlen=WINDOW), history["start"], history["lowest"])
             for figure, history in state["courses"].items()
         }
 
 
 def alarms_of(config: OnPolicyConfig) -> Alarms:
-    """The alarms that `on_policy.watch` asks for."""
-    if config.watch == "off":
-        return Alarms()
-    return RolloutAlarms(stops=config.watch == "stop")
+    """Return the alarms that `on_policy.watch` asks for."""
+    return Alarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")

@@ -24,7 +24,7 @@ _BY_ROUTE: Final = ("reward", "mean_completion_tokens", "truncated_share")
 
 
 def measure_trajectories(trajectories: Sequence[SampledTrajectory]) -> dict[str, float]:
-    """Lengths, and shares of what went wrong; there must be a trajectory.
+    """Return lengths, and shares of what went wrong; there must be a trajectory.
 
     Returns:
         mean_completion_tokens, p95_completion_tokens, max_completion_tokens: sampled tokens of a trajectory, all its
@@ -56,7 +56,7 @@ def measure_trajectories(trajectories: Sequence[SampledTrajectory]) -> dict[str,
 
 
 def repetition_rate(trajectories: Sequence[SampledTrajectory]) -> float | None:
-    """Share of the 4-grams of completions that were there before in the same completion; None without a 4-gram.
+    """Return the share of 4-grams that were there before in the same completion; None without a 4-gram.
 
         1 - sum |distinct 4-grams| / sum |4-grams|,   both sums over completions
 
@@ -73,7 +73,7 @@ def repetition_rate(trajectories: Sequence[SampledTrajectory]) -> float | None:
 
 
 def measure_rewards(trajectories: Sequence[SampledTrajectory], rewards: Sequence[TrajectoryReward]) -> dict[str, float]:
-    """What rewards say of the trajectories they are aligned with.
+    """Return what rewards say of the trajectories they are aligned with.
 
     Returns:
         reward: mean total, and reward/PART the mean of each part, of trajectories that have one. reward_error_share:
@@ -105,13 +105,10 @@ def measure_routes(
     route_by: str,
     labels: Mapping[str, str | None],
 ) -> dict[str, float]:
-    """Reward, length and truncation by the value of `on_policy.route_by`, as `reward_by_tag/algebra`.
+    """Return reward, length and truncation by the value of `on_policy.route_by`, as `reward_by_tag/algebra`.
 
-    Args:
-        trajectories: those of the batch.
-        rewards: aligned with them.
-        route_by: names the metrics.
-        labels: the value by prompt id, as part of a metric's name; None for prompts that are not reported by it.
+    `rewards` are aligned with the trajectories. `labels` has the value by prompt id, None for prompts that are not
+    reported by it.
     """
     by_label: defaultdict[str, list[tuple[SampledTrajectory, TrajectoryReward]]] = defaultdict(list)
     for trajectory, reward in zip(trajectories, rewards, strict=True):
@@ -127,24 +124,16 @@ def measure_routes(
 
 
 def measure_credit(samples: Sequence[ScoredSample], algorithm: Algorithm) -> dict[str, float]:
-    """sampled_advantage and sampled_advantage_std over the sampled tokens, see `Algorithm.advantages_when_sampled`."""
+    """Return sampled_advantage and sampled_advantage_std; see `Algorithm.advantages_when_sampled`."""
     sampled = [np.compress(sample.loss_mask, algorithm.advantages_when_sampled(sample)) for sample in samples]
     if not any(map(len, sampled)):
         return {}
     advantages = np.concatenate(sampled)
-    return {
-        "sampled_advantage": float(advantages.mean()),
-        "sampled_advantage_std": float(advantages.std()),
-    }
+    return {"sampled_advantage": float(advantages.mean()), "sampled_advantage_std": float(advantages.std())}
 
 
 def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str, float]:
-    """staleness: optimiser updates since the weights that sampled, mean over samples.
-
-    Args:
-        samples: those of one optimiser step.
-        policy_version: updates of the weights that are about to be trained.
-    """
+    """Return staleness: optimiser updates between the weights that sampled and `policy_version`, mean over samples."""
     if not samples:
         return {}
     return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}

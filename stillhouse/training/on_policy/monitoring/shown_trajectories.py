@@ -12,7 +12,6 @@ from stillhouse.store.atomic import replaced_atomically
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
-from stillhouse.training.on_policy.monitoring.shown_tokens import shown_tokens
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
@@ -41,14 +40,7 @@ class ScoredTrajectory(NamedTuple):
 
 
 class ShownTrajectories:
-    """Writes some trajectories every `show_every_steps` steps and logs their file as an artifact.
-
-    Args:
-        tokenizer: the student's.
-        folder: where the files are written.
-        listener: logs each file as an artifact.
-        algorithm: computes the advantages; its config says how often a file is due.
-    """
+    """Writes some trajectories to `folder` every `show_every_steps` steps and logs their file as an artifact."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, algorithm: Algorithm
@@ -67,14 +59,7 @@ class ShownTrajectories:
     ) -> None:
         """Write some of batch `index` if a file is due at any of its steps; the first batch always has one.
 
-        Args:
-            index: number of the batch, from 0.
-            trajectories: the whole batch.
-            samples: one for each trajectory with at least one turn, in their order.
-            rewards: aligned with `trajectories`.
-
-        Raises:
-            StoreError: the file cannot be written.
+        `samples` has one for each trajectory with at least one turn, in their order.
         """
         config = self._algorithm.config
         num_steps = config.updates_per_batch
@@ -139,3 +124,46 @@ def _row(choice: Choice, scored: ScoredTrajectory, tokenizer: PreTrainedTokenize
         },
         "tokens": shown_tokens(sample, advantages, tokenizer),
     }
+
+
+_REPLACEMENT: Final = "\ufffd"
+_MAX_UTF8_BYTES: Final = 4
+
+
+def shown_tokens(
+    sample: ScoredSample, advantages: Sequence[float], tokenizer: PreTrainedTokenizerBase
+) -> list[JsonObject]:
+    """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats."""
+    start = sample.loss_mask.index(True)
+    kls = sample.sampled_kl
+    tokens: list[JsonObject] = []
+    for position, text in enumerate(token_texts(tokenizer, sample.token_ids[start:]), start=start):
+        token: JsonObject = {"text": text}
+        if sample.loss_mask[position]:
+            token |= {"id": sample.token_ids[position], "advantage": advantages[position]}
+            if sample.sampling_logprobs is not None:
+                token["student"] = sample.sampling_logprobs[position]
+            if sample.teacher_logprobs is not None and kls is not None:
+                token |= {"teacher": sample.teacher_logprobs[position], "kl": kls[position]}
+        tokens.append(token)
+    return tokens
+
+
+def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> list[str]:
+    """Return the text of each token; joined they are the text of the sequence, special tokens included.
+
+    A character of several tokens belongs to the last of them; the others are empty. Each token is decoded together
+    with the one before it, since many tokenizers write a space between two tokens but none before the first.
+    """
+    texts: list[str] = []
+    context = done = 0
+    for end in range(1, len(token_ids) + 1):
+        prefix = tokenizer.decode(token_ids[context:done])
+        text = tokenizer.decode(token_ids[context:end])
+        # Four bytes complete any character: a longer incomplete sequence is invalid and shown as such.
+        if text.endswith(_REPLACEMENT) and end - done < _MAX_UTF8_BYTES and end < len(token_ids):
+            texts.append("")
+            continue
+        texts.append(text[len(prefix) :])
+        context, done = done, end
+    return texts

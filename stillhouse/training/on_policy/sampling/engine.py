@@ -10,14 +10,10 @@ class SamplingEngine(Protocol):
     """Decodes any number of requests at once; `stillhouse.serving.generator.Generator` is one as it is."""
 
     def submit(self, request: GenerationRequest) -> int:
-        """Queues a request and returns its handle; handles grow in the order of submission.
-
-        Raises:
-            ValueError: the request leaves nothing to sample.
-        """
+        """Queue a request and return its handle; handles grow in the order of submission."""
 
     def step(self) -> list[tuple[int, Generation]]:
-        """Advances, and returns the completions that finished, with their handles, in no order; may be empty."""
+        """Advance, and return the completions that finished, with their handles, in no order; may be empty."""
 
 
 class SamplingEngines(Protocol):
@@ -25,16 +21,13 @@ class SamplingEngines(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens of a sequence; None where only the student bounds them."""
+        """Return the most tokens of a sequence; None where only the student bounds them."""
 
     def engine(self, version: int) -> AbstractContextManager[SamplingEngine]:
-        """An engine over the student's current weights, which have had `version` updates.
+        """Enter an engine over the student's weights, of `version` updates, which must not change inside the block.
 
-        The weights must not change inside the block.
-
-        Raises:
-            EndpointError: a server that samples cannot be reached or refused the weights.
+        Raises EndpointError if a server that samples cannot be reached or refused the weights.
         """
 
     def close(self) -> None:
-        """Releases what the engines hold; called once, at the end."""
+        """Release what the engines hold; called once, at the end."""

@@ -57,7 +57,7 @@ class StudentRollout:
         self.sampling_logprobs = [0.0] * len(self.token_ids)
 
     def add_completion(self, message: Message, generation: Generation) -> None:
-        """Appends what the student sampled."""
+        """Append what the student sampled."""
         self.token_ids += generation.completion_ids
         self.loss_mask += [True] * len(generation.completion_ids)
         self.sampling_logprobs += generation.logprobs
@@ -67,18 +67,14 @@ class StudentRollout:
         self.num_requested_calls += len(message.get("tool_calls") or ())
 
     def add_replies(self, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
-        """Appends what the student reads before its next turn, such as tool results; it is never trained on."""
+        """Append what the student reads before its next turn, such as tool results; it is never trained on."""
         self.messages += messages
         self.token_ids += token_ids
         self.loss_mask += [False] * len(token_ids)
         self.sampling_logprobs += [0.0] * len(token_ids)
 
-    def count_refused(self, num_calls: int) -> None:
-        """Notes on the last turn that its calls were refused."""
-        self.turns[-1] = replace(self.turns[-1], num_refused_calls=num_calls)
-
     async def call_tools(self, calls: Sequence[Call]) -> list[ToolResult]:
-        """Results of the calls of one turn, which run at the same time."""
+        """Return the results of the calls of one turn, which run at the same time."""
         if self._open_tools is None:
             self._open_tools = await self._stack.enter_async_context(self.toolbox.rollout(self.context))
         results = await asyncio.gather(*(self._open_tools.call(call.name, call.arguments) for call in calls))
@@ -89,13 +85,13 @@ class StudentRollout:
         return results
 
     def close(self) -> None:
-        """Ends what the tools keep; nothing happens where none was called."""
+        """End what the tools keep; nothing happens where none was called."""
         if self._open_tools is not None:
             self._open_tools = None
             wait_for(self._stack.aclose())
 
     def trajectory(self) -> SampledTrajectory:
-        """The record of a rollout that has ended."""
+        """Return the record of a rollout that has ended."""
         assert self.end is not None
         return SampledTrajectory(
             rollout_key=self.context.rollout_key,
@@ -118,7 +114,7 @@ class StudentRollout:
 
 
 def call_all(turns: Sequence[tuple[StudentRollout, Sequence[Call]]]) -> list[list[ToolResult]]:
-    """Results of the calls of turns that ended together, in order: a slow tool holds up the decoding only once."""
+    """Return the results of the calls of turns that ended together: a slow tool holds up the decoding only once."""
 
     async def run() -> list[list[ToolResult]]:
         return await asyncio.gather(*(rollout.call_tools(calls) for rollout, calls in turns))

@@ -11,8 +11,9 @@ submission, so that the same weights and seeds give the same trajectories bit fo
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import itemgetter
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
@@ -20,7 +21,7 @@ from stillhouse.agent.turns import Ask, CallTools, End, TurnRules, TurnState, fi
 from stillhouse.chat.content import Call
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.round_trip import reads_calls
 from stillhouse.chat.template import prefix_texts
 from stillhouse.chat.tokenizer import decode_all, encode, encode_all
@@ -30,7 +31,6 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.sampling.beginning import beginning
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine
 from stillhouse.training.on_policy.sampling.rollout import StudentRollout, call_all
 from stillhouse.training.trajectories import SampledTrajectory
@@ -39,6 +39,12 @@ from stillhouse.types import Message, Prompt, PromptMetadata, StopReason
 logger = logging.getLogger(__name__)
 
 OnGroup = Callable[[list[SampledTrajectory]], None]
+
+
+def beginning(prompt: Prompt, toolbox: Toolbox, system_prompt: str | None) -> Prefixes:
+    """Return what the trajectories of a prompt begin with, up to the generation prompt; see `Sampler`."""
+    messages = first_messages(prompt, system_prompt)
+    return Prefixes(messages, toolbox.select(prompt.tools).schemas(), [(len(messages), True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +62,21 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples trajectories; warns once of a distribution that is not the student's own, and of calls that are not read.
-
-    Args:
-        tokenizer: the student's.
-        toolbox: every tool configured; a prompt may offer fewer.
-        config: trajectories per prompt and at once, temperature, nucleus, most tokens and turns, seed.
-        max_context: most tokens the student's position encoding holds.
-        system_prompt: put before each prompt that has no system message; None adds none.
-        metadata: by prompt id, for tools that ask whose call they run; may lack any.
-        rules: when a conversation goes on and when it ends, the same as those of rollouts.
-        generation: the student's generation config, whose ends count too.
-    """
+    """Samples trajectories; warns of a distribution that is not the student's own, and of calls that are not read."""
 
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
+    """Every tool configured; a prompt may offer fewer."""
     config: OnPolicyConfig | SamplingSettings
     max_context: int
+    """Most tokens the student's position encoding holds."""
     system_prompt: str | None = None
+    """Put before each prompt that has no system message."""
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)
+    """By prompt id, for tools that ask whose call they run; may lack any."""
     rules: TurnRules = field(default_factory=TurnRules)
     generation: GenerationConfig | None = None
+    """The student's, whose ends count too."""
     _stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Sampler:
         *,
         policy_version: int = 0,
     ) -> list[SampledTrajectory]:
-        """A group of `config.group_size` trajectories for each prompt, in order, one group after the other.
+        """Return a group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
         Args:
             engine: over the student's current weights, with nothing in flight.
@@ -116,23 +116,36 @@ class Sampler:
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
         """
-        begin = partial(self._begin, round_index=round_index, policy_version=policy_version)
-        groups = [
-            [begin(prompt, token_ids, group, index) for index in range(self.config.group_size)]
-            for group, (prompt, token_ids) in enumerate(zip(prompts, self.prompt_ids(prompts), strict=True))
-        ]
+        groups = []
+        for group, (prompt, token_ids) in enumerate(zip(prompts, self.prompt_ids(prompts), strict=True)):
+            toolbox = self.toolbox.select(prompt.tools)
+            metadata = self.metadata.get(prompt.id)
+            keys = [
+                digest([self.config.seed, round_index, prompt.id, index]) for index in range(self.config.group_size)
+            ]
+            groups.append(
+                [
+                    StudentRollout(
+                        group=group,
+                        context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
+                        toolbox=toolbox,
+                        schemas=toolbox.schemas(),
+                        messages=first_messages(prompt, self.system_prompt),
+                        token_ids=list(token_ids),
+                        state=TurnState(self.config.max_turns, offers_tools=bool(toolbox.schemas())),
+                        policy_version=policy_version,
+                    )
+                    for index, key in enumerate(keys)
+                ]
+            )
         try:
             return self._run(engine, groups, round_index, on_group)
         finally:
-            for rollout in (rollout for group in groups for rollout in group):
+            for rollout in chain.from_iterable(groups):
                 rollout.close()
 
     def prompt_ids(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """What every trajectory of each prompt begins with.
-
-        Raises:
-            TrainingError: the chat template refuses one.
-        """
+        """Yield what every trajectory of each prompt begins with; raise TrainingError if the template refuses one."""
         conversations = [beginning(prompt, self.toolbox, self.system_prompt) for prompt in prompts]
         for prompt, texts in zip(prompts, prefix_texts(self.tokenizer, conversations), strict=True):
             try:
@@ -147,14 +160,14 @@ class Sampler:
         round_index: int,
         on_group: OnGroup | None,
     ) -> list[SampledTrajectory]:
-        """Keeps `max_concurrent` rollouts under way, so that what began first ends first."""
-        waiting = deque(rollout for group in groups for rollout in group)
+        """Keep `max_concurrent` rollouts under way, so that what began first ends first."""
+        waiting = deque(chain.from_iterable(groups))
         active: dict[int, StudentRollout] = {}
         unfinished = [self.config.group_size] * len(groups)
         trajectories: list[list[SampledTrajectory]] = [[] for _ in groups]
 
         def proceed(rollout: StudentRollout) -> None:
-            """Asks for the next completion, or hands on the group where this was the last of its rollouts."""
+            """Ask for the next completion, or hand on the group where this was the last of its rollouts."""
             request = self._request(rollout, round_index)
             if request is not None:
                 active[engine.submit(request)] = rollout
@@ -171,41 +184,14 @@ class Sampler:
                 proceed(waiting.popleft())
             if not active:
                 continue
-            finished = [
-                (active.pop(handle), done) for handle, done in sorted(engine.step(), key=lambda entry: entry[0])
-            ]
+            finished = [(active.pop(handle), done) for handle, done in sorted(engine.step(), key=itemgetter(0))]
             self._take(finished)
             for rollout, _ in finished:
                 proceed(rollout)
-        return [trajectory for group in trajectories for trajectory in group]
-
-    def _begin(
-        self,
-        prompt: Prompt,
-        token_ids: Sequence[int],
-        group: int,
-        index: int,
-        *,
-        round_index: int,
-        policy_version: int,
-    ) -> StudentRollout:
-        toolbox = self.toolbox.select(prompt.tools)
-        schemas = toolbox.schemas()
-        metadata = self.metadata.get(prompt.id)
-        key = digest([self.config.seed, round_index, prompt.id, index])
-        return StudentRollout(
-            group=group,
-            context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
-            toolbox=toolbox,
-            schemas=schemas,
-            messages=first_messages(prompt, self.system_prompt),
-            token_ids=list(token_ids),
-            state=TurnState(self.config.max_turns, offers_tools=bool(schemas)),
-            policy_version=policy_version,
-        )
+        return list(chain.from_iterable(trajectories))
 
     def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
-        """The next completion; None where the rollout has ended, as one does whose prompt fills the context."""
+        """Return the next request; None where the rollout has ended, as one does whose prompt fills the context."""
         room = self.max_context - len(rollout.token_ids)
         if rollout.end is None and room <= 0:
             rollout.end = End(StopReason.CONTEXT_OVERFLOW)
@@ -224,18 +210,20 @@ class Sampler:
         )
 
     def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:
-        """Adds completions and what the student reads next, the results of all their tool calls at once."""
+        """Add completions and what the student reads next, the results of all their tool calls at once."""
         calling: list[tuple[StudentRollout, list[Call]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
             rollout.num_drifted_turns += is_drifted
-            message = self._parse(generation, rollout)
+            ids = generation.completion_ids
+            text = self.tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids)
+            message = parse_completion(text, rollout.num_requested_calls, rollout.schemas)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
             match action:
                 case CallTools(calls):
                     calling.append((rollout, calls))
                 case Ask(messages, num_refused_calls):
-                    rollout.count_refused(num_refused_calls)
+                    rollout.turns[-1] = replace(rollout.turns[-1], num_refused_calls=num_refused_calls)
                     self._open_turn(rollout, messages)
                 case End():
                     rollout.end = action
@@ -244,18 +232,13 @@ class Sampler:
             self._open_turn(rollout, replies)
 
     def _are_drifted(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> list[bool]:
-        """Whether the tokenizer writes each completion in other tokens; at once, which takes all processors."""
+        """Return whether the tokenizer writes each completion in other tokens; at once, which takes all processors."""
         sampled = [list(generation.completion_ids) for _, generation in finished]
         encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
         return [ids != sampled_ids for ids, sampled_ids in zip(encoded, sampled, strict=True)]
 
-    def _parse(self, generation: Generation, rollout: StudentRollout) -> Message:
-        is_ended = generation.finish_reason == "stop"
-        text = self.tokenizer.decode(generation.completion_ids[:-1] if is_ended else generation.completion_ids)
-        return parse_completion(text, rollout.num_requested_calls, rollout.schemas)
-
     def _open_turn(self, rollout: StudentRollout, replies: Sequence[Message]) -> None:
-        """Adds the messages that answer a completion and the next turn's opening.
+        """Add the messages that answer a completion and the next turn's opening.
 
         Where they leave no room to sample, the rollout ends with what was sampled.
         """

@@ -19,12 +19,7 @@ from stillhouse.training.model.student import Student
 
 
 class TransformersEngines:
-    """Engines over the student itself.
-
-    Args:
-        student: sampled from, in eval mode.
-        max_concurrent: completions sampled at once.
-    """
+    """Engines over the student itself, which sample `max_concurrent` completions at once."""
 
     max_context: int | None = None
 
@@ -56,7 +51,7 @@ class TransformersEngines:
 
 @contextmanager
 def sampling_weights(student: Student) -> Iterator[None]:
-    """Replaces the student's linear weights by copies within the block, and puts the originals back.
+    """Replace the student's linear weights by copies within the block, and puts the originals back.
 
     Adapters over float32 weights are merged into the copies; over weights of less precision they stay apart, since
     rounding would swallow small updates. Weights that autocast converts are converted once, to the same bits.
@@ -84,7 +79,7 @@ def sampling_weights(student: Student) -> Iterator[None]:
 
 
 def _mergeable(student: Student) -> list:
-    """The layers of an adapter, where all weights they add to are float32."""
+    """Return the layers of an adapter, where all weights they add to are float32."""
     if student.model is student.causal_lm:
         return []
     from peft.tuners.lora import LoraLayer
@@ -94,6 +89,6 @@ def _mergeable(student: Student) -> list:
 
 
 def _adapted_weight(layer: Any) -> tuple[str, nn.Parameter]:
-    """Name and value of the weight that a layer of an adapter adds to; fused experts have no `weight`."""
+    """Return name and value of the weight that a layer of an adapter adds to; fused experts have no `weight`."""
     name = getattr(layer, "parameter_name", "weight")
     return name, getattr(layer.get_base_layer(), name)

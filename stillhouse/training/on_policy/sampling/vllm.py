@@ -55,9 +55,9 @@ class VllmEngines:
     Args:
         student: sampled from.
         config: the server's address, and how it samples.
+        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
         max_outage_s: how long to wait for a server that answered before.
         say: shows what is waited for; None when it is over.
-        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
 
     Raises:
         ConfigError: vLLM does not support the student's adapter.
@@ -117,7 +117,7 @@ class VllmEngines:
             self._server.close()
 
     def _hand_over(self, version: int) -> None:
-        """Gives the server the current weights."""
+        """Give the server the current weights."""
         folder = self._folder / f"version-{version}"
         with replaced_folder(folder) as work:
             self._student.save(work, Ranks.single(self._student.device))
@@ -127,7 +127,7 @@ class VllmEngines:
         self._version = version
 
     def _restore(self) -> None:
-        """Waits for the server and gives it the weights that it had, from their folder: the student's may be newer."""
+        """Wait for the server and give it the weights that it had, from their folder: the student's may be newer."""
         assert self._version is not None
         self._say(f"waiting for the vLLM server at {self._server.root}")
         self._server.models()
@@ -143,7 +143,7 @@ class VllmEngines:
         self._reset_cache()
 
     def _reset_cache(self) -> None:
-        """Has the server forget the keys and values that the old weights computed; it refuses while it uses some."""
+        """Have the server forget the keys and values that the old weights computed; it refuses while it uses some."""
         for _ in range(_MAX_RESETS):
             answer = self._server.post("/reset_prefix_cache", None)
             if not (isinstance(answer, dict) and answer.get("success") is False):
@@ -165,11 +165,7 @@ class VllmEngines:
         self._name = name
 
     def _probe(self, engine: VllmEngine) -> None:
-        """Compares the server's log-probabilities with the student's.
-
-        Raises:
-            EndpointError: they are those of another distribution or model.
-        """
+        """Raise EndpointError if the server's log-probabilities are of another distribution or model."""
         temperature = self._config.temperature
         if temperature != 1.0 or self._config.top_p < 1.0:
             self._probe_nucleus(engine)
@@ -183,8 +179,10 @@ class VllmEngines:
                     f"the vLLM server at {self._server.root} sampled token {max(sampled.completion_ids)}, but the "
                     f"student has {vocab_size}. Start it with the student's base model, {self._student.base_ref!r}"
                 )
-            expected = self._student_logprobs([*prompt, *sampled.completion_ids], temperature)[len(prompt) :]
-            differences += [abs(a - b) for a, b in zip(expected, sampled.logprobs, strict=True)]
+            sequence = [*prompt, *sampled.completion_ids]
+            with self._student.evaluating():
+                [expected] = score_tokens(self._student.causal_lm, [sequence], temperature=temperature)
+            differences += [abs(a - b) for a, b in zip(expected[len(prompt) :], sampled.logprobs, strict=True)]
         difference = math.fsum(differences) / len(differences)
         logger.info("the vLLM server's log-probabilities differ from the student's by %.3g a token", difference)
         if not difference < _MAX_MEAN_DIFFERENCE:
@@ -196,7 +194,7 @@ class VllmEngines:
             )
 
     def _probe_nucleus(self, engine: VllmEngine) -> None:
-        """Samples from a nucleus of one token, whose log-probability is 0 in the distribution sampled from."""
+        """Sample from a nucleus of one token, whose log-probability is 0 in the distribution sampled from."""
         nucleus = GenerationRequest(self._prompt(_QUESTIONS[0]), 1, self._config.temperature, top_p=1e-6)
         [logprob] = engine.complete(nucleus).logprobs
         if abs(logprob) > _ZERO:
@@ -210,15 +208,6 @@ class VllmEngines:
         return render(
             self._student.tokenizer, [{"role": "user", "content": question}], None, add_generation_prompt=True
         )
-
-    def _student_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
-        model = self._student.model
-        was_training = model.training
-        model.eval()
-        with self._student.precision():
-            scores = score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)
-        model.train(was_training)
-        return scores[0]
 
 
 def _require_loadable(settings: Any) -> None:

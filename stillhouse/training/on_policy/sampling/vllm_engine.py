@@ -39,20 +39,12 @@ class VllmEngine:
         return handle
 
     def step(self) -> list[tuple[int, Generation]]:
-        """See `SamplingEngine`; waits until a completion has ended.
-
-        Raises:
-            EndpointError: a completion failed.
-        """
+        """See `SamplingEngine`; wait until a completion has ended, and raise EndpointError if one failed."""
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         return [(self._running.pop(future), future.result()) for future in done]
 
     def complete(self, request: GenerationRequest) -> Generation:
-        """One completion.
-
-        Raises:
-            EndpointError: it failed, or the answer lacks what training needs.
-        """
+        """Return one completion; raise EndpointError if it failed or the answer lacks what training needs."""
         body = _body(self._model, request)
         reason = "its weights were loaded again meanwhile"
         for _ in range(_MAX_LOSSES):
@@ -75,7 +67,7 @@ class VllmEngine:
         )
 
     def close(self) -> None:
-        """Drops the requests not sent yet."""
+        """Drop the requests not sent yet."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -104,10 +96,9 @@ def _body(model: str, request: GenerationRequest) -> dict[str, Any]:
 
 
 def read_generation(answer: Any, request: GenerationRequest) -> Generation:
-    """The completion in an answer.
+    """Return the completion in an answer.
 
-    Raises:
-        EndpointError: it lacks tokens or their log-probabilities, or is about another prompt.
+    Raises EndpointError if it lacks tokens or their log-probabilities, or is about another prompt.
     """
     try:
         [choice] = answer["choices"]

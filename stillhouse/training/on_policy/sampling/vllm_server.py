@@ -34,14 +34,8 @@ class ServerLost(Exception):
 class VllmServer:
     """One server. Safe to use from several threads.
 
-    Args:
-        base_url: its address with `/v1`.
-        api_key_env: the environment variable that holds its key; None sends none.
-        max_outage_s: how long to wait for a server that answered before.
-        effects: clock, sleep and jitter.
-
-    Raises:
-        AuthenticationError: the variable is not set.
+    `base_url` ends with `/v1`, `api_key_env` names the variable that holds its key (raises AuthenticationError if that
+    is not set), and `max_outage_s` is how long to wait for a server that answered before.
     """
 
     def __init__(
@@ -58,19 +52,16 @@ class VllmServer:
         self.root = self._server.root
 
     def post(self, path: str, body: object) -> Any:
-        """What `path` answered with HTTP 200: the parsed JSON, or the text that is none.
+        """Return what `path` answered with HTTP 200: the parsed JSON, or the text that is none.
 
-        Raises:
-            EndpointError: it did not, also after retries.
+        Raises EndpointError if it did not, also after retries.
         """
         return self._ask(path, lambda: self._server.post(path, body, self._patient))
 
     def complete(self, body: object) -> Any:
-        """What `/v1/completions` answered, as `post`.
+        """Return what `/v1/completions` answered, as `post`.
 
-        Raises:
-            ServerLost: the connection was lost, or the server does not know the model.
-            EndpointError: it did not answer, also after retries.
+        Raises ServerLost if the connection was lost, or the server does not know the model.
         """
         path = "/v1/completions"
         try:
@@ -81,23 +72,20 @@ class VllmServer:
             raise self._error(path, error.failure) from error
 
     def models(self, *, is_first: bool = False) -> list[ListedModel]:
-        """What it serves, at least one: base models and adapters.
+        """Return what it serves, at least one: base models and adapters; raises as `post`.
 
         Waits for a server that is being started again, unless this is the first request to it.
-
-        Raises:
-            EndpointError: it does not list them.
         """
         policy = _RETRIES if is_first else self._patient
         found: list[ListedModel] = self._ask("/v1/models", lambda: self._server.models(policy))
         return found
 
     def stop(self) -> None:
-        """Ends all retries: nothing is tried again from now on, and waits are cut short."""
+        """End all retries: nothing is tried again from now on, and waits are cut short."""
         self._server.stop_retries()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self.stop()
         self._server.close()
 

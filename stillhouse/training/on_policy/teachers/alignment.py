@@ -23,23 +23,19 @@ from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 @dataclass(frozen=True, slots=True)
 class ByteAlignment:
-    """Maps log-probabilities of the teacher's tokens to the student's.
-
-    Args:
-        student_sizes: bytes of each of the student's tokens.
-        teacher_sizes: bytes of each of the teacher's tokens.
-        ends: the student's end-of-turn tokens; each is compared with the teacher's end of turn.
-    """
+    """Maps log-probabilities of the teacher's tokens to the student's."""
 
     student_sizes: Sequence[int]
+    """Bytes of each of the student's tokens."""
     teacher_sizes: Sequence[int]
     ends: Set[int]
+    """The student's end-of-turn tokens; each is compared with the teacher's end of turn."""
 
     @classmethod
     def between(
         cls, student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase, ends: Set[int]
     ) -> "ByteAlignment":
-        """The alignment of two tokenizers' tokens."""
+        """Return the alignment of two tokenizers' tokens."""
         return cls(text_sizes(student), text_sizes(teacher), ends)
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
@@ -50,15 +46,9 @@ class ByteAlignment:
         return SequenceScores(self.align(student, request.view, scores.logprobs))
 
     def align(self, student: TeacherView, teacher: TeacherView, logprobs: Sequence[float]) -> list[float]:
-        """The teacher's log-probabilities of the student's sampled tokens, in order.
+        """Return the teacher's log-probabilities of the student's sampled tokens, from those of its own, in order.
 
-        Args:
-            student: the student's tokens, and which of them it sampled.
-            teacher: the same turns in the teacher's tokens.
-            logprobs: of the teacher's tokens in sampled turns, in order.
-
-        Raises:
-            ValueError: the numbers of turns differ.
+        Raises ValueError if the numbers of turns differ.
         """
         remaining = iter(logprobs)
         aligned: list[float] = []
@@ -81,7 +71,7 @@ class ByteAlignment:
 
 
 def shared_ends(sizes: Sequence[int], others: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ends of the smallest spans that hold the same bytes in both, as token counts; the last covers everything.
+    """Yield the ends of the smallest spans that hold the same bytes in both, as token counts; the last covers all.
 
     If the total sizes differ (a tokenizer that normalises text, part of a character), the turn is one span.
     """
@@ -96,7 +86,7 @@ def shared_ends(sizes: Sequence[int], others: Sequence[int]) -> Iterator[tuple[i
 
 
 def text_sizes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Bytes of each token's text; for special tokens, of their names."""
+    """Return the bytes of each token's text; for special tokens, of their names."""
     sizes = token_bytes(tokenizer)
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token_id < len(sizes):

@@ -17,9 +17,6 @@ class HiddenCache:
 
     A forward pass of a teacher of 8B parameters takes 16 GFLOP a token, and its hidden states are 8 KiB. A microbatch
     that no longer fits is computed each time.
-
-    Args:
-        max_bytes: kept at most.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -28,7 +25,7 @@ class HiddenCache:
         self._kept: dict[tuple[bytes, ...], Tensor] = {}
 
     def get(self, views: Sequence[TeacherView], compute: Callable[[], Tensor]) -> Tensor:
-        """The result of `compute`, or what it was for the same views in this order before, which is on the CPU."""
+        """Return the result of `compute`, or on the CPU that of an earlier one for the same views in this order."""
         key = tuple(part for view in views for part in (array("q", view.token_ids).tobytes(), bytes(view.loss_mask)))
         kept = self._kept.get(key)
         if kept is not None:
@@ -40,6 +37,6 @@ class HiddenCache:
         return hidden_NR
 
     def clear(self) -> None:
-        """Forgets everything, as for the next batch."""
+        """Forget everything, as for the next batch."""
         self._kept.clear()
         self._num_bytes = 0

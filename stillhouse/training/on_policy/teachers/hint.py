@@ -18,14 +18,9 @@ _SEPARATOR: Final = "\n\n"
 
 
 class Hint:
-    """A teacher's hint.
+    """A teacher's hint: Jinja that may use `expected_answer`, `tag` and the keys of the prompt's metadata.
 
-    Args:
-        template: Jinja; may use `expected_answer`, `tag` and the keys of the prompt's metadata.
-        teacher: name of the teacher, for errors.
-
-    Raises:
-        ConfigError: the template cannot be parsed.
+    Raises ConfigError if it cannot be parsed.
     """
 
     def __init__(self, template: str, teacher: str) -> None:
@@ -36,11 +31,9 @@ class Hint:
             raise ConfigError(f"hint of teacher {teacher!r} is no Jinja template: {error}; saw {template!r}") from error
 
     def text(self, prompt_id: str, metadata: PromptMetadata | None) -> str:
-        """The hint for a prompt, with the separator from the question.
+        """Return the hint for a prompt, with the separator from the question.
 
-        Raises:
-            ConfigError: Jinja's sandbox refuses the template.
-            InputError: the prompt lacks a variable of the template.
+        Raises ConfigError if Jinja's sandbox refuses the template, InputError if the prompt lacks a variable of it.
         """
         variables = {}
         if metadata is not None:
@@ -60,15 +53,15 @@ class Hint:
                 "needs, or ask for it with `{% if NAME is defined %}`"
             ) from error
 
-    def insert(self, messages: Sequence[Message], text: str, prompt_id: str) -> list[Message]:
-        """The prompt's messages with `text` put before the last user message's content.
+    def insert(self, messages: Sequence[Message], prompt_id: str, metadata: PromptMetadata | None) -> list[Message]:
+        """Return the prompt's messages with the hint before the last user message's content.
 
         Raises:
-            InputError: there is no user message.
+            InputError: there is no user message, or as `text`.
         """
         for place in range(len(messages) - 1, -1, -1):
             message = messages[place]
             if message["role"] == "user":
-                hinted: Message = {**message, "content": text + (message.get("content") or "")}
-                return [*messages[:place], hinted, *messages[place + 1 :]]
+                content = self.text(prompt_id, metadata) + (message.get("content") or "")
+                return [*messages[:place], {**message, "content": content}, *messages[place + 1 :]]
         raise InputError(f"hint of teacher {self._teacher!r}: prompt {prompt_id} has no user message to insert it into")

@@ -13,16 +13,15 @@ from transformers import GenerationConfig
 from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import Budget
-from stillhouse.store import ArtifactStore
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import COPIES_FOLDER, SelfTeacher, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.snapshot import COPIES_FOLDER, SnapshotTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
 
@@ -40,19 +39,19 @@ def load_teachers(
     default_ref: str | None,
     work_dir: Path,
     averaged: Averaged,
-    runtime: RuntimeConfig | None = None,
+    runtime: RuntimeConfig,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
     say: Callable[[str | None], None] = lambda text: None,
 ) -> TeacherRouter:
-    """The teachers of `config`; none if nothing is scored.
+    """Return the teachers of `config`; none if nothing is scored.
 
     Args:
         config: lists the teachers.
         student: samples the tokens that they score.
-        default_ref: model used if the config names none; None if there is none.
-        work_dir: holds the copies of a `snapshot`, and without `runtime` the ledger of scores.
+        default_ref: model used if the config names none.
+        work_dir: holds the copies of a `snapshot`.
         averaged: context in which the student has its EMA weights.
-        runtime: hedging, and the store, which keeps scores and learnt rate limits; None hedges and learns none.
+        runtime: as `connect` takes it.
         budget: limits the spending of served teachers.
         say: shows what is waited for; None when it is over.
 
@@ -63,8 +62,7 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    store = ArtifactStore(work_dir) if runtime is None else ArtifactStore(runtime.store, runtime.scratch)
-    loading = _Loading(config, student, work_dir, store, averaged, runtime, Budget(budget, None), say)
+    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None), say)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -95,9 +93,8 @@ class _Loading:
     config: OnPolicyConfig
     student: Student
     work_dir: Path
-    store: ArtifactStore
     averaged: Averaged
-    runtime: RuntimeConfig | None
+    runtime: RuntimeConfig
     budget: Budget
     say: Callable[[str | None], None]
 
@@ -119,8 +116,7 @@ class _Loading:
                     self.config.temperature,
                     reading.tokenizer if is_other else self.student.tokenizer,
                     reading.alignment,
-                    self.store,
-                    runtime=self.runtime,
+                    self.runtime,
                     budget=self.budget,
                     say=self.say,
                 )
@@ -156,24 +152,14 @@ class _Loading:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, reading)
         if settings.refresh_every_steps is not None:
-            return SnapshotTeacher(
-                settings.name,
-                kl_coef,
-                student,
-                self.work_dir / COPIES_FOLDER,
-                every_steps=settings.refresh_every_steps,
-                temperature=self.config.temperature,
-                batch_tokens=settings.batch_tokens,
-                top_k=settings.top_k or 0,
-            )
-        return SelfTeacher(
-            settings.name,
-            kl_coef,
-            student,
-            self.averaged if settings.kind == "ema" else student.model.disable_adapter,
-            temperature=self.config.temperature,
-            batch_tokens=settings.batch_tokens,
-            top_k=settings.top_k or 0,
+            folder, every_steps = self.work_dir / COPIES_FOLDER, settings.refresh_every_steps
+            return SnapshotTeacher(self._scoring(settings, kl_coef), student, folder, every_steps)
+        weights = self.averaged if settings.kind == "ema" else student.model.disable_adapter
+        return SelfTeacher(self._scoring(settings, kl_coef), student, weights)
+
+    def _scoring(self, settings: OnPolicyTeacher, kl_coef: float) -> ScoringSettings:
+        return ScoringSettings(
+            settings.name, kl_coef, self.config.temperature, settings.batch_tokens, settings.top_k or 0
         )
 
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
@@ -187,18 +173,12 @@ class _Loading:
         num_tokens = max(student.tokenizer.get_vocab().values()) + 1
         vocabulary = rows if is_same_size else min(rows, num_tokens)
         return LocalTeacher(
-            LocalSettings(
-                settings.name,
-                kl_coef,
-                self.config.temperature,
-                settings.batch_tokens,
-                vocabulary=min(vocabulary, reading.num_shared or vocabulary),
-                exchanged=None if reading.exchange is None else reading.exchange.pair,
-                top_k=settings.top_k or 0,
-                num_passes=self.config.num_passes,
-            ),
+            self._scoring(settings, kl_coef),
             model,
             device,
+            vocabulary=min(vocabulary, reading.num_shared or vocabulary),
+            exchanged=None if reading.exchange is None else reading.exchange.pair,
+            num_passes=self.config.num_passes,
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.

@@ -1,9 +1,7 @@
 """A teacher in this process: a frozen model, which also gives its full distribution."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,52 +9,31 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from stillhouse.attention import use_attention
 from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.head.scores import Reference
-from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
+from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
-from stillhouse.training.on_policy.teachers.packed import PackedModel
-from stillhouse.training.on_policy.teachers.teacher import (
-    Alignment,
-    ScoreRequest,
-    TeacherScores,
-    finished,
-    placed,
-    view_of,
-)
+from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
+from stillhouse.training.on_policy.teachers.teacher import Alignment, view_of
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """Name and sizes of a local teacher."""
-
-    name: str
-    kl_coef: float
-    temperature: float
-    batch_tokens: int
-    vocabulary: int
-    """Ids below it are shared with the student."""
-    exchanged: tuple[int, int] | None = None
-    """Two shared ids, each of which means to the student what the other means to the teacher."""
-    top_k: int = 0
-    """Most probable tokens to give beside the scored ones."""
-    num_passes: int = 1
-    """How often each microbatch is compared with."""
-
-
-class LocalTeacher:
+class LocalTeacher(PackedTeacher):
     """Scores packed rows in the dtype of its weights, independent of the student's precision.
 
     Args:
-        settings: its name, sizes and the sampling temperature.
+        settings: how it scores.
         model: frozen, in evaluation mode.
         device: where it computes.
+        vocabulary: ids below it are shared with the student; None where all rows of the output layer are.
+        exchanged: two shared ids, each of which means to the student what the other means to the teacher.
+        num_passes: how often each microbatch is compared with.
         weights: brings offloaded weights to `device`; None if they are there.
         alignment: from its tokens to the student's; None if they are the same.
         compiled: compile its blocks.
@@ -64,34 +41,27 @@ class LocalTeacher:
 
     def __init__(
         self,
-        settings: LocalSettings,
+        settings: ScoringSettings,
         model: PreTrainedModel,
         device: torch.device,
         *,
+        vocabulary: int | None = None,
+        exchanged: tuple[int, int] | None = None,
+        num_passes: int = 1,
         weights: "HostWeights | None" = None,
         alignment: Alignment | None = None,
         compiled: bool = False,
     ) -> None:
-        self.name = settings.name
-        self.kl_coef = settings.kl_coef
-        self._settings = settings
         self._device = device
         self._weights = weights
-        self._alignment = alignment
-        self._cache = HiddenCache() if settings.num_passes > 1 else None
+        self._exchanged = exchanged
+        self._cache = HiddenCache() if num_passes > 1 else None
         with self._reading():
-            self._packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
-        self.max_context = self._packed.max_context
+            packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
+        super().__init__(settings, packed, alignment)
+        self._vocabulary = packed.num_rows if vocabulary is None else vocabulary
         if compiled:
             compile_frozen_blocks(model)
-
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
-        """See `Teacher`; finished when it returns."""
-        views = [request.read for request in requests]
-        with self._reading():
-            settings = self._settings
-            scores = self._packed.scores(views, settings.temperature, settings.batch_tokens, settings.top_k)
-        return finished(placed(requests, scores, self._alignment))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`."""
@@ -100,16 +70,12 @@ class LocalTeacher:
             hidden_NR = self._hidden_states(views)
         else:
             hidden_NR = self._cache.get(views, lambda: self._hidden_states(views)).to(self._device)
-        settings = self._settings
-        return Reference(hidden_NR, self._packed.head, settings.vocabulary, self._packed.scaling, settings.exchanged)
+        return Reference(hidden_NR, self._packed.head, self._vocabulary, self._packed.scaling, self._exchanged)
 
     def begin_batch(self) -> None:
-        """Forgets the hidden states of the last batch."""
+        """Forget the hidden states of the last batch."""
         if self._cache is not None:
             self._cache.clear()
-
-    def close(self) -> None:
-        """Does nothing: no request is in progress between calls."""
 
     def _hidden_states(self, views: Sequence[TeacherView]) -> Tensor:
         with self._reading():
@@ -129,11 +95,8 @@ class LocalTeacher:
 class HostWeights:
     """Layers of a model whose weights are in host memory except while they are used.
 
-    Embedding and output layer stay on the device: a loss over the full distribution reads them later.
-
-    Args:
-        model: frozen and on the host; everything but its layers is moved to `device`.
-        device: where the model computes.
+    The model comes frozen and on the host. Everything but its layers is moved to the device for good: a loss over the
+    full distribution reads embedding and output layer later.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
@@ -148,7 +111,7 @@ class HostWeights:
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Has the layers on the device inside the block; frozen weights need not be copied back."""
+        """Have the layers on the device inside the block; frozen weights need not be copied back."""
         for tensor, host in zip(self._tensors, self._host, strict=True):
             tensor.data = host.to(self._device, non_blocking=True)
         try:
@@ -162,7 +125,7 @@ class HostWeights:
 
 
 def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a local teacher, frozen and in evaluation mode: on `device`, or on the host where it is offloaded.
+    """Return a local teacher's model, frozen and in evaluation mode: on `device`, or on the host where it is offloaded.
 
     Raises:
         ConfigError: it cannot be loaded, or not in 4 bits.
@@ -187,4 +150,4 @@ def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, 
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"teacher {settings.name!r}: model {ref!r} cannot be loaded: {error}") from error
-    return model.eval().requires_grad_(False)
+    return use_attention(model).eval().requires_grad_(False)

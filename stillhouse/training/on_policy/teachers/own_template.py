@@ -3,7 +3,7 @@
 A chat teacher is off where the student's prompt is a form that it has never seen, such as `User: ... Assistant:`: by
 0.287 nats a token, and the training failed (tinker-cookbook#796). Here its template renders the prompt and what stands
 between turns: tool results, and the user's further messages. Turns are the tokens that the student sampled, reasoning
-and calls in its own form included, with the end-of-turn tokens exchanged (`ends`).
+and calls in its own form included, with the end-of-turn tokens exchanged (`shared_ids`).
 
 Reasoning stands behind the same opening for both. Where the student's generation prompt opens a thinking block, so does
 the teacher's, in the student's spelling. Where it opens none, nor does the teacher's, and whether the student writes
@@ -24,10 +24,9 @@ from stillhouse.chat.thinking import is_closed, opening_of
 from stillhouse.chat.tokenizer import decode_all, encode
 from stillhouse.errors import ConfigError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.turns import hinted, prompt_messages, sampled_turns
-from stillhouse.training.on_policy.teachers.views import Opening, rendering
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
+from stillhouse.training.on_policy.teachers.views import Opening, prompt_messages, rendering, sampled_turns
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, ToolSchema
 
@@ -41,32 +40,18 @@ _REMEDY: Final = "Set `template: student` for this teacher, or use another one"
 
 @dataclass(frozen=True, slots=True)
 class OwnTemplate:
-    """For a teacher of the student's vocabulary with `template: own`.
-
-    Args:
-        name: of the teacher.
-        student: the student's tokenizer.
-        teacher: the teacher's, with its chat template.
-        ends: exchanges their end-of-turn tokens.
-        max_turns: most completions of a trajectory.
-        hint: inserted into the prompt; None inserts nothing.
-    """
+    """For a teacher of the student's vocabulary with `template: own`; `name` is its own."""
 
     name: str
     student: PreTrainedTokenizerBase
     teacher: PreTrainedTokenizerBase
     ends: EndExchange
     max_turns: int
+    """Most completions of a trajectory."""
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """See `ViewBuilder`.
-
-        Raises:
-            InputError: the prompt lacks metadata that the hint uses.
-            TrainingError: the teacher's template refuses the conversation, or closes a thinking block that the
-                student's opens, or the other way round.
-        """
+        """See `ViewBuilder`; it also raises TrainingError where one template opens a block that the other closes."""
         with rendering(trajectory.prompt_id, _REMEDY):
             view = self._view(trajectory, metadata)
         return None if view == TeacherView(trajectory.token_ids, trajectory.loss_mask) else view
@@ -74,11 +59,8 @@ class OwnTemplate:
     def added_tokens(self, openings: Sequence[Opening]) -> int:
         """See `ViewBuilder`: of the longest prompt, and of as many turns with four calls each as there may be.
 
-        Raises:
-            InputError: a prompt lacks metadata that the hint uses.
-            ConfigError: tools are offered, and the exchanged tokens do not end the teacher's turns with calls.
-            TrainingError: the teacher's template refuses a prompt or the results of tools, or their thinking blocks
-                do not fit.
+        Raises as `view`, and ConfigError where tools are offered and the exchanged tokens do not end the teacher's
+        turns with calls.
         """
         with_tools = [opening.prompt_id for opening in openings if opening.conversation.tools]
         if with_tools:
@@ -113,11 +95,7 @@ class OwnTemplate:
         return TeacherView(ids, mask)
 
     def _opened(self, text: str, student_ids: Sequence[int]) -> str:
-        """A text that ends with the teacher's generation prompt, with the thinking block of the student's.
-
-        Raises:
-            TemplateError: one of them opens the block that the other closes.
-        """
+        """Return a text that ends with the teacher's generation prompt, with the thinking block of the student's."""
         (read,) = decode_all(self.student, [list(student_ids[-_BLOCK_TOKENS:])])
         ours, theirs = opening_of(read), opening_of(text)
         if (ours and is_closed(text)) or (theirs and is_closed(read)):
@@ -131,12 +109,12 @@ class OwnTemplate:
 
     def _added_to_prompts(self, openings: Sequence[Opening]) -> list[int]:
         conversations = [opening.conversation for opening in openings]
-        read = [
-            conversation._replace(
-                messages=hinted(cast(list[Message], conversation.messages), self.hint, prompt_id, metadata)
-            )
-            for prompt_id, conversation, metadata in openings
-        ]
+        read = conversations
+        if self.hint is not None:
+            read = [
+                one._replace(messages=self.hint.insert(cast(list[Message], one.messages), prompt_id, metadata))
+                for prompt_id, one, metadata in openings
+            ]
         rendered = zip(prefix_texts(self.student, conversations), prefix_texts(self.teacher, read), strict=True)
         lengths = []
         for opening, (ours, theirs) in zip(openings, rendered, strict=True):
@@ -146,7 +124,7 @@ class OwnTemplate:
         return lengths
 
     def _added_to_replies(self, num_calls: int) -> int:
-        """Tokens between two turns for the teacher less those for the student; 0 where a template refuses them."""
+        """Return how many more tokens the teacher reads between two turns; 0 where a template refuses them."""
         try:
             ours, theirs = (
                 next_turn(tokenizer, *_exchange(num_calls))[1] for tokenizer in (self.student, self.teacher)
@@ -172,7 +150,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _exchange(num_calls: int) -> tuple[list[Message], list[Message], list[ToolSchema] | None]:
-    """A conversation up to a turn with so many calls, or with an answer; the replies to it; and the tools."""
+    """Return a conversation up to a turn with so many calls, or with an answer; the replies to it; and the tools."""
     question, message = CALL_PROBE
     if not num_calls:
         return [question, {"role": "assistant", "content": "b"}], [question], None

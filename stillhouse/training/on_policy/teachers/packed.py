@@ -1,9 +1,13 @@
-"""Forward passes of a frozen causal language model over packed rows.
+"""Teachers in this process: forward passes of a causal language model over packed rows.
 
 Dimensions: N scored tokens, C those of a chunk, R hidden size, V vocabulary, K most probable tokens.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -15,24 +19,34 @@ from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.attention import backbone_outputs
 from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
+from stillhouse.training.model.packing import states_before_targets
 from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.teacher import Alignment, ScoreRequest, TeacherScores, placed
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26
 """Logits held at once: 256 MiB in float32."""
 
 
-class PackedModel:
-    """Scores tokens in packed rows if the model supports them. Call it in its precision and without gradients.
+@dataclass(frozen=True, slots=True)
+class ScoringSettings:
+    """How a teacher in this process scores."""
 
-    Args:
-        causal_lm: the model.
-        device: where it computes.
-        packing: whether attention keeps the sequences of a row apart.
-        name: of the teacher, for errors.
+    name: str
+    kl_coef: float
+    temperature: float
+    batch_tokens: int
+    """Most tokens of one forward pass; a longer input gets its own."""
+    top_k: int = 0
+    """Most probable tokens to give beside the scored ones."""
+
+
+class PackedModel:
+    """Scores tokens in packed rows if attention keeps the sequences of a row apart (`packing`).
+
+    Call it in its precision and without gradients.
     """
 
     def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str) -> None:
@@ -51,7 +65,7 @@ class PackedModel:
         return len(self.head.weight)
 
     def hidden_states(self, views: Sequence[TeacherView]) -> tuple[Tensor, Tensor]:
-        """Last hidden states [N, R] that predict the scored tokens, views concatenated, and those tokens [N].
+        """Return the last hidden states [N, R] that predict the views' scored tokens, and those tokens [N].
 
         Raises:
             TrainingError: a view exceeds the model's context, or has a token id outside its vocabulary.
@@ -59,26 +73,14 @@ class PackedModel:
         self._check(views)
         return self._hidden_states([_sample(view) for view in views])
 
-    def scores(
-        self, views: Sequence[TeacherView], temperature: float, max_tokens: int, top_k: int = 0
-    ) -> list[SequenceScores]:
-        """Scores of the scored tokens of each view under softmax(logits / temperature).
-
-        Args:
-            views: the input.
-            temperature: divides the logits.
-            max_tokens: limit of one forward pass; a longer view gets its own.
-            top_k: most probable tokens to give at each; 0 gives none.
-
-        Raises:
-            TrainingError: as for `hidden_states`.
-        """
+    def scores(self, views: Sequence[TeacherView], settings: ScoringSettings) -> list[SequenceScores]:
+        """Return the scores of each view's tokens under softmax(logits / temperature); raises as `hidden_states`."""
         self._check(views)
         answers = [SequenceScores([]) for _ in views]
         samples = [_sample(view) for view in views]
         places = {id(sample): place for place, sample in enumerate(samples)}
-        for group in microbatch_groups(samples, max_tokens, packing=self._packing):
-            scores = self._target_scores(*self._hidden_states(group), temperature, top_k)
+        for group in microbatch_groups(samples, settings.batch_tokens, packing=self._packing):
+            scores = self._target_scores(*self._hidden_states(group), settings.temperature, settings.top_k)
             first = 0
             for sample in group:
                 last = first + sum(sample.loss_mask)
@@ -88,8 +90,7 @@ class PackedModel:
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
-        outputs = backbone_outputs(self._backbone, microbatch)
-        return microbatch.before_targets(outputs.last_hidden_state), microbatch.targets_N
+        return states_before_targets(self._backbone, microbatch), microbatch.targets_N
 
     def _target_scores(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float, top_k: int) -> SequenceScores:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
@@ -126,3 +127,30 @@ class PackedModel:
 
 def _sample(view: TeacherView) -> Sample:
     return Sample(view.token_ids, view.loss_mask, prompt_id="")
+
+
+class PackedTeacher(ABC):
+    """A teacher in this process; see `Teacher`. Its scores are there when `start` returns."""
+
+    def __init__(self, settings: ScoringSettings, packed: PackedModel, alignment: Alignment | None = None) -> None:
+        self.name, self.kl_coef, self.max_context = settings.name, settings.kl_coef, packed.max_context
+        self._settings, self._packed, self._alignment = settings, packed, alignment
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[None]:
+        """Bring the model into the state in which the teacher reads."""
+
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
+        with self._reading():
+            scores = self._packed.scores([request.read for request in requests], self._settings)
+        return finished(placed(requests, scores, self._alignment))
+
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: no request is in progress between calls."""
+
+
+def finished(answers: list[TeacherScores]) -> Future[list[TeacherScores]]:
+    """Return a future that has its result."""
+    future: Future[list[TeacherScores]] = Future()
+    future.set_result(answers)
+    return future

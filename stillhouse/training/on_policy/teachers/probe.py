@@ -23,15 +23,10 @@ _NUM_REPLICAS: Final = 8
 def probe(
     name: str, score: Callable[[Sequence[TeacherView]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
 ) -> list[float]:
-    """Checks that scores are finite, at most 0, and the same alone and batched with a longer sequence; those of alone.
-
-    Args:
-        name: of the teacher.
-        score: log-probabilities of the scored tokens of each view.
-        tokenizer: of the teacher's input.
+    """Return the log-probabilities of a short text, after checks of what `score` gives for the tokens of views.
 
     Raises:
-        EndpointError: the scores cannot be used.
+        EndpointError: they are not finite or above 0, or differ between alone and batched with a longer sequence.
     """
     view = probe_view(tokenizer)
     [alone] = score([view])
@@ -52,7 +47,7 @@ def probe(
 
 
 def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[float]:
-    """`probe` of a teacher in this process."""
+    """Probe a teacher in this process."""
 
     def score(views: Sequence[TeacherView]) -> list[list[float]]:
         requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
@@ -62,7 +57,7 @@ def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[fl
 
 
 def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> list[float]:
-    """`probe`, and checks of the server's vocabulary, temperature and replicas; the log-probabilities of the probe.
+    """Probe a server, and check its vocabulary, temperature and replicas; return as `probe`.
 
     The same tokens are sent several times at once, so that replicas behind one address answer side by side: those of
     serverless endpoints were seen to differ by more than a training changes (SkyRL#2256).
@@ -97,7 +92,7 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
 
 
 def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:
-    """A short text; all tokens but the first are scored."""
+    """Return a short text; all tokens but the first are scored."""
     return _all_but_first(tokenizer(_TEXT, add_special_tokens=False)["input_ids"][:_NUM_TOKENS])
 
 

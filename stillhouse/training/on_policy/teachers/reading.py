@@ -9,10 +9,9 @@ from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
-from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange, SharedIds
 from stillhouse.training.on_policy.teachers.teacher import Alignment
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
 from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids
@@ -33,12 +32,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, config: OnPolicyConfig) -> Reading:
-    """That of the teacher of `settings`.
-
-    Args:
-        settings: the teacher.
-        student: tokenizer of the student.
-        config: names the most turns of a trajectory.
+    """Return how the teacher of `settings` reads what a student with this tokenizer samples.
 
     Raises:
         ConfigError: the teacher's tokenizer cannot be loaded, or its hint is no template.
@@ -67,14 +61,11 @@ def reading_of(settings: OnPolicyTeacher, student: PreTrainedTokenizerBase, conf
 
 
 def _tokenizer(settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
-    """The teacher's tokenizer if it is needed or can be read locally."""
-    if settings.model is None:
+    """Return the teacher's tokenizer if it is needed or can be read without a download."""
+    ref = settings.model
+    if ref is None:
         return None
-    if settings.kind != "local" and not settings.reads_own_template and not _is_local(settings.model):
+    is_here = ref.startswith("embedded:") or Path(ref).expanduser().is_dir()
+    if settings.kind != "local" and not settings.reads_own_template and not is_here:
         return None
-    return load_tokenizer(settings.model, settings.chat_template_kwargs)
-
-
-def _is_local(ref: str) -> bool:
-    """Whether the tokenizer of a served model can be read without a download."""
-    return ref.startswith("embedded:") or Path(ref).expanduser().is_dir()
+    return load_tokenizer(ref, settings.chat_template_kwargs)

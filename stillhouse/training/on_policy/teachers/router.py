@@ -35,16 +35,7 @@ class Route:
 
 
 class TeacherRouter:
-    """The teachers of a training.
-
-    Args:
-        routes: empty for a training on rewards alone.
-        route_by: `tag`, or a key of a prompt's metadata.
-        unrouted: `no_kl` trains prompts without a teacher on rewards alone; `error` refuses them.
-
-    Raises:
-        ConfigError: two teachers have the same route.
-    """
+    """The teachers of a training, none for one on rewards alone; raises ConfigError if two have the same route."""
 
     def __init__(
         self, routes: Sequence[Route], *, route_by: str = "tag", unrouted: Literal["error", "no_kl"] = "error"
@@ -69,7 +60,7 @@ class TeacherRouter:
 
     @property
     def max_context(self) -> int | None:
-        """Longest trajectory that all teachers can read; once `check` has measured what each reads beyond it."""
+        """Return the longest trajectory that all teachers can read, as far as `check` has measured what each adds."""
         lengths = [
             teacher.max_context - self._added_tokens.get(name, 0)
             for name, teacher in self.by_name.items()
@@ -78,29 +69,27 @@ class TeacherRouter:
         return min(lengths, default=None)
 
     def route(self, metadata: PromptMetadata | None) -> str | None:
-        """The prompt's value of `route_by`; None if it has none."""
+        """Return the prompt's value of `route_by`; None if it has none."""
         if metadata is None:
             return None
         value = metadata.tag if self._route_by == "tag" else metadata.metadata.get(self._route_by)
         return None if value is None else str(value)
 
     def labels(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> list[str]:
-        """Routes that metrics are reported by; none if all prompts share one or there are too many."""
+        """Return the routes that metrics are reported by; none if all prompts share one or there are too many."""
         distinct = {self.route(metadata.get(prompt.id)) for prompt in prompts}
         labels = sorted(label for label in distinct if label is not None)
         return labels if len(distinct) > 1 and len(labels) <= _MAX_LABELS else []
 
     def select(self, metadata: PromptMetadata | None) -> Teacher | None:
-        """The prompt's teacher, if any."""
+        """Return the prompt's teacher, if any."""
         route = self._find(metadata)
         return None if route is None else route.teacher
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """The teacher's input; None for the trajectory's own tokens, and without a teacher or sampled tokens.
+        """Return the teacher's input; None for the trajectory's own tokens, and without a teacher or sampled tokens.
 
-        Raises:
-            InputError: the prompt lacks metadata that the teacher's hint uses.
-            TrainingError: a teacher of another vocabulary cannot render the conversation.
+        Raises as `ViewBuilder.view`.
         """
         route = self._find(metadata)
         if route is None or route.views is None or not any(trajectory.loss_mask):
@@ -113,12 +102,9 @@ class TeacherRouter:
         metadata: Mapping[str, PromptMetadata],
         begin: Callable[[Prompt], Prefixes],
     ) -> None:
-        """Checks that every prompt has a teacher that can read it; warns of routes without prompts.
+        """Check that every prompt has a teacher that can read it; warn of routes without prompts.
 
-        Args:
-            prompts: all that are trained on.
-            metadata: by prompt id; may lack any.
-            begin: what the trajectories of a prompt begin with.
+        `metadata` is by prompt id and may lack any; `begin` is what the trajectories of a prompt begin with.
 
         Raises:
             InputError: a prompt has no teacher and `unrouted` is `error`, no prompt has one, or metadata that a hint
@@ -134,7 +120,12 @@ class TeacherRouter:
             route = self._find(prompt_metadata)
             if route is None:
                 if self._routes and self._unrouted == "error":
-                    raise InputError(self._no_teacher(prompt, prompt_metadata))
+                    raise InputError(
+                        f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(prompt_metadata)!r}, "
+                        f"and teachers are for these: {self._routes_text()}. Give one of them that value in `routes`, "
+                        "leave out the routes of one for all others, or set on_policy.unrouted to `no_kl`, which "
+                        "trains such prompts on rewards alone"
+                    )
             elif route.views is not None:
                 opening = Opening(prompt.id, begin(prompt), prompt_metadata)
                 openings.setdefault(route.name, []).append(opening)
@@ -144,7 +135,7 @@ class TeacherRouter:
         self._check_routes(seen)
 
     def close(self) -> None:
-        """Closes all teachers."""
+        """Close all teachers."""
         for teacher in self.by_name.values():
             teacher.close()
 
@@ -157,13 +148,8 @@ class TeacherRouter:
             )
         for value, route in self._by_value.items():
             if value is not None and value not in seen:
-                logger.warning(
-                    "no prompt has the %s %r of teacher %r; prompts have %s",
-                    self._route_by,
-                    value,
-                    route.name,
-                    shown,
-                )
+                which = (self._route_by, value, route.name, shown)
+                logger.warning("no prompt has the %s %r of teacher %r; prompts have %s", *which)
 
     def _routes_text(self) -> str:
         return ", ".join(f"{route.name!r}: {', '.join(route.values)}" for route in self._routes)
@@ -171,10 +157,3 @@ class TeacherRouter:
     def _find(self, metadata: PromptMetadata | None) -> Route | None:
         value = self.route(metadata)
         return self._by_value.get(value) or self._by_value.get(None)
-
-    def _no_teacher(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
-        return (
-            f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(metadata)!r}, and teachers are "
-            f"for these: {self._routes_text()}. Give one of them that value in `routes`, leave out the routes of one "
-            "for all others, or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
-        )

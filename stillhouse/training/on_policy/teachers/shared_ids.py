@@ -1,15 +1,65 @@
-"""The ids that teacher and student share, where one of them has more added tokens than the other."""
+"""Tokens that mean the same to teacher and student: exchanged ends of turns, and the ids that both have."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.next_turn import TurnEnds, turn_ends
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EndExchange:
+    """Exchanges the tokens with which student and teacher end a turn of text.
+
+    A base student that ends a turn with `<|endoftext|>` says by it what a chat teacher says by `<|im_end|>`. With both
+    exchanged the teacher's distribution is one over the student's tokens: what it gives for a sampled token, its most
+    probable ones and all of them compare like with like, and a divergence from it is never below 0.
+    """
+
+    student: TurnEnds
+    teacher: TurnEnds
+
+    @classmethod
+    def between(cls, student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> Self:
+        """Return the exchange for two chat templates over one vocabulary; raises as `turn_ends`."""
+        return cls(turn_ends(student), turn_ends(teacher))
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Return the student's token and the teacher's; they may be the same."""
+        return self.student.text, self.teacher.text
+
+    @property
+    def changes(self) -> bool:
+        """Return whether they are two."""
+        return self.student.text != self.teacher.text
+
+    @property
+    def fits_calls(self) -> bool:
+        """Return whether the exchange also makes the student's end of a turn with calls the teacher's."""
+        return self.ids([self.student.calls]) == [self.teacher.calls]
+
+    def ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the teacher's tokens for the student's."""
+        ours, theirs = self.pair
+        places = {ours: theirs, theirs: ours}
+        return [places.get(token, token) for token in ids]
+
+    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+        """See `Alignment`: those of the sampled tokens stay, as the teacher read its own tokens."""
+        top = scores.top
+        if top is None:
+            return scores
+        (ours, theirs), ids_NK = self.pair, top.ids_NK.copy()
+        ids_NK[top.ids_NK == ours], ids_NK[top.ids_NK == theirs] = theirs, ours
+        return scores._replace(top=replace(top, ids_NK=ids_NK))
+
 
 NO_ID: Final = np.iinfo(np.int32).max
 """Stands for a token that the student does not have among a teacher's most probable ones."""
@@ -21,27 +71,18 @@ class SharedIds:
 
     A token of the student's at or above it has no probability under the teacher: training stops where one is read or
     sampled. The teacher's own lie among its other tokens.
-
-    Args:
-        teacher: its name.
-        count: ids below it are shared.
-        student: the student's tokenizer.
-        exchange: of end-of-turn tokens; None exchanges none.
-        reads_prompt: whether the teacher reads the student's tokens of the prompt, and not its own rendering.
     """
 
     teacher: str
+    """Its name."""
     count: int
     student: PreTrainedTokenizerBase
     exchange: EndExchange | None = None
     reads_prompt: bool = True
+    """Whether the teacher reads the student's tokens of the prompt, and not its own rendering."""
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
-        """See `Alignment`.
-
-        Raises:
-            TrainingError: the teacher lacks a token of the request.
-        """
+        """See `Alignment`; raises as `check`."""
         if self.exchange is not None:
             scores = self.exchange.scores(request, scores)
         self.check(request)

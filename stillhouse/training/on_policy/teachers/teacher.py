@@ -83,32 +83,19 @@ class ExactTeacher(Teacher, Protocol):
 
 
 def view_of(sample: ScoredSample) -> TeacherView:
-    """The input of the sample's teacher."""
+    """Return the input of the sample's teacher."""
     return sample.teacher_view or TeacherView(sample.token_ids, sample.loss_mask)
 
 
 def placed(
     requests: Sequence[ScoreRequest], scores: Sequence[SequenceScores], alignment: Alignment | None
 ) -> list[TeacherScores]:
-    """Scores aligned with the token ids of their requests.
+    """Return scores aligned with the token ids of their requests, from those of the tokens that the teacher scored.
 
-    Args:
-        requests: the requests.
-        scores: for each request those of the tokens that the teacher scored, in order.
-        alignment: from the teacher's tokens to the student's; None if they are the same.
-
-    Raises:
-        ValueError: a request has another number of sampled tokens.
+    `alignment` is None where the teacher's tokens are the student's.
     """
     answers = []
     for request, scored in zip(requests, scores, strict=True):
         logprobs, top = scored if alignment is None else alignment.scores(request, scored)
         answers.append(TeacherScores(at_sampled_tokens(logprobs, request.loss_mask), top))
     return answers
-
-
-def finished(answers: list[TeacherScores]) -> Future[list[TeacherScores]]:
-    """A future that has its result."""
-    future: Future[list[TeacherScores]] = Future()
-    future.set_result(answers)
-    return future

@@ -17,11 +17,11 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import encode, encode_all
 from stillhouse.errors import TrainingError
+from stillhouse.training.on_policy.masks import sampled_runs, unsampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.turns import prompt_messages, sampled_turns
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata
+from stillhouse.types import Message, PromptMetadata
 
 
 class Opening(NamedTuple):
@@ -37,30 +37,26 @@ class ViewBuilder(Protocol):
     """Builds the token sequences that one teacher scores."""
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """The teacher's tokens for a trajectory with sampled tokens; None if they are the student's."""
+        """Return the teacher's tokens for a trajectory with sampled tokens; None if they are the student's.
+
+        Raises:
+            InputError: the prompt lacks metadata that the hint uses.
+            TrainingError: the teacher's template refuses the conversation.
+        """
 
     def added_tokens(self, openings: Sequence[Opening]) -> int:
-        """Approximately the most tokens that the teacher reads beyond the student's, in a trajectory of any opening."""
+        """Return about the most tokens that the teacher reads beyond the student's, in a trajectory of any opening."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameVocabulary:
-    """For a teacher of the student's vocabulary.
-
-    Args:
-        tokenizer: the student's.
-        hint: inserted into the prompt; None inserts nothing.
-    """
+    """For a teacher that reads by the student's tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """See `ViewBuilder`.
-
-        Raises:
-            InputError: the prompt lacks metadata that the hint uses.
-        """
+        """See `ViewBuilder`."""
         if self.hint is None:
             return None
         messages = prompt_messages(trajectory, self.hint, metadata)
@@ -75,27 +71,16 @@ class SameVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class OtherVocabulary:
-    """For a teacher of another vocabulary.
-
-    Args:
-        student: the student's tokenizer.
-        teacher: the teacher's, with its chat template.
-        ends: the student's tokens that end a turn.
-        hint: inserted into the prompt; None inserts nothing.
-    """
+    """For a teacher of another vocabulary, which reads by its own tokenizer and chat template."""
 
     student: PreTrainedTokenizerBase
     teacher: PreTrainedTokenizerBase
     ends: frozenset[int]
+    """The student's tokens that end a turn."""
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
-        """See `ViewBuilder`.
-
-        Raises:
-            InputError: the prompt lacks metadata that the hint uses.
-            TrainingError: the teacher's template refuses the conversation.
-        """
+        """See `ViewBuilder`."""
         with rendering(trajectory.prompt_id, "Use a teacher of the student's vocabulary, or another template"):
             return self._view(trajectory, metadata)
 
@@ -121,9 +106,46 @@ class OtherVocabulary:
         return TeacherView(ids, mask)
 
 
+class SampledTurn(NamedTuple):
+    """One completion of a trajectory."""
+
+    prompt_ids: list[int]
+    """What the student read since its last completion, which ends with the generation prompt."""
+    ids: list[int]
+    """What it sampled."""
+    messages: list[Message]
+    """From the first sampled message of the trajectory up to this one."""
+    replies: list[Message]
+    """Tool results or user messages between this turn and the next; none after the last."""
+
+
+def sampled_turns(trajectory: SampledTrajectory) -> list[SampledTurn]:
+    """Return the completions in order."""
+    runs, read = sampled_runs(trajectory), unsampled_runs(trajectory)
+    first, *others = _places(trajectory, len(runs))
+    turns = []
+    for ids, prompt_ids, place, end in zip(runs, read, [first, *others], [*others, None], strict=False):
+        replies = [] if end is None else trajectory.messages[place + 1 : end]
+        turns.append(SampledTurn(prompt_ids, ids, trajectory.messages[first : place + 1], replies))
+    return turns
+
+
+def prompt_messages(trajectory: SampledTrajectory, hint: Hint | None, metadata: PromptMetadata | None) -> list[Message]:
+    """Return the messages before the sampled ones, with the hint; raises as `Hint.insert`."""
+    first, *_ = _places(trajectory, len(sampled_runs(trajectory)))
+    messages = trajectory.messages[:first]
+    return messages if hint is None else hint.insert(messages, trajectory.prompt_id, metadata)
+
+
+def _places(trajectory: SampledTrajectory, num_turns: int) -> list[int]:
+    """Return the places of the sampled messages: the last `num_turns` of the assistant."""
+    places = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    return places[-num_turns:]
+
+
 @contextmanager
 def rendering(prompt_id: str, remedy: str) -> Iterator[None]:
-    """Turns the refusal of a teacher's template into a TrainingError that names the prompt."""
+    """Turn the refusal of a teacher's template into a TrainingError that names the prompt."""
     try:
         yield
     except TemplateError as error:

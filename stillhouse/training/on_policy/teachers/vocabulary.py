@@ -7,7 +7,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import end_ids, stop_token_ids
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.teachers.ends import EndExchange
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 
 _SHOWN_TOKENS: Final = 5
 _REMEDY: Final = (
@@ -53,7 +53,7 @@ def num_shared_ids(teacher_ref: str, teacher: PreTrainedTokenizerBase, student: 
 
 
 def spelling_sample(student: PreTrainedTokenizerBase, count: int) -> list[int]:
-    """Up to `count` ids spread over the vocabulary, without added tokens, which a teacher may lack."""
+    """Return up to `count` ids spread over the vocabulary, without added tokens, which a teacher may lack."""
     ids = sorted(set(student.get_vocab().values()) - student.added_tokens_decoder.keys())
     return ids[:: max(1, len(ids) // count)][:count]
 
@@ -61,12 +61,9 @@ def spelling_sample(student: PreTrainedTokenizerBase, count: int) -> list[int]:
 def check_spellings(
     teacher: str, ids: Sequence[int], spellings: Sequence[str | None], student: PreTrainedTokenizerBase
 ) -> None:
-    """Checks that a server's tokens have the student's texts, where the server's tokenizer is not available.
+    """Raise TrainingError, with examples, if a server's tokens do not have the student's texts.
 
     Only ASCII tokens are compared, without surrounding spaces, which not all servers return.
-
-    Raises:
-        TrainingError: some differ; the message shows examples.
     """
     differing = []
     for token_id, spelling in zip(ids, spellings, strict=True):
@@ -89,22 +86,11 @@ def stop_token_warning(
     teacher_name: str,
     exchange: EndExchange | None = None,
 ) -> str | None:
-    """A warning for a base student with an instruction-tuned teacher; None if their stop tokens agree.
+    """Return a warning for a base student with an instruction-tuned teacher; None if their stop tokens agree.
 
     A base model ends with the end-of-document token, its instruct variant with the end-of-turn token (Qwen3: 151643 and
     151645), though both have the same template. The teacher gives the student's end token almost no probability and the
-    student never samples the teacher's, so it learns not to end.
-
-    Args:
-        student: tokenizer of the student.
-        teacher: tokenizer of the teacher, with the same vocabulary.
-        student_generation: generation config of the student; None if unknown.
-        teacher_generation: generation config of the teacher; None if unknown.
-        teacher_name: names the teacher in the warning.
-        exchange: makes the student's ends the teacher's; None exchanges none.
-
-    Raises:
-        TemplateError: a chat template closes a turn with no special token.
+    student never samples the teacher's, so it learns not to end. Raises as `turn_ends`.
     """
     ours, theirs = _stop_ids(student, student_generation), _stop_ids(teacher, teacher_generation)
     turn_ends = stop_token_ids(teacher)
@@ -122,7 +108,6 @@ def stop_token_warning(
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None) -> frozenset[int]:
-    """Stop tokens by the tokenizer and the generation config."""
     return frozenset({tokenizer.eos_token_id, *end_ids(generation)})
 
 

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -13,28 +12,6 @@ from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError, StoreError
 from stillhouse.interop.export import export_dataset, push_to_hub
-
-
-class Hub:
-    """Remembers what it is told to upload."""
-
-    def __init__(self, *, public: bool = False) -> None:
-        self.public = public
-        self.made: list[Any] = []
-        self.commits: list[Any] = []
-        self.files: dict[str, bytes] = {}
-
-    def create_repo(self, repository: str, **asked: Any) -> str:
-        self.made.append((repository, asked))
-        return f"https://hub/datasets/{repository}"
-
-    def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
-        return SimpleNamespace(private=not self.public)
-
-    def upload_folder(self, *, folder_path: Path, **asked: Any) -> None:
-        self.commits.append(asked)
-        paths = [path for path in Path(folder_path).rglob("*") if path.is_file()]
-        self.files = {str(path.relative_to(folder_path)): path.read_bytes() for path in paths}
 
 
 def test_the_folder_loads_by_its_name_alone_with_its_splits(dataset: Path, tmp_path: Path) -> None:
@@ -78,9 +55,8 @@ def test_a_dataset_without_a_card_is_refused_and_nothing_is_left(dataset: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
 
 
-def test_a_push_uploads_what_the_folder_form_holds_in_one_commit(dataset: Path, tmp_path: Path) -> None:
-    hub: Any = Hub()
-    assert push_to_hub(dataset, "me/sums", private=True, api=hub) == "https://hub/datasets/me/sums"
+def test_a_push_uploads_what_the_folder_form_holds_in_one_commit(hub: Any, dataset: Path, tmp_path: Path) -> None:
+    assert push_to_hub(dataset, "me/sums", private=True, api=hub) == "https://hub/me/sums"
     assert hub.made == [("me/sums", {"private": True, "repo_type": "dataset", "exist_ok": True})]
     assert [(commit["repo_id"], commit["repo_type"]) for commit in hub.commits] == [("me/sums", "dataset")]
     export_dataset(dataset, tmp_path / "hub", "hf")
@@ -88,15 +64,15 @@ def test_a_push_uploads_what_the_folder_form_holds_in_one_commit(dataset: Path, 
     assert hub.files == {str(path.relative_to(tmp_path / "hub")): path.read_bytes() for path in paths}
 
 
-def test_nothing_private_goes_to_a_repository_that_is_public_already(dataset: Path) -> None:
-    hub: Any = Hub(public=True)
+def test_nothing_private_goes_to_a_repository_that_is_public_already(hub: Any, dataset: Path) -> None:
+    hub.public = True
     with pytest.raises(StoreError, match="is public, expected a private one"):
         push_to_hub(dataset, "me/sums", private=True, api=hub)
     assert hub.commits == []
 
 
 def test_a_hub_that_cannot_be_reached_is_a_store_error(dataset: Path) -> None:
-    class Down(Hub):
+    class Down:
         def create_repo(self, repository: str, **asked: Any) -> str:
             raise httpx.ConnectError("no route")
 

@@ -8,15 +8,11 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    Cohere2Config,
     CohereConfig,
-    FalconH1Config,
     Gemma2Config,
     GraniteConfig,
-    NanoChatConfig,
     PreTrainedConfig,
     PreTrainedModel,
-    RecurrentGemmaConfig,
 )
 
 from stillhouse.config import Divergence
@@ -40,18 +36,6 @@ CAPPED, FACTOR, DIVISOR = (
     CohereConfig(**SMALL, logit_scale=3.0, initializer_range=0.3),
     GraniteConfig(**SMALL, logits_scaling=0.3, initializer_range=0.3),
 )
-FAMILIES = {
-    "Gemma 2": CAPPED,
-    "Cohere": FACTOR,
-    "Granite": DIVISOR,
-    "Cohere 2": Cohere2Config(**SMALL, logit_scale=0.25, initializer_range=0.3),
-    "NanoChat": NanoChatConfig(**SMALL, final_logit_softcapping=0.5, initializer_range=0.3),
-    "Falcon-H1": FalconH1Config(
-        **SMALL, lm_head_multiplier=4.0, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_d_state=8,
-        mamba_n_groups=1, mamba_chunk_size=8,
-    ),
-    "RecurrentGemma": RecurrentGemmaConfig(**SMALL, logits_soft_cap=0.5, lru_width=16, attention_window_size=8),
-}  # fmt: skip
 
 
 def built(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
@@ -70,8 +54,6 @@ def every_score(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosse
     means = {"logprob": scores.logprobs_N, "normaliser": scores.log_normalisers_N, "entropy": scores.entropy_N}
     if scores.divergence_N is not None:
         losses_N = losses_N + scores.divergence_N.square()
-    if scores.reverse_kl_N is not None:
-        means["reverse_kl"] = scores.reverse_kl_N
     return TokenLosses(losses_N, means=means)
 
 
@@ -94,7 +76,7 @@ def own_losses(student: PreTrainedModel, teacher: PreTrainedModel | None) -> Tok
         forward = (log_q.exp() * (log_q - logprobs)).sum(-1)
         scores = TokenScores(
             **{name: getattr(scores, name) for name in scores.__slots__}
-            | {"divergence_N": 0.5 * reverse + 2.0 * forward, "reverse_kl_N": reverse.detach()}
+            | {"divergence_N": 0.5 * reverse + 2.0 * forward}
         )
     return every_score(scores, {})
 
@@ -114,7 +96,7 @@ def fused(student: PreTrainedModel, teacher: PreTrainedModel | None, *, compiled
         every_score,
         scale=1.0,
         temperature=TEMPERATURE,
-        wants={"entropy"} | ({"reverse_kl"} if teacher is not None else set()),
+        wants_entropy=True,
         divergence=terms,
         reference=reference,
         scaling=LogitScaling.of(student),
@@ -137,13 +119,6 @@ def assert_same(student: PreTrainedModel, teacher: PreTrainedModel | None = None
             assert (one - other).norm() <= 1e-5 * other.norm() + 1e-9
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loss_metrics_and_gradients_are_those_of_the_models_own_logits(family: str):
-    model = built(FAMILIES[family])
-    assert LogitScaling.of(model) != LogitScaling()
-    assert_same(model)
-
-
 @pytest.mark.parametrize("teacher", [CAPPED, FACTOR, DIVISOR], ids=["cap", "factor", "divisor"])
 @pytest.mark.parametrize("student", [CAPPED, FACTOR, DIVISOR], ids=["cap", "factor", "divisor"])
 def test_student_and_teacher_are_compared_each_with_its_own_scaling(
@@ -156,25 +131,6 @@ def test_student_and_teacher_are_compared_each_with_its_own_scaling(
 @pytest.mark.parametrize("student", [CAPPED, DIVISOR], ids=["cap", "divisor"])
 def test_compiled_kernels_cap_and_scale_alike(student: PreTrainedConfig):
     assert_same(built(student), built(FACTOR, seed=1), compiled=True)
-
-
-def test_the_gradient_through_a_cap_and_a_factor_is_that_of_finite_differences():
-    torch.manual_seed(0)
-    hidden = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    head = torch.nn.Linear(3, 6, dtype=torch.float64)
-    targets = torch.tensor([1, 0, 5, 2])
-
-    def loss(hidden_NH: Tensor) -> Tensor:
-        return fused_loss(
-            hidden_NH, head, targets, {}, every_score, scale=1.0, scaling=LogitScaling(2.5, 1.2),
-            wants={"entropy"},
-        ).loss  # fmt: skip
-
-    (gradient,) = torch.autograd.grad(loss(hidden), hidden)
-    for place in range(hidden.numel()):
-        step = 1e-6 * torch.nn.functional.one_hot(torch.tensor(place), hidden.numel()).view_as(hidden)
-        difference = (loss(hidden.detach() + step) - loss(hidden.detach() - step)) / 2e-6
-        torch.testing.assert_close(gradient.flatten()[place], difference.detach(), rtol=1e-6, atol=1e-7)
 
 
 def test_bfloat16_logits_are_rounded_once_before_the_cap():

@@ -113,23 +113,6 @@ def test_forward_kl_from_a_teacher_certain_of_a_token_is_its_cross_entropy(logit
     assert_close(gradients, torch.autograd.grad(expected.sum(), student)[0])
 
 
-@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl"])
-def test_tail_bound_grows_with_k_up_to_the_whole_divergence(logits: tuple[Tensor, Tensor], kind: str):
-    bounds = [ours(*logits, Divergence(kind=kind, top_k=k))[0] for k in (1, 2, 5, 20, 39, S)]
-    (whole, _) = ours(*logits, Divergence(kind=kind))
-    assert (bounds[0] >= 0).all()
-    assert all((larger >= smaller - 1e-12).all() for smaller, larger in pairwise(bounds))
-    assert_close(bounds[-1], whole)
-
-
-def test_jsd_over_its_share_tends_to_the_kl_of_either_side(logits: tuple[Tensor, Tensor]):
-    forward, reverse = (ours(*logits, Divergence(kind=kind)) for kind in ("forward_kl", "reverse_kl"))
-    for (expected, slopes), beta in ((forward, 1e-9), (reverse, 1 - 1e-9)):
-        values, gradients = ours(*logits, Divergence(kind="jsd", beta=beta))
-        torch.testing.assert_close(values / 1e-9, expected, rtol=1e-5, atol=0)
-        torch.testing.assert_close(gradients / 1e-9, slopes, rtol=1e-5, atol=1e-6)
-
-
 def test_jsd_is_symmetric_at_a_half_and_at_most_log_two(logits: tuple[Tensor, Tensor]):
     student, teacher = logits
     half = Divergence(kind="jsd")
@@ -150,46 +133,6 @@ def test_logits_far_apart_stay_finite_and_exact_in_float32(term: Divergence):
     exact_values, exact_gradients = ours(student.double(), teacher.double(), term)
     torch.testing.assert_close(values.double(), exact_values, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(gradients.double(), exact_gradients, rtol=1e-3, atol=1e-3)
-
-
-def descended(term: Divergence, num_steps: int = 600) -> tuple[float, float, float, float]:
-    """The term's value, the student's mass on the teacher's top 16 before and after, and its whole forward KL, where
-    gradient descent on free logits leads.
-    """
-    student, teacher = torch.randn(2, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    teacher = 1.5 * teacher
-    student = student * 0.3 + teacher * 0.7
-    top = teacher.topk(16).indices
-    before = float(student.softmax(-1).gather(1, top).sum())
-    for _ in range(num_steps):
-        values, gradients = ours(student, teacher, term)
-        student = student - 5.0 * gradients
-    mass = student.softmax(-1).gather(1, top).sum()
-    return float(values), before, float(mass), float(ours(student, teacher, Divergence(kind="forward_kl"))[0])
-
-
-def test_raw_top_k_reverse_kl_flees_from_what_it_compares():
-    value, before, after, _ = descended(Divergence(kind="reverse_kl", top_k=16, tail=False))
-    assert value < -0.1
-    assert after < before / 2
-
-
-def test_raw_top_k_forward_kl_takes_all_mass_while_the_true_one_grows():
-    value, before, after, true_kl = descended(Divergence(kind="forward_kl", top_k=16, tail=False))
-    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
-    assert value < -0.05
-    assert before < 0.95 < after
-    assert true_kl > 2 * kl_at_start
-
-
-@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl"])
-def test_with_the_tail_the_same_descent_finds_the_teacher(kind: str):
-    value, _, after, true_kl = descended(Divergence(kind=kind, top_k=16))
-    assert value == pytest.approx(0.0, abs=1e-6)
-    _, _, wanted, _ = descended(Divergence(kind=kind))
-    assert after == pytest.approx(wanted, abs=1e-3)
-    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
-    assert true_kl < kl_at_start
 
 
 MERGED = [*WHOLE, Divergence(kind="reverse_kl", top_k=3), Divergence(kind="jsd", top_k=2)]
@@ -218,12 +161,10 @@ def test_divergence_from_a_teachers_best_tokens_is_what_autograd_finds(
     logits: tuple[Tensor, Tensor], term: Divergence, k: int
 ):
     student, teacher = logits
-    found = top_divergences(student.detach().log_softmax(-1), top_of(teacher, k), [term])
+    values, gradients = top_divergences(student.detach().log_softmax(-1), top_of(teacher, k), [term])
     expected = naive_merged(student, teacher, term, k)
-    assert_close(found.values_R, expected.detach())
-    assert_close(found.gradients_RS, torch.autograd.grad(expected.sum(), student)[0])
-    plain = naive_merged(student, teacher, Divergence(kind="reverse_kl"), k)
-    assert_close(found.reverse_kl_R, plain.detach())
+    assert_close(values, expected.detach())
+    assert_close(gradients, torch.autograd.grad(expected.sum(), student)[0])
 
 
 @pytest.mark.parametrize("term", WHOLE, ids=name)
@@ -233,19 +174,19 @@ def test_best_tokens_bound_the_whole_divergence_and_all_but_one_of_them_give_it(
     student, teacher = logits
     (whole, slopes) = ours(student, teacher, term)
     found = [top_divergences(student.detach().log_softmax(-1), top_of(teacher, k), [term]) for k in (1, 5, 20, S - 1)]
-    values = [bound.values_R for bound in found]
+    values = [bound for bound, _ in found]
     assert (values[0] >= 0).all()
     assert all((larger >= smaller - 1e-12).all() for smaller, larger in pairwise(values))
     assert_close(values[-1], whole)
-    assert_close(found[-1].gradients_RS, slopes)
+    assert_close(found[-1][1], slopes)
 
 
 @pytest.mark.parametrize("term", WHOLE, ids=name)
 def test_nothing_is_to_be_learnt_from_ones_own_best_tokens(logits: tuple[Tensor, Tensor], term: Divergence):
     student = logits[0].detach()
-    found = top_divergences(student.log_softmax(-1), top_of(student, 5), [term])
-    assert_close(found.values_R, torch.zeros(R, dtype=torch.float64), atol=1e-14)
-    assert_close(found.gradients_RS, torch.zeros(R, S, dtype=torch.float64), atol=1e-14)
+    values, gradients = top_divergences(student.log_softmax(-1), top_of(student, 5), [term])
+    assert_close(values, torch.zeros(R, dtype=torch.float64), atol=1e-14)
+    assert_close(gradients, torch.zeros(R, S, dtype=torch.float64), atol=1e-14)
 
 
 @pytest.mark.parametrize("term", WHOLE, ids=name)
@@ -253,8 +194,8 @@ def test_best_tokens_far_from_the_students_stay_finite_and_exact_in_float32(term
     student, teacher = 20 * torch.randn(2, R, S, generator=torch.Generator().manual_seed(1))
     single = top_divergences(student.log_softmax(-1), top_of(teacher, 4), [term])
     exact = top_divergences(student.double().log_softmax(-1), TeacherTop(*_doubled(top_of(teacher, 4))), [term])
-    torch.testing.assert_close(single.values_R.double(), exact.values_R, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(single.gradients_RS.double(), exact.gradients_RS, rtol=1e-3, atol=1e-3)
+    for seen, expected, tolerance in zip(single, exact, (1e-4, 1e-3), strict=True):
+        torch.testing.assert_close(seen.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def _doubled(top: TeacherTop) -> tuple[Tensor, Tensor, Tensor]:

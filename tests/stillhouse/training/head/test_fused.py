@@ -14,7 +14,6 @@ from stillhouse.training.losses import cross_entropy, importance_sampling
 
 N, H, V = 37, 8, 50
 SCALE = 0.3
-WANTS = frozenset({"entropy"})
 
 Loss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
 
@@ -73,7 +72,7 @@ def naive_losses(
 
 def run(arguments: tuple[Any, ...], loss: Loss, *, chunk_size: int, temperature: float = 1.0) -> LossSums:
     return fused_loss(
-        *arguments, loss, scale=SCALE, temperature=temperature, wants=WANTS, chunk_elements=chunk_size * V
+        *arguments, loss, scale=SCALE, temperature=temperature, wants_entropy=True, chunk_elements=chunk_size * V
     )
 
 

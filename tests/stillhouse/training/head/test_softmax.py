@@ -22,7 +22,7 @@ def targets(logits: torch.Tensor) -> torch.Tensor:
 
 def test_scores_of_all_blocks_are_those_of_log_softmax(logits: torch.Tensor, targets: torch.Tensor):
     logprobs = (logits / 0.7).log_softmax(-1)
-    scores = softmax_(logits.clone(), targets, 0.7, {"entropy"})
+    scores = softmax_(logits.clone(), targets, 0.7, wants_entropy=True)
     assert scores.entropy_N is not None
     for seen, expected in (
         (scores.logprobs_N, logprobs.gather(1, targets[:, None])[:, 0]),

@@ -43,7 +43,6 @@ class Inputs:
             loss,
             scale=0.3,
             temperature=TEMPERATURE,
-            wants=frozenset({"reverse_kl"}),
             divergence=TERMS,
             reference=self.reference,
             scaling=scaling or LogitScaling(),
@@ -74,7 +73,6 @@ class Inputs:
             log_normalisers_N=logits.logsumexp(-1),
             is_top_N=logits.argmax(-1) == self.targets,
             divergence_N=value,
-            reverse_kl_N=torch.zeros(N, dtype=log_p.dtype),
             reference_logprobs_N=self.reference.target_logprobs_N,
         )
 
@@ -90,7 +88,6 @@ def kl(one: Tensor, other: Tensor) -> Tensor:
 
 def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     assert scores.divergence_N is not None
-    assert scores.reverse_kl_N is not None
     assert scores.reference_logprobs_N is not None
     advantages = scores.reference_logprobs_N - scores.logprobs_N.detach()
     return TokenLosses(scores.divergence_N - 0.1 * scores.logprobs_N * advantages)

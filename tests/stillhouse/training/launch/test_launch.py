@@ -19,7 +19,7 @@ from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.types import JsonObject
 
 NewJob = Callable[[Path], TrainJob]

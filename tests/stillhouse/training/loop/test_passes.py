@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
-from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.model.load import load_student
@@ -49,7 +49,7 @@ class Likelihood:
 
     temperature = divergence_temperature = 1.0
     uses_dropout = True
-    wants: frozenset[ScoreName] = frozenset()
+    wants_entropy = False
     divergence: tuple[Divergence, ...] = ()
 
     def partition(self, sample: Sample) -> str:

@@ -11,7 +11,7 @@ import torch
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress.state import Progress
-from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.checkpoint_folder import saved_steps
@@ -46,7 +46,7 @@ class Imitation:
     facts: dict[str, int] = {"rows": 6}
     temperature = divergence_temperature = 1.0
     uses_dropout = True
-    wants: frozenset[ScoreName] = frozenset({"entropy"})
+    wants_entropy = True
     divergence: tuple[Divergence, ...] = ()
 
     def __init__(
@@ -377,3 +377,11 @@ def test_a_row_says_how_fast_how_full_and_how_long_to_go(student: Student, liste
     assert rows[0].keys() == {"validation_loss", "validation_entropy", "validation_worst", "peak_memory_gib"}
     figures = [(done, total) for _, done, total, facts in listener.updates if "doing" not in facts]
     assert figures == [(step, 4) for step in range(5)]
+
+
+def test_a_compiled_training_sets_the_compiler_for_its_passes_alone(student: Student, tmp_path: Path):
+    before = torch._dynamo.config.get_hash()
+    made = trainer(Imitation(samples(), 1), student, tmp_path, compile="on")
+    with made.passes.compiling():
+        assert torch._dynamo.config.recompile_limit > 8
+    assert torch._dynamo.config.get_hash() == before

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+from stillhouse.attention.segments import Segments, segment_arguments
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError
-from stillhouse.training.model.attention import segment_arguments
 from stillhouse.training.model.blocks import (
     MIN_COMPILED_STEPS,
     can_compile,
@@ -18,7 +18,6 @@ from stillhouse.training.model.blocks import (
 )
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.memory import estimate_memory
-from stillhouse.training.model.microbatches import Segments
 from stillhouse.training.model.student import Student
 
 CPU = torch.device("cpu")

@@ -111,6 +111,7 @@ REASONS = {
     "decoder of a model with an encoder": "it needs an encoder",
     "forward pass of three tokens fails": "it takes more than tokens",
     "its attention is 'eager'": "transformers has no `sdpa` for it",
+    "its attention is 'sdpa'": "it calls `sdpa` itself",
     "depends on masks": "its attention depends on masks",
     "in its mask alone": "its window is in its mask alone",
     "hidden states of": "its layers mix the samples of a row",
@@ -125,7 +126,7 @@ class Nll:
     """The smallest part of a method that the head needs."""
 
     temperature = divergence_temperature = 1.0
-    wants, divergence = frozenset(), ()
+    wants_entropy, divergence = False, ()
 
     def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
         return TokenLosses(-scores.logprobs_N)
@@ -232,7 +233,7 @@ def warnings() -> Iterator[list[str]]:
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("stillhouse.training.model.attention")
+    logger = logging.getLogger("stillhouse.training.model.packing")
     logger.addHandler(handler)
     yield messages
     logger.removeHandler(handler)

@@ -11,7 +11,7 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 from stillhouse.types import Prompt, PromptMetadata
 
 NewJob = Callable[..., TrainJob]

@@ -9,7 +9,7 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 
 
 def test_servers_sample_ahead_and_score_while_the_student_trains(

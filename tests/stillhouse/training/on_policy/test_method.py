@@ -83,11 +83,6 @@ def test_a_step_says_when_it_samples_and_when_it_trains(new_method: NewMethod):
     assert Doings.seen == ["1/2 sampling and scoring", "1/2 training"]
 
 
-def test_sampler_and_trainer_agree_with_float32_logits(new_method: NewMethod):
-    method = new_method(student=StudentConfig(cast_lm_head_to_fp32=True), **_SHORT)
-    assert trainer_of(method).run()["final"]["on_policy/log_ratio_abs_max"] < 0.3
-
-
 @pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
 def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_differ(
     new_method: NewMethod, scaled_model: str, divergence: list[dict[str, str]]
@@ -99,12 +94,10 @@ def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_diff
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
 
 
-def test_a_mixture_of_experts_is_sampled_as_it_is_trained_and_balanced(new_method: NewMethod, mixture_model: str):
-    method = new_method(student_ref=mixture_model, router_aux_loss_coef=0.01, **_SHORT)
+def test_a_mixture_of_experts_is_sampled_as_it_is_trained(new_method: NewMethod, mixture_model: str):
+    method = new_method(student_ref=mixture_model, **_SHORT)
     final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < 1e-4
-    assert final["on_policy/router_aux_loss"] > 2
-    assert 2 / 16 < final["on_policy/expert_max_load"] < 1
 
 
 def test_rewards_change_nothing_bit_for_bit_where_they_have_no_coefficient(

@@ -176,7 +176,7 @@ def test_the_output_layer_gives_the_objective_the_scores_it_needs(settings: Mapp
     batch = [replace(sample, weight=weight) for sample, weight in zip(samples(), probabilities, strict=True)]
     sums = fused_loss(
         hidden_NH, head, CHOSEN.flatten(), values_of(objective, batch), objective.loss, scale=1.0,
-        wants=objective.wants, divergence=objective.divergence, reference=reference, chunk_elements=20,
+        wants_entropy=objective.wants_entropy, divergence=objective.divergence, reference=reference, chunk_elements=20,
     )  # fmt: skip
     sums.loss.backward()
     assert head.weight.grad is not None

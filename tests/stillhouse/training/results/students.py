@@ -25,7 +25,7 @@ from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
 from stillhouse.training.results.export import export_student
 from stillhouse.training.results.portable import make_portable
-from stillhouse.training.run import run_job
+from stillhouse.training.run_job import run_job
 
 READER = Path(__file__).parent / "plain_reader.py"
 QUESTION = "How much are 3 kettles at 12 coins?"

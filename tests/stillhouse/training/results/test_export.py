@@ -1,7 +1,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,26 +17,6 @@ ADAPTER = {
     *("metrics.jsonl", "student.json", "tokenizer.json", "tokenizer_config.json"),
 }
 WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {*("config.json", "model.safetensors")}
-
-
-class Hub:
-    """Remembers its repositories, commits and files."""
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-        self.commits: list[Any] = []
-        self.files: dict[str, bytes] = {}
-
-    def create_repo(self, repository: str, **options: Any) -> str:
-        self.made.append((repository, options))
-        return f"https://hub/{repository}"
-
-    def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
-        return SimpleNamespace(private=True)
-
-    def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
-        self.commits.append(options)
-        self.files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
 
 
 def names(folder: Path) -> set[str]:
@@ -121,8 +100,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(make_student, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(make_student, tmp_path: Path):
-    hub: Any = Hub()
+def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(hub: Any, make_student, tmp_path: Path):
     export_student(make_student(), tmp_path / "out", merge=True, copy=os.symlink)
     assert push_student(tmp_path / "out", "me/small", private=True, api=hub) == "https://hub/me/small"
     assert hub.made == [("me/small", {"private": True, "repo_type": "model", "exist_ok": True})]
@@ -133,8 +111,7 @@ def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(mak
     assert hub.files["README.md"] == (tmp_path / "out/README.md").read_bytes()
 
 
-def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(make_student):
-    hub: Any = Hub()
+def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(hub: Any, make_student):
     with pytest.raises(ConfigError, match=r"not on the Hugging Face Hub.*--merge"):
         push_student(make_student(), "me/small", private=False, api=hub)
     assert hub.made == []

@@ -133,7 +133,7 @@ def test_the_loss_of_rows_alone_is_their_cross_entropy(tmp_path: Path, dataset_f
     hidden_NH = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
     head = torch.nn.Linear(6, 13, bias=False, dtype=torch.float64)
     targets_N = torch.randint(13, (11,))
-    sums = fused_loss(hidden_NH, head, targets_N, {}, sft.loss, scale=1.0, wants=sft.wants)
+    sums = fused_loss(hidden_NH, head, targets_N, {}, sft.loss, scale=1.0, wants_entropy=sft.wants_entropy)
 
     expected_N = torch.nn.functional.cross_entropy(head(hidden_NH), targets_N, reduction="none")
     assert sums.loss.item() == pytest.approx(expected_N.sum().item(), rel=1e-12)

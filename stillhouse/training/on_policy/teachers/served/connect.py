@@ -29,13 +29,12 @@ def connect(
     temperature: float,
     tokenizer: PreTrainedTokenizerBase,
     alignment: Alignment | None,
-    store: ArtifactStore,
+    runtime: RuntimeConfig,
     *,
-    runtime: RuntimeConfig | None = None,
     budget: Budget | None = None,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
-    """The served teacher of `settings`, checked by `probe_server`.
+    """Return the served teacher of `settings`, checked by `probe_server`.
 
     Args:
         settings: of kind `vllm`, `sglang` or `echo`.
@@ -43,9 +42,7 @@ def connect(
         temperature: of sampling.
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they are the same.
-        store: holds the ledger of its scores.
-        runtime: hedging, how long to wait for a server, and where learnt rate limits are kept; None hedges, does not
-            wait and keeps none.
+        runtime: hedging, how long to wait for a server, and the store of its scores and learnt rate limits.
         budget: limits its spending; None sets no limit.
         say: shows what is waited for; None when it is over.
 
@@ -74,7 +71,7 @@ def connect(
             server.endpoint,
             initial=settings.max_in_flight,
             caps=Caps(settings.max_in_flight),
-            memory=None if runtime is None else limits_file(runtime),
+            memory=limits_file(runtime),
         )
         scorer = Scorer(
             server,
@@ -84,8 +81,8 @@ def connect(
             batch_tokens=settings.batch_tokens,
             temperature=temperature,
             budget=budget,
-            hedge=runtime is None or runtime.hedge,
-            max_outage_s=0.0 if runtime is None else MAX_OUTAGE_S,
+            hedge=runtime.hedge,
+            max_outage_s=MAX_OUTAGE_S,
             on_outage=lambda seconds: say(
                 None if seconds is None else f"waiting for teacher {settings.name!r}: no connection for {seconds:.0f} s"
             ),
@@ -95,6 +92,7 @@ def connect(
         teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, resources, alignment)
         probed = probe_server(teacher, temperature, tokenizer)
         known_by = {"kind": settings.kind, "model": settings.model, "server": server.root, "temperature": temperature}
+        store = ArtifactStore(runtime.store, runtime.scratch)
         scorer.ledger = opened.enter_context(open_ledger(store, known_by, probed, settings.top_k or 0))
         resources.push(opened.pop_all())
     return teacher
@@ -116,12 +114,7 @@ def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTo
 
 
 def _context_length(server: ModelServer, model: str) -> int | None:
-    """Context length according to `/v1/models`; None if the server does not report it.
-
-    Raises:
-        AuthenticationError: the key is refused.
-        EndpointError: no server answers, it is not an OpenAI server, or it does not serve the model.
-    """
+    """Return the context length by `/v1/models`, None if the server does not report it; raises as `connect`."""
     url = f"{server.root}/v1/models"
     try:
         served = {listed.id: listed.max_context for listed in server.models()}

@@ -22,17 +22,7 @@ _REMEDY: Final = (
 
 
 class ServedTeacher:
-    """Scores through a server.
-
-    Args:
-        name: part of the names of its metrics.
-        kl_coef: factor of its KL.
-        max_context: longest input in tokens; None if unknown.
-        scorer: sends the requests.
-        server: answers them.
-        resources: closed with the teacher.
-        alignment: from its tokens to the student's; None if they are the same.
-    """
+    """Scores through a server; see `Teacher`. `resources` are closed with it."""
 
     def __init__(
         self,
@@ -57,30 +47,25 @@ class ServedTeacher:
         return self._server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
-        """Log-probabilities of the views' scored tokens in one request that bypasses the ledger.
+        """Return the log-probabilities of the views' scored tokens, by one request that bypasses the ledger.
 
-        Raises:
-            EndpointError: the server does not return them.
+        Raises EndpointError if the server does not return them.
         """
         scores = self._server.start(self._explained(self._scorer.score_now(views, temperature))).result()
         return [scored.logprobs for scored in scores]
 
     def ask_at_once(self, view: TeacherView, temperature: float, count: int) -> list[list[float]]:
-        """The answers to `count` requests of `ask` for the same view at once."""
+        """Return the answers to `count` requests of `ask` for the same view at once."""
         asked = [self._scorer.score_now([view], temperature) for _ in range(count)]
         futures = [self._server.start(self._explained(request)) for request in asked]
         return [scored.logprobs for future in futures for scored in future.result()]
 
     def spellings(self, view: TeacherView) -> list[str | None]:
-        """The server's text of each token; None where it returns none.
-
-        Raises:
-            EndpointError: the server does not answer.
-        """
+        """Return the server's text of each token, None where it returns none; raises as `ask`."""
         return self._server.start(self._explained(self._scorer.spellings(view))).result()
 
     def close(self) -> None:
-        """Waits for the requests in progress and closes the connection."""
+        """Wait for the requests in progress and close the connection."""
         self._server.start(self._scorer.aclose()).result()
         self._resources.close()
 

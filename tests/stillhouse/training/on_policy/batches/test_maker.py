@@ -16,8 +16,9 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores, finished
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.types import Prompt, PromptMetadata
 
 

@@ -1,7 +1,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -35,7 +34,14 @@ NEAR = {"name": "near", "model": "embedded:teacher"}
 @contextmanager
 def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[TeacherRouter]:
     on_policy = OnPolicyConfig.model_validate(config)
-    teachers = load_teachers(on_policy, student, default_ref=ref, work_dir=work_dir, averaged=nullcontext)
+    teachers = load_teachers(
+        on_policy,
+        student,
+        default_ref=ref,
+        work_dir=work_dir,
+        averaged=nullcontext,
+        runtime=RuntimeConfig(store=str(work_dir)),
+    )
     yield teachers
     teachers.close()
 
@@ -120,7 +126,14 @@ def test_the_mean_is_swapped_in_only_when_it_scores(
         swaps.append(1)
         return nullcontext()
 
-    teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=averaged)
+    teachers = load_teachers(
+        config,
+        student,
+        default_ref=None,
+        work_dir=tmp_path,
+        averaged=averaged,
+        runtime=RuntimeConfig(store=str(tmp_path)),
+    )
     assert not swaps
     assert_scores(teachers.by_name["mean"], "embedded:student", requests)
     assert swaps
@@ -227,16 +240,3 @@ def test_a_teacher_that_ends_another_way_is_warned_of_before_training(
     with caplog.at_level(logging.WARNING), loaded(student, tmp_path, teacher=str(folder)):
         pass
     assert "student and teacher 'teacher' have different stop tokens" in caplog.text
-
-
-def test_a_longer_view_is_scored_at_the_students_places(
-    student: Student, requests: list[ScoreRequest], tmp_path: Path
-) -> None:
-    request = requests[3]
-    first = request.loss_mask.index(True)
-    hinted = TeacherView([8] * 20 + request.token_ids[first:], [False] * 20 + request.loss_mask[first:])
-    with loaded(student, tmp_path, teacher="embedded:teacher") as teachers:
-        [(scores, _)] = teachers.by_name["teacher"].start([replace(request, view=hinted)]).result()
-    [known] = scores_of("embedded:teacher", [ScoreRequest(hinted.token_ids, hinted.loss_mask, "p")])
-    assert scores[first:] == pytest.approx(known[20:], abs=1e-4)
-    assert not any(scores[:first])

@@ -18,7 +18,8 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.local import HostWeights, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
 
@@ -27,9 +28,8 @@ LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="fl
 FULL = StudentConfig(parameters="full", dtype="float32")
 
 
-def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int = 64, **more: object) -> LocalTeacher:
-    rows = len(model.get_output_embeddings().weight)
-    return LocalTeacher(LocalSettings("near", 1.0, temperature, batch_tokens, rows), model, CPU, **more)  # type: ignore[arg-type]
+def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int = 64, **more: Any) -> LocalTeacher:
+    return LocalTeacher(ScoringSettings("near", 1.0, temperature, batch_tokens), model, CPU, **more)
 
 
 def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[TeacherScores]:
@@ -157,7 +157,7 @@ def test_layers_are_on_the_gpu_only_while_they_are_needed(requests: list[ScoreRe
     model = load_model("embedded:teacher", device="cpu")
     known = expected(model, requests)
     weights = HostWeights(model, cuda)
-    teacher = LocalTeacher(LocalSettings("near", 1.0, 1.0, 64, 100), model, cuda, weights=weights)
+    teacher = LocalTeacher(ScoringSettings("near", 1.0, 1.0, 64), model, cuda, weights=weights)
     same(teacher.start(requests).result(), known, tolerance=1e-2)
     layer = model.get_decoder().layers[0]
     assert {p.device.type for p in layer.parameters()} == {"cpu"}
@@ -183,8 +183,8 @@ def changed_student(config: StudentConfig) -> Student:
     return student
 
 
-def own(student: Student, weights: object) -> SelfTeacher:
-    return SelfTeacher("own", 1.0, student, weights, temperature=1.0, batch_tokens=64)  # type: ignore[arg-type]
+def own(student: Student, weights: Any) -> SelfTeacher:
+    return SelfTeacher(ScoringSettings("own", 1.0, 1.0, 64), student, weights)
 
 
 def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_student_trains(

@@ -17,9 +17,9 @@ from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.ends import EndExchange
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 from stillhouse.training.on_policy.teachers.views import Opening, SameVocabulary
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata

@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from stillhouse.chat.next_turn import TurnEnds
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
-from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, SharedIds
+from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, EndExchange, SharedIds
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 
@@ -35,14 +36,21 @@ def test_a_teacher_with_one_more_special_token_scores_as_it_does_without(
     scores = []
     for ref in ("embedded:teacher", with_one_more_token(tmp_path / "teacher")):
         config = OnPolicyConfig.model_validate({"teachers": [{"name": "near", "model": ref}]})
-        teachers = load_teachers(config, student, default_ref=None, work_dir=tmp_path, averaged=nullcontext)
+        teachers = load_teachers(
+            config,
+            student,
+            default_ref=None,
+            work_dir=tmp_path,
+            averaged=nullcontext,
+            runtime=RuntimeConfig(store=str(tmp_path)),
+        )
         teacher = teachers.by_name["near"]
         assert isinstance(teacher, LocalTeacher)
         scores.append([one.logprobs for one in teacher.start(requests).result()])
     for plain, more in zip(*scores, strict=True):
         # The new row takes some of the probability.
         assert more == pytest.approx(plain, abs=0.2)
-    assert teacher._settings.vocabulary == len(student.tokenizer)
+    assert teacher._vocabulary == len(student.tokenizer)
 
 
 @pytest.mark.parametrize(("mask", "reads_prompt"), [([False, True, False], False), ([False, False, True], True)])
@@ -69,3 +77,26 @@ def test_the_teachers_own_tokens_are_no_ids_of_the_student(tokenizer: PreTrained
     assert answer.top is not None
     assert answer.top.ids_NK.tolist() == [[3, NO_ID], [NO_ID, 2]]
     np.testing.assert_array_equal(answer.top.logprobs_NK, top.logprobs_NK)
+
+
+EXCHANGE = EndExchange(TurnEnds(0, 0), TurnEnds(2, 2))
+
+
+def test_two_tokens_change_places_and_no_other_is_touched() -> None:
+    assert EXCHANGE.ids([0, 1, 2, 3, 0]) == [2, 1, 0, 3, 2]
+    assert EXCHANGE.changes
+    assert EXCHANGE.fits_calls
+    assert not EndExchange(TurnEnds(2, 2), TurnEnds(2, 2)).changes
+    assert not EndExchange(TurnEnds(2, 2), TurnEnds(2, 3)).fits_calls
+    assert EndExchange(TurnEnds(2, 3), TurnEnds(2, 3)).fits_calls
+
+
+def test_the_teachers_best_tokens_become_the_students_and_the_scores_of_the_sampled_ones_stay() -> None:
+    top = TopLogprobs.rounded(np.array([[2, 5], [7, 0], [0, 2]]), np.log([[0.5, 0.25], [0.5, 0.25], [0.5, 0.25]]))
+    scored = EXCHANGE.scores(ScoreRequest([1, 0], [False, True], "p"), SequenceScores([-1.0, -2.0, -3.0], top))
+    assert scored.logprobs == [-1.0, -2.0, -3.0]
+    assert scored.top is not None
+    assert scored.top.ids_NK.tolist() == [[0, 5], [7, 2], [2, 0]]
+    assert top.ids_NK.tolist() == [[2, 5], [7, 0], [0, 2]]
+    assert scored.top.logprobs_NK is top.logprobs_NK
+    assert EXCHANGE.scores(ScoreRequest([1, 0], [False, True], "p"), SequenceScores([-1.0])) == SequenceScores([-1.0])

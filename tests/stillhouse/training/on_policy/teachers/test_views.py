@@ -93,7 +93,7 @@ def test_a_hint_is_a_template_and_needs_a_question() -> None:
     with pytest.raises(ConfigError, match="hint of teacher 't' is no Jinja template"):
         Hint("{{ solution", "t")
     with pytest.raises(InputError, match="prompt p has no user message"):
-        Hint("x", "t").insert([{"role": "system", "content": "s"}], "x", "p")
+        Hint("x", "t").insert([{"role": "system", "content": "s"}], "p", None)
 
 
 def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(

@@ -6,7 +6,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTo
 from stillhouse.chat.next_turn import TurnEnds
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.teachers.ends import EndExchange
+from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 from stillhouse.training.on_policy.teachers.vocabulary import (
     check_spellings,
     num_shared_ids,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyTeacher
-from stillhouse.store import ArtifactStore
+from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
@@ -26,7 +25,8 @@ class Far:
     def connect(self, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> ServedTeacher:
         fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
         teacher = OnPolicyTeacher.model_validate(fields)
-        return connect(teacher, 1.0, temperature, self._tokenizer, None, ArtifactStore(self._work_dir))
+        runtime = RuntimeConfig(store=str(self._work_dir), max_outage_s=0.0)
+        return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime)
 
     @staticmethod
     def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:

@@ -1,6 +1,5 @@
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,10 +91,10 @@ def equal_logprobs_in_batches(answer: Any) -> Any:
     ("kind", "spoil", "message"),
     [
         ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"of token \d+ is missing; there are .*'5'"),
-        ("vllm", with_logprob(math.nan), "is nan; expected a finite"),
+        ("vllm", with_logprob(math.nan), "is nan; expected a number"),
         ("vllm", with_logprob(-math.inf), "is -inf; expected a finite"),
         ("vllm", with_logprob(-9999.0), "is -9999.0; expected a finite"),
-        ("vllm", with_logprob(0.5), "is 0.5; expected a finite number of at most 0"),
+        ("vllm", with_logprob(0.5), "is 0.5; expected a number of at most 0"),
         ("vllm", with_logprob(None), "is None; expected a number"),
         ("vllm", each_choice("prompt_logprobs", lambda entries: entries[:-1]), r"has 63 prompt_logprobs for 64 tokens"),
         ("vllm", each_choice("prompt_logprobs", lambda entries: [entries[1], *entries[1:]]), "expected None"),
@@ -173,31 +172,6 @@ def teacher(far: Far) -> Iterator[ServedTeacher]:
     connected.close()
 
 
-def test_a_busy_server_is_waited_for_as_long_as_it_says(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
-    far.server.failures = [far.server.refusal(429, "too many requests", {"Retry-After": "0.4"})]
-    started = time.monotonic()
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
-    assert time.monotonic() - started >= 0.4
-    assert len(far.server.bodies) == 1
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_waited_for_before_the_training_too(far: Far, status: int) -> None:
-    far.server.failures = [far.server.refusal(status, "loading", {"Retry-After": "0.2"})]
-    started = time.monotonic()
-    far.connect().close()
-    assert time.monotonic() - started >= 0.2
-
-
-@pytest.mark.parametrize("status", [400, 413, 500, 503])
-def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
-    far: Far, requests: Requests, teacher: ServedTeacher, status: int
-) -> None:
-    far.server.failures = [far.server.refusal(status, "no")]
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
-    assert [len(body["prompt"]) for body in far.server.bodies] == [3, 3]
-
-
 def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     far: Far, requests: Requests, teacher: ServedTeacher
 ) -> None:
@@ -207,12 +181,6 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
         teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
-
-
-def test_a_server_that_answers_late_is_asked_for_less(far: Far, requests: Requests, teacher: ServedTeacher) -> None:
-    delays_s = [1.2]
-    far.server.spoil = lambda answer: (time.sleep(delays_s.pop() if delays_s else 0.0), answer)[1]
-    assert far.logprobs(teacher.start(requests)) == far.truths(requests)
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
