@@ -32,6 +32,7 @@ def connect(
     runtime: RuntimeConfig,
     *,
     budget: Budget | None = None,
+    max_outage_s: float = MAX_OUTAGE_S,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
     """Return the served teacher of `settings`, checked by `probe_server`.
@@ -42,8 +43,9 @@ def connect(
         temperature: of sampling.
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they are the same.
-        runtime: hedging, how long to wait for a server, and the store of its scores and learnt rate limits.
+        runtime: hedging, and the store of its scores and learnt rate limits.
         budget: limits its spending; None sets no limit.
+        max_outage_s: how long to wait for a server that answered before.
         say: shows what is waited for; None when it is over.
 
     Raises:
@@ -82,7 +84,7 @@ def connect(
             temperature=temperature,
             budget=budget,
             hedge=runtime.hedge,
-            max_outage_s=MAX_OUTAGE_S,
+            max_outage_s=max_outage_s,
             on_outage=lambda seconds: say(
                 None if seconds is None else f"waiting for teacher {settings.name!r}: no connection for {seconds:.0f} s"
             ),
