@@ -19,7 +19,7 @@ from stillhouse.dataset.schema import (
     SIGNATURES_FILE,
     CandidateShard,
 )
-from stillhouse.inference.budget.prices import price_in_file, stated_price
+from stillhouse.inference.budget.prices import stated_price
 from stillhouse.inference.endpoint import Price
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
@@ -88,8 +88,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
 def _price(teacher: TeacherConfig) -> JsonObject | None:
     """Return the teacher's price where the config states one; rows hold the actual costs."""
     price = stated_price(teacher)
-    if price is None and teacher.prices_file is not None:
-        price = price_in_file(teacher.prices_file, teacher.model)
     return None if price is None else asdict(price)
 
 

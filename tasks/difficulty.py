@@ -40,7 +40,7 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
     Raises:
         ConfigError: the student cannot be loaded.
         EndpointError: the student cannot be served.
-        FailureBudgetExceeded: more rollouts of the student failed than `rollouts.failure_budget` allows.
+        FailureBudgetExceeded: more rollouts of the student failed than `runtime.failure_budget` allows.
     """
     if not DIFFICULTY.when(config):
         return None
@@ -128,5 +128,5 @@ async def _pass_rates(
         part=f"{key}/answers",
         metadata={prompt.id: rows[source].metadata for source, prompt in prompts.items() if source in rows},
     )
-    check_failures(sampled, rollouts.failure_budget)
+    check_failures(sampled, context.runtime.failure_budget)
     return pass_rates(sampled.trajectories, prompts, rows), sampled.facts

@@ -100,14 +100,14 @@ def evaluation_task(
     config = evaluation_rollouts(evaluation, system_prompt, record_tokens=scorer is not None)
     stage = f"evaluate {model.name}"
     sampled = run_until_done(sample(rows, model, config, tools, context, stage=stage, part=key, teacher=teacher))
-    check_failures(sampled, evaluation.failure_budget)
+    check_failures(sampled, context.runtime.failure_budget)
     progress().say("verifying answers")
     prompt_metadata = read_metadata(metadata_file(metadata))
-    facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
+    facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata)}
     if tools.rewards_file is not None:
         rewards = RewardSet.from_config(tools)
         facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, rewards))
-        rewards.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
+        rewards.failures.check(tools.rewards_file, context.runtime.failure_budget)
     facts["teacher_kl"] = None
     if scorer is not None:
         progress().say(f"scoring with {scorer.name}")

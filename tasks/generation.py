@@ -63,7 +63,7 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
 
 def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     if config.rollouts.trajectories_file is not None:
-        rollouts = import_trajectories(config.rollouts.trajectories_file, prompts, config.rollouts.failure_budget, run)
+        rollouts = import_trajectories(config.rollouts.trajectories_file, prompts, run)
         return build_dataset(rollouts, prompts, config, run)
     target = config.dataset.selection.target_rows
     if target is None:

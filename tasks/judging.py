@@ -86,7 +86,7 @@ async def judge_task(
     # Rows without a question count as done.
     num_steps = len(questions) * judge.num_samples
     PartProgress("judge", f"{key}/not asked", num_steps - len(sampled.trajectories)).skip()
-    check_failures(sampled, judge.failure_budget)
+    check_failures(sampled, context.runtime.failure_budget)
     for judgement in sampled.trajectories:
         judgements[judgement.prompt_id].append(judgement)
     rows = [None if question is None else combine(judgements[question.prompt.id], judge) for question in questions]

@@ -68,10 +68,10 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
-        with ray_workers(runtime, num_workers=runtime.label_processes or num_cores) as run_task:
+        with ray_workers(runtime, num_workers=num_cores) as run_task:
             yield run_task, max(1, num_shards)
         return
-    num_processes = runtime.label_processes or (num_cores if num_rows >= _WORTH_PROCESSES else 1)
+    num_processes = (runtime.num_threads or num_cores) if num_rows >= _WORTH_PROCESSES else 1
     if num_processes == 1:
         yield run_in_process, 1
         return
@@ -90,7 +90,7 @@ async def label_task(
         trajectories = Path(shard.uri) / TRAJECTORIES_FILE
         num_rows, failures = label_file(trajectories, metadata_file(metadata), labelling, folder)
         # Before the shard is stored: without its artifact, the next run scores it again.
-        failures.check(labelling.tools.rewards_file, context.runtime.reward_failure_budget)
+        failures.check(labelling.tools.rewards_file, context.runtime.failure_budget)
         num_errors = failures.num_errors.total()
         return num_rows, {"num_reward_errors": num_errors} if num_errors else {}
 

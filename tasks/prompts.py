@@ -42,7 +42,7 @@ class PromptSets(BaseModel):
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
     """Loads the prompts of a run, split by content."""
-    progress().say(f"reading {', '.join(source.source for source in config.sources or [config])}")
+    progress().say(f"reading {', '.join(config.sources.values()) or config.source}")
     fingerprint = source_fingerprint(config)
     prompts: PromptSets = call_stage(PROMPTS, run, prompts=config, source_fingerprint=fingerprint)
     return prompts
@@ -51,7 +51,7 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
 @PROMPTS.made_by
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
-    parsed = parse_prompts(prompts)
+    parsed = parse_prompts(prompts, context.runtime.failure_budget)
     left_out = [*parsed.report.malformed, *(parsed.report.conflicts if prompts.same_prompt == "first" else ())]
     for problem in left_out:
         _logger.warning("row left out: %s", problem)

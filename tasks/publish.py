@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prefect import get_run_logger
 from prefect.exceptions import Pause
@@ -43,6 +43,8 @@ from tasks.sampling import TRAJECTORIES_FILE
 from tasks.server.temporary_server import has_lasting_server
 
 _TRAINING = ("sft", "on_policy")
+_NUM_SAMPLES: Final = 20
+"""Trajectories in MLflow and in the report, shared among the models compared."""
 
 
 class Published(BaseModel):
@@ -125,7 +127,7 @@ def _watch(run: Run) -> tuple[RunWatch, LivePage]:
 
 def _subject(config: DistillConfig) -> str:
     """Digest of what a run works on: times of stages are comparable between runs of one subject."""
-    return digest([config.prompts.model_dump(mode="json"), config.teacher.model, config.student.model])
+    return digest([config.prompts.identity(), config.teacher.model, config.student.model])
 
 
 def publish(run: Run) -> Published:
@@ -262,7 +264,7 @@ def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
     if not evaluations:
         return []
     metadata = read_metadata(metadata_file(run.results["prompts"].held_out_metadata))
-    num_each = -(-run.config.tracking.num_sample_trajectories // len(evaluations))
+    num_each = -(-_NUM_SAMPLES // len(evaluations))
     return [
         _sample(trajectory, metadata[trajectory.prompt_id], name.removeprefix(EVALUATION_OF))
         for name, evaluation in evaluations.items()

@@ -188,7 +188,7 @@ def _sample_shards(
 def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     """Equal for rollouts of the same teacher, sampling and tools, whatever their number."""
     amounts = {"num_samples", "trajectories_file", "failure_budget"}
-    rollouts = inputs["rollouts"].model_dump(mode="json", exclude=amounts)
+    rollouts = {name: value for name, value in inputs["rollouts"].identity().items() if name not in amounts}
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 
 
@@ -230,7 +230,7 @@ async def rollouts_task(
         metadata={prompt: row.metadata for prompt, row in prompt_metadata.items()},
         plan=plan,
     )
-    check_failures(sampled, rollouts.failure_budget)
+    check_failures(sampled, context.runtime.failure_budget)
     progress().say("saving trajectories")
     facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
     return context.store.write(

@@ -69,7 +69,7 @@ async def sample(
         started = time.monotonic()
         budget = None
         if teacher is not None:
-            require_prices(endpoint, context.budget, config)
+            require_prices(endpoint, context.budget)
             budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
         runtime = context.runtime
         if context.journal_part is not None:
@@ -142,7 +142,7 @@ def check_failures(sampled: Sampled, budget: float) -> None:
         return
     (kind, message), _ = Counter((error["kind"], error["message"]) for error in errors).most_common(1)[0]
     raise FailureBudgetExceeded(
-        f"{len(errors)} of {len(sampled.trajectories)} rollouts failed, more than the failure_budget of {budget:.0%}. "
-        f"Most often: {kind}: {message}. Mend the cause and run the same command again: those that finished are kept, "
-        "only the failed ones are asked again"
+        f"{len(errors)} of {len(sampled.trajectories)} rollouts failed, more than the runtime.failure_budget of "
+        f"{budget:.0%}. Most often: {kind}: {message}. Mend the cause and run the same command again: those that "
+        "finished are kept, only the failed ones are asked again"
     )

@@ -30,12 +30,12 @@ IMPORTS = Stage(
 _logger = logging.getLogger("stillhouse.imports")
 
 
-def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, run: Run) -> Rollouts:
+def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
     """Imports the trajectories of the file `path` whose prompts are among the training prompts.
 
     Raises:
-        InputError: the file is missing, more of its rows than `failure_budget` are malformed, or none belongs to a
-            training prompt.
+        InputError: the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none belongs
+            to a training prompt.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -50,7 +50,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
         path=str(file),
         sha256=file_sha256(file),
         metadata=prompts.train_metadata,
-        failure_budget=failure_budget,
+        failure_budget=run.context.runtime.failure_budget,
         shard_rows=run.context.runtime.shard_size,
     )
     return rollouts

@@ -32,7 +32,9 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
         BudgetReached: the budget is spent.
     """
     with context_of(config) as context:
-        return run_until_done(_sample(parse_prompts(config.prompts), config, context, on_rollout))
+        return run_until_done(
+            _sample(parse_prompts(config.prompts, config.runtime.failure_budget), config, context, on_rollout)
+        )
 
 
 def run_preview(
@@ -48,7 +50,7 @@ def run_preview(
     # Its imports take seconds, which sampling need not wait for.
     from stillhouse.training.sft.render import Rendering
 
-    parsed = parse_prompts(config.prompts)
+    parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     train, _ = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
     num_prompts = min(len(train), config.rollouts.max_prompts or len(train))
     maker = RowMaker(

@@ -95,7 +95,7 @@ def _prompts_without_teacher(config: DistillConfig) -> str | None:
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
     if "model" in config.teacher.model_fields_set or asks_nobody:
         return None
-    sources = [named.source for named in config.prompts.sources] or [config.prompts.source]
+    sources = [*config.prompts.sources.values()] or [config.prompts.source]
     return next((source for source in sources if not source.startswith("embedded:")), None)
 
 

@@ -7,14 +7,14 @@ evaluation (`stillhouse.agent.loop`), and the student's sampling on-policy
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import RolloutsConfig
-from stillhouse.config.section import later_field
+from stillhouse.config.section import Section, later_field
 from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.request import ToolChoice
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
@@ -27,21 +27,17 @@ _DOUBT: Final = (
 )
 
 
-class TurnRules(BaseModel):
+class TurnRules(Section):
     """When a conversation goes on and when it ends: the fields of `RolloutsConfig` that say so, under the same names.
 
     Small and JSON, to be part of a job and of a cache key. The defaults are the plainest rule: the first answer ends
     the conversation, whatever it says.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    removed = {"termination_policy": "last_tool", "continue_message": "Continue."}
 
     closing_answer: bool = False
     """Where tools are offered: refuse the calls of the last turn and ask once more, with tools it may not call."""
-    termination_policy: Literal["last_tool", "max_turns"] = "last_tool"
-    """`last_tool` ends with the first answer; `max_turns` asks on with `continue_message` until none is left."""
-    continue_message: str = "Continue."
-    """The user's message after an answer, under the termination policy `max_turns`."""
     response_schema: JsonObject = {}
     """JSON schema of the final answer; empty takes any text."""
     max_corrections: int = 0
@@ -144,8 +140,6 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     problem = schema.problem(message) if schema is not None else None
     if schema is not None and problem and state.num_corrections < rules.max_corrections and not is_last:
         return replace(taken, num_corrections=state.num_corrections + 1), Ask([schema.correction(problem)])
-    if rules.termination_policy == "max_turns" and not is_last:
-        return taken, Ask([{"role": "user", "content": rules.continue_message}])
     if problem is not None:
         return taken, End(StopReason.INVALID, {"kind": StopReason.INVALID.value, "message": problem})
     return taken, End(StopReason.ANSWERED)

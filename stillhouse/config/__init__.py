@@ -12,13 +12,11 @@ from stillhouse.config.dataset import (
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
-from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
+from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import (
     BudgetConfig,
     McpServerConfig,
-    NamedSource,
     PromptsConfig,
-    PromptSource,
     RolloutsConfig,
     SamePrompt,
     TeacherConfig,
@@ -42,14 +40,11 @@ __all__ = [
     "FiltersConfig",
     "JudgeConfig",
     "LabelsConfig",
-    "Margin",
     "McpServerConfig",
     "ModelRole",
-    "NamedSource",
     "OnPolicyConfig",
     "OnPolicyTeacher",
     "PromotionConfig",
-    "PromptSource",
     "PromptsConfig",
     "RolloutsConfig",
     "RuntimeConfig",

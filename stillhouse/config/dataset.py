@@ -57,6 +57,9 @@ class Criterion(Section):
 class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
+    form_first = ("enabled", "model", "rubric")
+    removed = {"failure_budget": 0.1}
+
     enabled: bool = False
     """Run the judge: at least one request for each trajectory."""
     model: TeacherConfig = TeacherConfig()
@@ -72,9 +75,6 @@ class JudgeConfig(Section):
     """Sampling temperature; 0 is greedy. Above 0 only where `num_samples` is above 1."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of judgements whose request may fail before the stage does. Those that fail or cannot be read are counted
-    as lost; a trajectory without one is unverified and unscored."""
 
 
 class DuplicatesConfig(Section):
@@ -156,12 +156,13 @@ class DatasetConfig(Section):
 
     form_first = ("filters", "selection")
     removed = {
+        "split_seed": 0,
         "embeddings": {
             "base_url": None,
             "model": "text-embedding-3-small",
             "usd_per_million_tokens": None,
             "batch_size": 128,
-        }
+        },
     }
 
     labels: LabelsConfig = LabelsConfig()
@@ -180,8 +181,6 @@ class DatasetConfig(Section):
     validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of prompts whose rows are kept out of training to measure validation loss. 0.05 from 1,000 rows on; below,
     0.1, or 0 to train on all."""
-    split_seed: int = 0
-    """Draws another validation split of the same size. Leave it, or validation losses are not comparable."""
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a value should have been, in a user's words and not in pydantic's."""
+"""The value that was expected, in a user's words and not in pydantic's."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -33,7 +33,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
 
 
 def expected(problem: Mapping[str, Any]) -> str:
-    """The expectation behind one entry of `ValidationError.errors()`; that of a validator of ours as it says it."""
+    """Return the expectation behind one entry of `ValidationError.errors()`; a validator of ours says its own."""
     if (template := _EXPECTED.get(problem["type"])) is not None:
         return template.format(**problem.get("ctx", {}))
     message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")

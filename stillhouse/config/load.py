@@ -114,28 +114,21 @@ def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def _explain(origin: str, item: Any) -> str:
-    key = ".".join(str(part) for part in item["loc"])
+    # A wrong key of a mapping has its own place, and `[key]` behind it.
+    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    kind, seen = item["type"], item["input"]
     message = expected(item)
-    if item["type"] == "extra_forbidden":
-        hint = _meant(item["loc"])
-        seen = "" if looks_secret(key) or not may_be_repeated(item["input"]) else f" = {item['input']!r}"
-        return f"{origin}: {key}{seen}: unknown key; {hint}"
-    if not key:
-        return f"{origin}: {message}"
-    if item["type"] == SECRET_ERROR:
-        return f"{origin}: {key}: {message}"
-    if isinstance(item["input"], dict) and item["type"] == "value_error":
-        # The message names the conflicting keys; the section may be long.
-        return f"{origin}: {key}: {message}"
-    if item["type"] == "missing":
-        # The input is the section around it.
-        return f"{origin}: {key}: {message}"
-    seen = f" = {item['input']!r}" if may_be_repeated(item["input"]) else ""
-    return f"{origin}: {key}{seen}: {message}"
+    if kind == "extra_forbidden":
+        message = f"unknown key; {_meant(item['loc'])}"
+    # Of a missing key and of keys in conflict the input is the whole section, whose message names them.
+    is_section = kind == "missing" or (kind == "value_error" and isinstance(seen, dict))
+    is_secret = kind == SECRET_ERROR or (kind == "extra_forbidden" and looks_secret(key)) or not may_be_repeated(seen)
+    shown = key if is_section or is_secret else f"{key} = {seen!r}"
+    return f"{origin}: {shown}: {message}" if key else f"{origin}: {message}"
 
 
 def _meant(location: tuple[int | str, ...]) -> str:
-    """What an unknown key may have been meant to be."""
+    """Return the keys that an unknown one may have been meant to be."""
     name, known = str(location[-1]), section_keys(DistillConfig, [str(part) for part in location[:-1]])
     if close := nearest(name, known):
         return f"did you mean {close!r}?"

@@ -8,6 +8,9 @@ from stillhouse.config.training import TrainerConfig
 _OWN_SCORE: Final = "leave it out, or score rows by a function of your own (dataset.labels.file, filters.scores)"
 _OWN_OBJECTION: Final = "write it as a function of dataset.labels.file that returns its objection"
 _OWN_LOSS: Final = "leave it out, or write it as a loss of your own (on_policy.loss)"
+_ONE_BUDGET: Final = "set runtime.failure_budget, which holds for every stage"
+_PRICE: Final = "set usd_per_million_tokens there, as {prompt: 0.25, completion: 2.0}"
+_OWN_SEARCH: Final = "search the web by an MCP server (tools.mcp), or by a function of your own in tools.file"
 _OF_TRAINERS: Final = {
     "activation_offload": "leave it out; {}.trainer.gradient_checkpointing `on` is the faster way to the same end",
     "beta1": "use {}.trainer.betas",
@@ -39,6 +42,7 @@ REMOVED: Final[dict[str, str]] = {
         for section in ("sft", "on_policy")
         for name, instead in _OF_TRAINERS.items()
     },
+    "approval.at_timeout": "leave it out: what nobody approves in time is rejected",
     "dataset.embeddings": _OWN_SCORE,
     "dataset.filters.max_teacher_nll": _OWN_SCORE,
     "dataset.filters.min_teacher_nll": _OWN_SCORE,
@@ -76,7 +80,27 @@ REMOVED: Final[dict[str, str]] = {
     },
     "dataset.selection.score": "use dataset.selection.prefer: score:NAME",
     "dataset.selection.prefer=score": "use dataset.selection.prefer: score:NAME",
+    "dataset.judge.model.prices_file": _PRICE,
+    "dataset.judge.model.usd_per_million_completion_tokens": _PRICE,
+    "dataset.judge.model.usd_per_million_prompt_tokens": _PRICE,
+    "dataset.judge.failure_budget": _ONE_BUDGET,
+    "dataset.split_seed": "leave it out: each prompt's content decides, whatever prompts.split_seed is",
+    "evaluation.confidence": "leave it out: intervals are of 95 %",
+    "evaluation.failure_budget": _ONE_BUDGET,
+    "prompts.format": "leave it out, and give the file the ending of its format",
+    "prompts.hf_split": "name the split in prompts.source, as `hf:NAME[SPLIT]`",
+    "prompts.failure_budget": _ONE_BUDGET,
+    "rollouts.continue_message": "leave it out, as rollouts end with the first answer without a tool call",
+    "rollouts.termination_policy": "leave it out: rollouts end with the first answer without a tool call",
+    "rollouts.max_rollout_usd": "set rollouts.max_rollout_tokens, and budget.max_usd for the run",
+    "rollouts.failure_budget": _ONE_BUDGET,
+    "runtime.reward_failure_budget": _ONE_BUDGET,
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
+    "runtime.label_processes": "set runtime.num_threads, which says how many processes label and render rows",
+    "runtime.max_outage_s": "leave it out: a server that answered before is waited for up to ten minutes",
+    "runtime.peak_tflops": "leave it out: the peak speed is measured at the start",
+    "runtime.ray_python": "leave it out, and have the interpreter under the same path on all hosts",
+    "runtime.rendezvous": "set the environment variables MASTER_ADDR and MASTER_PORT of torch",
     "sft.label_smoothing": "leave it out; the loss `kl` learns from a teacher what else could stand there",
     "sft.loss=dft": "use `nll`, or `kl` with a teacher",
     "sft.max_tokens": "leave it out: answers are as long as student.max_length allows",
@@ -115,7 +139,18 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.skip_first_n_tokens": "leave it out",
     "on_policy.token_weights": _OWN_LOSS,
     "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
+    "promotion.tag_level": "set promotion.level, which holds for tags as well",
+    "promotion.no_worse.margin": "write no_worse as a mapping of metrics to margins, {mean_completion_tokens: 50}",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
+    "teacher.prices_file": _PRICE,
+    "teacher.usd_per_million_completion_tokens": _PRICE,
+    "teacher.usd_per_million_prompt_tokens": _PRICE,
+    "tools.browse_max_characters": "set tools.max_result_characters, which holds for pages as well",
+    "tools.builtin=search": _OWN_SEARCH,
+    "tools.search_url": _OWN_SEARCH,
+    "tools.mcp.timeout_s": "set tools.timeout_s, which holds for MCP servers as well",
+    "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
+    "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
 }
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 

@@ -1,8 +1,8 @@
 """Sections of the rollouts: prompts, tools, teacher, sampling, budget."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section, later_field
@@ -17,40 +17,24 @@ SamePrompt = Literal["first", "merge", "keep"]
 """What becomes of rows with one prompt and different metadata."""
 
 
-class PromptSource(Section):
-    """Where prompts come from."""
-
-    source: str = "embedded:prompts.jsonl"
-    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`.
-    Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
-    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "hf"] = "auto"
-    """How to read the source; `auto` decides by its ending or prefix. Name it for a file with another ending."""
-    hf_split: str = "train"
-    """Split to read when the source is a Hugging Face dataset. Never the test split of a benchmark that you will
-    report."""
-    max_prompts: int | None = Field(default=None, ge=1)
-    """Most distinct prompts to use, from the first; None uses all. Begin with 20 to see a config through: raised later,
-    it pays only for the prompts that are new."""
-    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """Use only these rows of the source, counted from 0, to look into single prompts; empty uses all."""
-
-
-class NamedSource(PromptSource):
-    """One of several sources of prompts."""
-
-    name: str = Field(pattern=r"^[\w.-]+$")
-    """Name in on_policy.mixture; each of its prompts has it in its metadata as `prompt_source`."""
-    source: str
-    """As prompts.source."""
-
-
-class PromptsConfig(PromptSource):
+class PromptsConfig(Section):
     """Where prompts come from and which of them are held out for evaluation."""
 
     form_first = ("source", "max_prompts", "held_out_fraction", "verifier")
+    removed = {"format": "auto", "hf_split": "train", "failure_budget": 0.05}
 
-    sources: tuple[NamedSource, ...] = later_field(())
-    """Several sources in place of `source`; a prompt that several of them have belongs to the first."""
+    source: str = "embedded:prompts.jsonl"
+    """Path of a txt, jsonl, json, csv, tsv or Parquet file, `embedded:NAME`, or for a Hugging Face dataset `hf:NAME`,
+    `hf:NAME:CONFIG`, `hf:NAME[SPLIT]`; without a split `train`, and never the test split of a benchmark that you will
+    report. Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
+    sources: dict[str, str] = later_field({})
+    """Several sources by name in place of `source`. Each prompt has the name in its metadata as `prompt_source`; one
+    that several sources have belongs to the first."""
+    max_prompts: int | None = Field(default=None, ge=1)
+    """Most distinct prompts to use of a source, from the first; None uses all. Begin with 20 to see a config through:
+    raised later, it pays only for the prompts that are new."""
+    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Use only these rows of the source, counted from 0, to look into single prompts; empty uses all."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of prompts that no stage trains on, decided by each prompt's content. Evaluation on 200 prompts has a 95 %
     interval of up to 7 points either way, on 1,000 of 3. Set it to 0 for data alone."""
@@ -63,30 +47,33 @@ class PromptsConfig(PromptSource):
     text."""
     verifier_by_tag: dict[str, Verifier] = {}
     """Verifiers of prompts with these tags; a row's `metadata.verifier` overrides them."""
-    same_prompt: SamePrompt = Field(default="first", exclude_if=lambda value: value == "first")
+    same_prompt: SamePrompt = later_field("first")
     """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
     have and the first lacks, `keep` takes each row as a prompt of its own."""
-    failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of malformed rows above which the stage fails. Raise it for scraped data whose bad rows you have looked at;
-    0 allows none."""
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _is_by_name(cls, sources: Any) -> Any:
+        if isinstance(sources, list | tuple):
+            raise ValueError("expected a mapping of names to addresses, such as {maths: maths.jsonl}")
+        return sources
 
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:
-        fields = PromptSource.model_fields
-        misplaced = [name for name, field in fields.items() if getattr(self, name) != field.default]
-        if self.sources and misplaced:
-            raise ValueError(
-                f"prompts.sources stand in place of prompts.source: leave out {', '.join(misplaced)}, or move them "
-                "into an entry of prompts.sources"
-            )
-        names = [source.name for source in self.sources]
-        if len(set(names)) < len(names):
-            raise ValueError(f"prompts.sources have the names {', '.join(names)}; expected each of them once")
+        if self.sources and (self.entries or self.source != type(self).model_fields["source"].default):
+            raise ValueError("prompts.sources stand in place of prompts.source: leave out source and entries")
         return self
+
+
+TokenKind = Literal["prompt", "completion", "cached_prompt"]
+"""Tokens with a price of their own."""
 
 
 class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
+
+    form_first = ("name", "command", "url", "allow")
+    removed = {"timeout_s": 60.0}
 
     name: str = Field(min_length=1)
     """Name in messages and logs; any that tells servers apart."""
@@ -101,9 +88,6 @@ class McpServerConfig(Section):
     """Names of the environment variables that the program gets besides PATH and HOME."""
     headers_env: dict[str, VariableName] = {}
     """HTTP headers whose values are in environment variables, as `Authorization: VARIABLE`."""
-    timeout_s: float = Field(default=60.0, gt=0.0)
-    """Longest run of one call in seconds, after which the model reads an error; raise it for servers that build or
-    crawl."""
     stateless: bool = False
     """Share one session among all rollouts, since calls do not depend on each other; off, each rollout has its own."""
 
@@ -117,11 +101,11 @@ class McpServerConfig(Section):
 class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
-    form_first = ("builtin", "file", "rewards_file")
+    form_first = ("builtin", "file", "mcp", "rewards_file")
+    removed = {"browse_max_characters": 8000, "search_url": None}
 
-    builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()
-    """Tools that come with Stillhouse: `calculator`, `browse` (a web page as markdown), `search` (needs
-    `search_url`)."""
+    builtin: tuple[Literal["calculator", "browse"], ...] = ()
+    """Tools that come with Stillhouse: `calculator`, and `browse`, which reads a web page as markdown."""
     file: str | None = None
     """Path of a Python file whose functions under `@tool` are offered; None offers none."""
     rewards_file: str | None = None
@@ -130,63 +114,58 @@ class ToolsConfig(Section):
     """MCP servers whose tools are offered."""
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one tool call in seconds, for tools that set none of their own; the model reads an error then.
-    Lower it where a slow tool holds up many rollouts."""
-    max_result_characters: int = later_field(50_000, ge=100)
-    """Length at which the result of a call is cut, with a note to the model; pages have `browse_max_characters`. 50,000
-    characters are about 12,000 tokens, which every later turn sends again."""
+    Lower it where a slow tool holds up many rollouts; raise it for MCP servers that build or crawl."""
+    max_result_characters: int | None = later_field(None, ge=100)
+    """Length at which the result of a call is cut, with a note to the model; None cuts pages of `browse` at 8,000
+    characters and other results at 50,000, which are about 12,000 tokens that every later turn sends again."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts that `browse` and `search` may reach although they are private, as `name` or `name:port`."""
-    browse_max_characters: int = Field(default=8000, ge=100)
-    """Length at which a page's markdown is cut. 8,000 characters are about 2,000 tokens, which every later turn sends
-    again."""
+    """Hosts that `browse` may reach although they are private, as `name` or `name:port`."""
     browse_with: Literal["auto", "browser", "http"] = "auto"
     """`browser` renders pages in Chromium, `http` only fetches them; `auto` takes Chromium where there is one."""
-    search_url: str | None = None
-    """SearXNG-compatible endpoint of `search`, such as `https://searx.example/search`."""
-
-    @model_validator(mode="after")
-    def _search_has_an_endpoint(self) -> Self:
-        if "search" in self.builtin and self.search_url is None:
-            raise ValueError("tools.builtin names search, but tools.search_url is not set: name a SearXNG endpoint")
-        return self
 
 
 class TeacherConfig(Section):
     """The model imitated."""
 
     form_first = ("model", "base_url")
+    removed = {
+        "usd_per_million_prompt_tokens": None,
+        "usd_per_million_completion_tokens": None,
+        "prices_file": None,
+    }
 
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`. Measure it
     before a large run: `stillhouse test` shows its answers, and a student seldom passes it."""
     base_url: str | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
-    usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of prompt tokens in USD per million; None means unknown, and costs are then reported as unknown."""
-    usd_per_million_completion_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of completion tokens in USD per million; None means unknown. Both prices are given, or neither."""
-    prices_file: str | None = None
-    """YAML file of prices by model, used if the two fields above are not set; None takes the endpoint's prices."""
+    usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
+    """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
+    empty takes the endpoint's list, where it has one, and costs are else reported as unknown."""
     batch: bool = False
     """Use the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only. Try the config
     without it first."""
 
     @model_validator(mode="after")
-    def _prices_come_in_pairs(self) -> Self:
-        if (self.usd_per_million_prompt_tokens is None) != (self.usd_per_million_completion_tokens is None):
-            raise ValueError(
-                "one of usd_per_million_prompt_tokens and usd_per_million_completion_tokens is set: give both, or "
-                "leave both out to have costs reported as unknown"
-            )
+    def _a_price_is_whole(self) -> Self:
+        prices = self.usd_per_million_tokens
+        if prices and not {"prompt", "completion"} <= prices.keys():
+            raise ValueError(f"usd_per_million_tokens has {', '.join(prices)}; expected prompt and completion, or none")
         return self
 
 
 class RolloutsConfig(Section):
-    """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
+    """Sampling from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
+    removed = {
+        "failure_budget": 0.1,
+        "termination_policy": "last_tool",
+        "continue_message": "Continue.",
+        "max_rollout_usd": None,
+    }
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them. Begin with a
@@ -211,10 +190,6 @@ class RolloutsConfig(Section):
     max_turns: int = Field(default=10, ge=1)
     """Most completions of one rollout; a closing answer is not counted. 1 without tools, 5 to 10 with simple ones, 20
     or more for an agent that browses; each turn sends all earlier ones again."""
-    termination_policy: Literal["last_tool", "max_turns"] = "last_tool"
-    """`last_tool` ends with the first answer without a tool call; `max_turns` continues with `continue_message`."""
-    continue_message: str = "Continue."
-    """The user's message after an answer, under the termination policy `max_turns`."""
     closing_answer: bool = True
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer. Off, such a
     rollout ends without an answer."""
@@ -247,19 +222,13 @@ class RolloutsConfig(Section):
     max_rollout_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one rollout, prompts and completions of all its turns; None sets no limit. Set it for agents, each
     of whose turns sends all earlier ones again: ten times what `stillhouse test` shows stops only runaways."""
-    max_rollout_usd: float | None = Field(default=None, gt=0.0)
-    """Most money one rollout may cost in USD; None sets no limit. It needs a known price. Ten times what `stillhouse
-    test` shows for one stops only runaways."""
     seed: int | None = 0
     """Seed from which each request's own seed is derived; None sends no seed. Another seed samples, and pays for,
     everything anew."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of rollouts that may fail before the stage does; whatever finished is kept in any case. Lower it where few
-    prompts must all be there."""
 
 
 class BudgetConfig(Section):
-    """What the run may spend on the teacher, in all. Answers of earlier attempts at the same rollouts count as well."""
+    """Limits of what the run spends on the teacher. Answers of earlier attempts at the same rollouts count as well."""
 
     max_usd: float | None = Field(default=None, gt=0.0)
     """Most money in USD; None sets no limit. It needs a known price. Set it before anything large, to twice what

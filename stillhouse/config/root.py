@@ -12,7 +12,7 @@ from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
-from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
+from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
 from stillhouse.config.section import Section
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
 
@@ -46,23 +46,18 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:
-        dumped = self.model_dump(mode="json")
-        if places := sorted(passwords_in(dumped)):
+        places = {
+            *addresses_with_secrets(self.model_dump(mode="json")),
+            *keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"),
+            *(f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)),
+        }
+        if places:
             raise ValueError(
-                f"{', '.join(places)}: the address has a password in it, and a config is written to logs, MLflow and "
-                "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
-            )
-        keys = keys_in_addresses(dumped)
-        keys |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
-        keys |= {f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)}
-        if keys:
-            raise ValueError(
-                f"{', '.join(sorted(keys))}: expected no key here, as a config is written to logs, MLflow and "
-                "reports, and commands are listed by `ps`. Name its variable instead: runtime.api_key_env for the "
-                "teacher, runtime.judge_api_key_env, api_key_env of an on-policy "
-                "teacher, headers_env and environment of an MCP server. A key that stood in a config may have been "
-                "logged: have its provider replace it"
+                f"{', '.join(sorted(places))}: expected no key and no password here, as a config is written to logs, "
+                "MLflow and reports, and commands are listed by `ps`. Name a key's variable: runtime.api_key_env, "
+                "judge_api_key_env, api_key_env of an on-policy teacher, headers_env and environment of an MCP server. "
+                "Give passwords by PGPASSWORD, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. A key that stood "
+                "in a config may have been logged: have its provider replace it"
             )
         return self
 
@@ -113,7 +108,7 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _mixture_names_sources(self) -> Self:
-        names = [source.name for source in self.prompts.sources]
+        names = self.prompts.sources
         if unknown := [source for source in self.on_policy.mixture if source not in names]:
             raise ValueError(
                 f"on_policy.mixture names {', '.join(unknown)}, but prompts.sources has {', '.join(names) or 'none'}; "
@@ -156,11 +151,6 @@ class DistillConfig(Section):
                 f"promotion.{enabled[0]} is set, but no student is registered: the champion is a version in MLflow's "
                 "model registry. Name the model in tracking.register_as, with tracking.enabled true"
             )
-        if enabled and promotion.alias == tracking.alias:
-            raise ValueError(
-                f"promotion.alias and tracking.alias are both {promotion.alias!r}, so that every student would be the "
-                "champion; expected two aliases, such as `champion` and `candidate`"
-            )
         if promotion.enabled and promotion.metric == "reward" and self.tools.rewards_file is None:
             raise ValueError(
                 "promotion.metric is `reward`, but tools.rewards_file names no file of rewards; name one, or compare "
@@ -170,7 +160,7 @@ class DistillConfig(Section):
 
     @property
     def _default_teacher_scores(self) -> bool:
-        """Whether on-policy distillation falls back on the teacher of the rollouts."""
+        """Return whether on-policy distillation falls back on the teacher of the rollouts."""
         on_policy = self.on_policy
         return on_policy.needs_teacher and on_policy.teacher is None and not on_policy.teachers
 

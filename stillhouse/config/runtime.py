@@ -6,13 +6,14 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Alias, Section
+from stillhouse.config.section import Section
 
 
 class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
 
     form_first = ("enabled", "max_prompts", "num_samples")
+    removed = {"failure_budget": 0.1, "confidence": 0.95}
 
     enabled: bool = True
     """Run this stage."""
@@ -31,10 +32,6 @@ class EvaluationConfig(Section):
     """Most completions of one trajectory; as rollouts.max_turns."""
     seed: int = 1
     """Seed from which each request's own seed is derived; another measures again with other samples."""
-    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of rollouts that may fail before the stage does; failed ones are left out of the accuracy."""
-    confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
-    """Level of the confidence intervals; 0.95 is usual, 0.99 makes them a third wider."""
 
 
 class TrackingConfig(Section):
@@ -48,12 +45,9 @@ class TrackingConfig(Section):
     """Tracking server or database; None takes MLFLOW_TRACKING_URI, or else a SQLite file in the store."""
     experiment: str = "stillhouse"
     """Experiment the runs are filed under. One a project keeps runs that are compared together."""
-    num_sample_trajectories: int = Field(default=20, ge=0)
-    """Trajectories shown in MLflow and in the report, shared among the models compared."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
-    """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none."""
-    alias: Alias = "candidate"
-    """Alias of the registry that then points to the run's last student."""
+    """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none.
+    The last student of a run gets the alias `candidate`."""
 
 
 class RuntimeConfig(Section):
@@ -73,8 +67,9 @@ class RuntimeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one. `cpu` repeats a result to the bit."""
     num_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of a training or serving process; None leaves it to torch. Set 1 for small models, and where several
-    runs share the cores."""
+    """CPU threads of a training or serving process, and processes that label and render rows; None leaves the threads
+    to torch, and takes a process per core for many rows. Set 1 for small models, and where several runs share the
+    cores."""
     concurrency: int = Field(default=20, ge=1)
     """Requests in flight at the start; the limit then follows what the endpoint accepts. Leave it: higher values are
     approached in steps. A model that the run serves itself is asked from the start for all that its server takes."""
@@ -92,11 +87,8 @@ class RuntimeConfig(Section):
     """Send a request again when its response is long overdue, and take the first response; the report counts these.
     Never where a price is known, as both may be paid for, in batches, or to a model that the run serves itself."""
     max_attempts: int = Field(default=6, ge=1)
-    """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage
-    (max_outage_s). Raise it for an endpoint that answers with errors now and then."""
-    max_outage_s: float = Field(default=600.0, ge=0.0)
-    """Longest wait in seconds for an endpoint that answered before and to which no connection can be made. 600 outlasts
-    the restart of most model servers; raise it for larger models, or take 0 to give up after max_attempts."""
+    """Tries of one request that fails for passing reasons; rate limiting does not count as a try, nor does an outage of
+    up to ten minutes. Raise it for an endpoint that answers with errors now and then."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run. Take 200 to 500, or what needs 2 to 10 minutes: each task run costs the server
     some milliseconds, and a killed one is gone through again, with its answers from the journal."""
@@ -106,20 +98,16 @@ class RuntimeConfig(Section):
     rollout_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that samples rollouts, such as `run-stage/cpu`, a flow run for each shard, on
     machines that share the store. None samples where `task_runner` says."""
-    reward_failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of trajectories that may go without a reward, since a function of `tools.rewards_file` failed, before the
-    stage that scores them does. On-policy training counts from its start."""
-    label_processes: int | None = Field(default=None, ge=1)
-    """Processes that label and render rows; 1 uses the run's own. None takes one per CPU core for many rows."""
+    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of the items of a stage that may fail before the stage does: malformed rows, rollouts, judgements,
+    trajectories whose rewards fail. Those that failed are counted and left out. Results that were accepted under a
+    larger share stay."""
     task_runner: Literal["local", "ray"] = "local"
     """Where labels are computed: in processes of this machine, or, with the rollouts, on a Ray cluster (extra `ray`)
     whose workers have the store under the same path."""
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
-    ray_python: str | None = None
-    """Interpreter with Stillhouse on the hosts of a Ray cluster that trains, such as `/opt/venv/bin/python`. None takes
-    the path of this run's own, which hosts of one image or one virtual environment share."""
     launcher: Literal["inline", "subprocess", "torchrun", "ray"] = "subprocess"
     """Where training runs: in the flow's process, in a guarded process, in several by torchrun, or as a job of a Ray
     cluster (the extra `ray`; KubeRay on Kubernetes) whose hosts share the store."""
@@ -128,15 +116,11 @@ class RuntimeConfig(Section):
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together and share the store. A cluster starts them; under `torchrun` all but the first run the
     command in the run's log."""
-    rendezvous: str | None = None
-    """Address `host:port` of the first host, which the others join; needed for several hosts under `torchrun`."""
     gpus_per_host: int | None = Field(default=None, ge=0)
     """GPUs of each host of a cluster; None takes one per process, and none if `device` is `cpu`."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that trains and evaluates students, such as `run-stage/gpu`, on machines that
     share the store; this run waits for it, and cancels it if it ends first. None does both in this run."""
-    peak_tflops: float | None = Field(default=None, gt=0.0)
-    """Peak matrix-multiplication speed of one device, for the MFU; None measures it at the start."""
     refresh: tuple[str, ...] = ()
     """Stages of the flow to run again although their results are cached, by their names in its closing table.
     Completions already paid for come from the journal."""
@@ -159,13 +143,11 @@ class RuntimeConfig(Section):
                 f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
                 f"runtime.launcher `torchrun` or `ray`, which is {self.launcher!r}"
             )
-        if self.launcher == "torchrun" and self.num_hosts > 1 and self.rendezvous is None:
-            raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")
         return self
 
 
 class ModelRole(Enum):
-    """What a model is asked for. An error about its endpoint, key or price names the settings of its role."""
+    """Purpose for which a model is asked. An error about its endpoint, key or price names the settings of its role."""
 
     TEACHER = ("teacher", "api_key_env")
     JUDGE = ("dataset.judge.model", "judge_api_key_env")

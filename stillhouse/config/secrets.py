@@ -40,36 +40,20 @@ VariableName = Annotated[
 
 
 def looks_secret(key: str) -> bool:
-    """Whether the name suggests that its value is a secret, not to be repeated in a message."""
+    """Return whether the name suggests that its value is a secret, not to be repeated in a message."""
     return _SECRET_NAME.search(key) is not None
 
 
-def passwords_in(config: JsonObject) -> set[str]:
-    """Dotted keys of a dumped config whose values are addresses with a password."""
-    return {key for key, address in _addresses_in(config) if _password_of(address)}
-
-
-def keys_in_addresses(config: JsonObject) -> set[str]:
-    """Dotted keys of a dumped config whose values are addresses with an API key as user or in the query."""
-    return {key for key, address in _addresses_in(config) if _address_holds_key(address)}
-
-
-def _addresses_in(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def addresses_with_secrets(value: Any, where: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a dumped config whose values are addresses with a password or a key in them."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _addresses_in(item, f"{where}.{key}" if where else str(key))
+            yield from addresses_with_secrets(item, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _addresses_in(item, where)
-    elif isinstance(value, str) and "://" in value:
-        yield where, value
-
-
-def _password_of(address: str) -> str | None:
-    try:
-        return urlsplit(address).password
-    except ValueError:
-        return None
+            yield from addresses_with_secrets(item, where)
+    elif isinstance(value, str) and "://" in value and _address_holds_secret(value):
+        yield where
 
 
 _NAME: Final = re.compile(
@@ -92,7 +76,7 @@ _FALSE_ALARMS: Final = ("Base64HighEntropyString", "HexHighEntropyString")
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether a detector of detect-secrets, other than those of entropy, finds a key."""
+    """Return whether a detector of detect-secrets, other than those of entropy, finds a key."""
     # Importing takes a third of a second, which most configs need not wait for.
     from detect_secrets.core.scan import scan_line
     from detect_secrets.settings import transient_settings
@@ -122,20 +106,20 @@ def keys_in_body(body: JsonObject, where: str) -> Iterator[str]:
 
 
 def holds_key(command: Sequence[str]) -> bool:
-    """Whether a command contains a key: `--api-key KEY`, `TOKEN=KEY`, or one recognised by its format."""
+    """Return whether a command contains a key: `--api-key KEY`, `TOKEN=KEY`, or one recognised by its format."""
     is_expected = False
     for argument in command:
         name, equals, value = argument.partition("=")
         if (is_expected and _is_value(argument)) or (equals and _names_key(name) and _is_value(value)):
             return True
-        if _is_key(argument) or ("://" in argument and _address_holds_key(argument)):
+        if _is_key(argument) or ("://" in argument and _address_holds_secret(argument)):
             return True
         is_expected = not equals and argument.startswith("-") and _names_key(argument)
     return False
 
 
 def may_be_repeated(value: Any) -> bool:
-    """Whether an error message may show the invalid `value`."""
+    """Return whether an error message may show the invalid `value`."""
     if isinstance(value, dict):
         return not any(keys_in_body(value, ""))
     if isinstance(value, list | tuple):
@@ -143,14 +127,16 @@ def may_be_repeated(value: Any) -> bool:
     return not isinstance(value, str) or not holds_key([value, *value.split()])
 
 
-def _address_holds_key(text: str) -> bool:
+def _address_holds_secret(text: str) -> bool:
     try:
         address = urlsplit(text)
-        user, query = address.username, parse_qsl(address.query)
+        user, password, query = address.username, address.password, parse_qsl(address.query)
     except ValueError:
         return False
-    return (user is not None and _is_key(user)) or any(
-        _NAME.search(name) or _QUERY_NAME.search(name) or _is_key(value) for name, value in query if value
+    return (
+        bool(password)
+        or (user is not None and _is_key(user))
+        or any(_NAME.search(name) or _QUERY_NAME.search(name) or _is_key(value) for name, value in query if value)
     )
 
 
@@ -160,7 +146,7 @@ def _names_key(option: str) -> bool:
 
 
 def _is_value(text: str) -> bool:
-    """Whether the text is a value, not a variable or the next option."""
+    """Return whether the text is a value, not a variable or the next option."""
     return bool(text) and not text.startswith("-") and _VARIABLE_REFERENCE.fullmatch(text) is None
 
 

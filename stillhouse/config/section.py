@@ -1,13 +1,12 @@
 """Base of all config sections, and a field type that several share."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-ADVANCED: Final = " (advanced)"
-"""Behind the titles of fields that few people set."""
+ADVANCED: Final = " (more)"
+"""Behind the titles of fields that few people set, for forms without groups."""
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
@@ -17,7 +16,7 @@ _SPELLINGS: Final = {
 
 
 def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
-    """Adds titles, and positions: `form_first`, then the others in the order of the source, marked as advanced.
+    """Add titles, and positions: `form_first`, then the others in the order of the source, marked as `more`.
 
     Prefect's form has no groups, and sorts by name where there are no positions.
     """
@@ -25,8 +24,10 @@ def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
     order = [*section.form_first, *(name for name in fields if name not in section.form_first)]
     for name, field in fields.items():
         field["position"] = order.index(name)
-        is_advanced = bool(section.form_first) and name not in section.form_first
-        field["title"] = field_title(name) + (ADVANCED if is_advanced else "")
+        field["title"] = field_title(name)
+        if section.form_first and name not in section.form_first:
+            field["title"] += ADVANCED
+            field["more"] = True
         _without_tabs(field)
 
 
@@ -67,24 +68,32 @@ class Section(BaseModel):
     removed: ClassVar[Mapping[str, Any]] = {}
     """Fields that this section had once and every dump held, with their defaults."""
 
-    def identity(self, exclude: Any = ()) -> dict[str, Any]:
+    def identity(self, exclude: Collection[str] = ()) -> dict[str, Any]:
         """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay.
 
         `exclude` are names that fields had first.
         """
-        dump = self.model_dump(mode="json")
-        fields = {name: _identity(value, dump[name]) for name, value in self if name in dump}
-        first = self.as_at_first({**self.removed, **fields})
-        return {name: value for name, value in first.items() if name not in (exclude or ())}
+        first = self.as_at_first({**self.removed, **_fields(self)})
+        return {name: value for name, value in first.items() if name not in exclude}
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the dumped `fields` under the names, and in the places, that they had first."""
         return fields
 
 
+def identity_of(model: BaseModel) -> dict[str, Any]:
+    """Return the dump of a model in which each section has its identity."""
+    return model.identity() if isinstance(model, Section) else _fields(model)
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    dump = model.model_dump(mode="json")
+    return {name: _identity(getattr(model, name), dumped) for name, dumped in dump.items()}
+
+
 def _identity(value: Any, dumped: Any) -> Any:
-    if isinstance(value, Section):
-        return value.identity()
+    if isinstance(value, BaseModel):
+        return identity_of(value)
     return list(map(_identity, value, dumped)) if isinstance(value, tuple) else dumped
 
 
@@ -94,12 +103,6 @@ def later_field(default: Any, **constraints: Any) -> Any:
     For every field added to a section that enters a key.
     """
     return Field(default=default, exclude_if=lambda value: value == default, **constraints)
-
-
-def _not_reserved(alias: str) -> str:
-    if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
-        raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")
-    return alias
 
 
 def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -119,6 +122,3 @@ ChatTemplateKwargs = Annotated[
     WithJsonSchema({"type": "object"}),
 ]
 """Values for variables of a chat template, such as `{"enable_thinking": False}`."""
-
-Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_not_reserved)]
-"""Alias of a version in MLflow's registry: letters, digits, `_` and `-`, without MLflow's reserved names."""

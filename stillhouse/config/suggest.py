@@ -1,4 +1,4 @@
-"""What a wrong key or file was probably meant to be."""
+"""Guesses at the key or file that was meant by a wrong one."""
 
 import difflib
 from collections.abc import Iterator, Sequence

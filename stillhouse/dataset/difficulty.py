@@ -151,7 +151,6 @@ def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConf
         max_turns=rollouts.max_turns,
         closing_answer=False,
         seed=rollouts.seed,
-        failure_budget=rollouts.failure_budget,
     )
 
 

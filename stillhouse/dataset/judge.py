@@ -88,7 +88,6 @@ def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
         max_turns=1 + max_corrections,
         max_corrections=max_corrections,
         response_schema=judgement_schema(config.rubric, verdict=verdict),
-        failure_budget=config.failure_budget,
     )
 
 

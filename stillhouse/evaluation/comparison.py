@@ -95,7 +95,7 @@ def prompt_values(
 
 
 def compare_models(
-    models: Mapping[str, Values], reference: str, tags: Mapping[str, str | None], *, confidence: float
+    models: Mapping[str, Values], reference: str, tags: Mapping[str, str | None]
 ) -> list[MetricComparison]:
     """Every other model against `reference`, over all prompts and tag by tag; in the order of `models`.
 
@@ -109,7 +109,7 @@ def compare_models(
             )
             for tag in (None, *sorted(known)):
                 part = {prompt: value for prompt, value in values.items() if tag in (None, tags.get(prompt))}
-                difference = paired_difference(part, models[reference].get(metric, {}), confidence=confidence)
+                difference = paired_difference(part, models[reference].get(metric, {}))
                 if difference is not None:
                     lines.append(MetricComparison(name, metric, tag, difference))
     return lines

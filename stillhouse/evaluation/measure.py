@@ -19,9 +19,7 @@ TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, St
 """Stops of a trajectory that a limit cut off."""
 
 
-def measure(
-    trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], *, confidence: float
-) -> JsonObject:
+def measure(trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata]) -> JsonObject:
     """Accuracy with its interval, lengths, and shares of what went wrong.
 
     Trajectories that the infrastructure failed (an error, a timeout, a provider's filter) count in `failed_share`
@@ -44,7 +42,7 @@ def measure(
     return {
         "num_prompts": len({trajectory.prompt_id for trajectory in all_trajectories}),
         "num_trajectories": len(all_trajectories),
-        **_accuracy(by_prompt, confidence),
+        **_accuracy(by_prompt),
         "accuracy_by_tag": {tag: mean(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "num_verified_by_tag": {tag: len(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "pass_at_k": mean_pass_at_k(by_prompt),
@@ -108,13 +106,13 @@ def _verdicts(
     return list(by_prompt.values()), by_tag
 
 
-def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObject:
+def _accuracy(by_prompt: Sequence[Sequence[bool]]) -> JsonObject:
     num_verified = sum(map(len, by_prompt))
     if num_verified == 0:
         return {"accuracy": None, "accuracy_low": None, "accuracy_high": None, "num_verified": 0}
     accuracy = sum(map(sum, by_prompt)) / num_verified
     groups = Counter(Group(len(verdicts), sum(verdicts)) for verdicts in by_prompt)
-    low, high = wilson_interval(accuracy, effective_sample_size(groups), confidence)
+    low, high = wilson_interval(accuracy, effective_sample_size(groups))
     return {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high, "num_verified": num_verified}
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from stillhouse.verification.intervals import CONFIDENCE
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -43,9 +45,7 @@ class Difference:
     test: Literal["mcnemar", "permutation"]
 
 
-def paired_difference(
-    model: Mapping[str, float], reference: Mapping[str, float], *, confidence: float
-) -> Difference | None:
+def paired_difference(model: Mapping[str, float], reference: Mapping[str, float]) -> Difference | None:
     """The difference of two models on the prompts that both were measured on; None where there are none.
 
     Where each prompt is right or wrong, McNemar's exact test: of the prompts on which just one of the two is right,
@@ -56,7 +56,6 @@ def paired_difference(
     Args:
         model: value by prompt id.
         reference: the same of the model it is compared with.
-        confidence: level of the interval, within (0, 1).
     """
     import numpy as np
 
@@ -67,7 +66,7 @@ def paired_difference(
     differences = ours - theirs
     is_binary = bool(np.isin([ours, theirs], (0.0, 1.0)).all())
     p_higher, p_lower = mcnemar(differences) if is_binary else _permutation(differences)
-    low, high = _bootstrap(differences, confidence)
+    low, high = _bootstrap(differences)
     return Difference(
         num_prompts=len(shared),
         mean=math.fsum(ours) / len(shared),
@@ -113,7 +112,7 @@ def _permutation(differences: "np.ndarray") -> tuple[float, float]:
     return one_sided("greater"), one_sided("less")
 
 
-def _bootstrap(differences: "np.ndarray", confidence: float) -> tuple[float, float]:
+def _bootstrap(differences: "np.ndarray") -> tuple[float, float]:
     import numpy as np
     from scipy.stats import bootstrap
 
@@ -123,7 +122,7 @@ def _bootstrap(differences: "np.ndarray", confidence: float) -> tuple[float, flo
     interval = bootstrap(
         (differences,),
         np.mean,
-        confidence_level=confidence,
+        confidence_level=CONFIDENCE,
         n_resamples=_NUM_RESAMPLES,
         batch=_BATCH,
         method="BCa",

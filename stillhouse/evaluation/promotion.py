@@ -96,22 +96,22 @@ def _findings(
         )
         return
     yield _is_better(line, reference, level)
-    for margin in config.no_worse:
-        line = line_of(lines, student, margin.metric)
+    for metric, margin in config.no_worse.items():
+        line = line_of(lines, student, metric)
         if line is None:
-            yield False, f"{margin.metric} of {student} and {reference} is not known on the same prompts."
+            yield False, f"{metric} of {student} and {reference} is not known on the same prompts."
         else:
-            passed = line.gain[1] >= -margin.margin
+            passed = line.gain[1] >= -margin
             verb = "stays within" if passed else "may be worse by more than"
-            yield passed, f"{student} {verb} the margin of {margin.margin:g}: {_describe(line)}."
-    tag_level = config.tag_level or 0.0
+            yield passed, f"{student} {verb} the margin of {margin:g}: {_describe(line)}."
     for line in lines:
-        if (line.model, line.metric) == (student, config.metric) and line.tag is not None and line.p_worse < tag_level:
+        is_of_tag = (line.model, line.metric) == (student, config.metric) and line.tag is not None
+        if is_of_tag and line.p_worse < config.level:
             yield (
                 False,
                 (
                     f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
-                    f"{_p(line.p_worse)}, below {tag_level:.2g}."
+                    f"{_p(line.p_worse)}, below {config.level:.2g}."
                 ),
             )
 

@@ -53,7 +53,7 @@ class EndpointHealth:
             if policy.max_outage_s > 0.0:
                 return EndpointError(
                     f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {failure.message}. "
-                    f"Start the server again, {_AGAIN}. Raise runtime.max_outage_s for longer outages"
+                    f"Start the server again, {_AGAIN}"
                 )
             return EndpointError(
                 f"{url}: cannot be reached after {policy.max_attempts} tries: {failure.message}. Check that the server "

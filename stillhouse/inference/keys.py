@@ -4,7 +4,7 @@ A key is a digest of content alone. Its form is a promise: answers already paid 
 enter only if it differs from its default and changes the request.
 
 Left out are how much is sampled (`num_samples`, `max_prompts`, `trajectories_file`: more samples owe only the missing
-ones), the failure budget, and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap
+ones), and the rollout's own cap (`max_rollout_tokens`): a rollout that a cap
 has ended goes on from where it was once the cap is raised.
 """
 
@@ -97,8 +97,6 @@ def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]
         body["record_top_k"] = config.record_top_k
     if schemas and not config.closing_answer:
         body["closing_answer"] = False
-    if config.max_turns > 1 and config.termination_policy == "max_turns":
-        body |= {"termination_policy": "max_turns", "continue_message": config.continue_message}
     if config.response_schema:
         body |= {"response_schema": config.response_schema, "max_corrections": config.max_corrections}
     if config.reasoning_effort is not None:

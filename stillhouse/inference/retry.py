@@ -32,6 +32,10 @@ class Effects:
     """Draws the jitter of waits; nothing that is kept depends on it."""
 
 
+MAX_OUTAGE_S: Final = 600.0
+"""How long an endpoint that answered before is waited for: the restart of most model servers."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     max_attempts: int

@@ -157,6 +157,11 @@ def _but(refused: Any, reason: str) -> Callable[[Any], Any]:
     return convert
 
 
+def _policy(value: Any) -> None:
+    if value != "last_tool":
+        raise ValueError("the first answer without a tool call ends a rollout here")
+
+
 def _save_step(value: Any) -> Any:
     return value if isinstance(value, int) and value > 0 else None
 
@@ -187,7 +192,7 @@ _SHARED: Final[Table] = {
     "evals": _ACCOUNT,
     "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
     "trainer.eval_step": "students are evaluated when their training has ended",
-    "rollout.termination_policy": to("rollouts.termination_policy"),
+    "rollout.termination_policy": Target((), _policy),
     "rollout.reasoning_mode": _EFFORT,
     "rollout.thinking_mode": _EFFORT,
     "rollout.max_context_window": to("student.max_length"),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stillhouse.config import NamedSource, PromptsConfig, PromptSource, SamePrompt
+from stillhouse.config import PromptsConfig, SamePrompt
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, first_problems, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
@@ -41,17 +41,17 @@ class ParsedPrompts:
     report: ParseReport
 
 
-def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
+def parse_prompts(config: PromptsConfig, failure_budget: float = 0.1) -> ParsedPrompts:
     """The distinct prompts of a source, or of several one after the other. Reading each ends at its `max_prompts`.
 
     Raises:
         ConfigError: the source's format is unknown.
         InputError: the source is missing or empty, lacks a row of `config.entries`, has no usable row, or has a
-            larger share of malformed rows than `config.failure_budget`.
+            larger share of malformed rows than `failure_budget`.
     """
     report = ParseReport()
     parsed = _DistinctPrompts(config.same_prompt, report)
-    for source, row in _rows(config, parsed.prompts):
+    for name, row in _rows(config, parsed.prompts):
         report.rows_read += 1
         problem = row.problem
         if problem is None:
@@ -62,10 +62,10 @@ def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
         if problem is not None:
             report.malformed.append(f"{row.place}: {problem}")
             continue
-        if isinstance(source, NamedSource):
-            metadata.metadata[PROMPT_SOURCE] = source.name
+        if name is not None:
+            metadata.metadata[PROMPT_SOURCE] = name
         parsed.add(row.place, prompt, metadata)
-    _check(config, report, len(parsed.prompts))
+    _check(config, report, len(parsed.prompts), failure_budget)
     return ParsedPrompts(parsed.prompts, parsed.metadata, report)
 
 
@@ -119,23 +119,24 @@ def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
     )
 
 
-def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[PromptSource, SourceRow]]:
-    """Rows of each source until `prompts`, which the caller fills meanwhile, has its `max_prompts` of them."""
-    for source in config.sources or (config,):
+def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str | None, SourceRow]]:
+    """Names and rows of each source until `prompts`, which the caller fills meanwhile, has `max_prompts` of them."""
+    sources: list[tuple[str | None, str]] = [*config.sources.items()] or [(None, config.source)]
+    for name, source in sources:
         num_before = len(prompts)
-        for row in _selected(source):
-            yield source, row
-            if len(prompts) - num_before == source.max_prompts:
+        for row in _selected(source, config.entries):
+            yield name, row
+            if len(prompts) - num_before == config.max_prompts:
                 break
 
 
-def _selected(config: PromptSource) -> Iterator[SourceRow]:
-    """Rows of the source, or those whose numbers are in `config.entries`."""
-    rows = read_source(config)
-    if not config.entries:
+def _selected(source: str, entries: Sequence[int]) -> Iterator[SourceRow]:
+    """Rows of the source, or those whose numbers are in `entries`."""
+    rows = read_source(source)
+    if not entries:
         yield from rows
         return
-    missing = set(config.entries)
+    missing = set(entries)
     number = -1
     for number, row in enumerate(rows):
         if number in missing:
@@ -145,20 +146,20 @@ def _selected(config: PromptSource) -> Iterator[SourceRow]:
                 return
     if number >= 0:
         raise InputError(
-            f"prompts.entries names rows {sorted(missing)} that {config.source} does not have; expected numbers from 0 "
+            f"prompts.entries names rows {sorted(missing)} that {source} does not have; expected numbers from 0 "
             f"to {number}"
         )
 
 
-def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None:
-    source = ", ".join(source.source for source in config.sources) or config.source
+def _check(config: PromptsConfig, report: ParseReport, num_prompts: int, failure_budget: float) -> None:
+    source = ", ".join(config.sources.values()) or config.source
     if report.rows_read == 0:
         raise InputError(f"prompts source {source} is empty; expected at least one prompt")
     num_malformed = len(report.malformed)
-    if num_prompts > 0 and num_malformed <= config.failure_budget * report.rows_read:
+    if num_prompts > 0 and num_malformed <= failure_budget * report.rows_read:
         return
     share = num_malformed / report.rows_read
-    why = f"more than prompts.failure_budget = {config.failure_budget:.1%}" if num_prompts else "leaving none"
+    why = f"more than runtime.failure_budget = {failure_budget:.1%}" if num_prompts else "leaving none"
     raise InputError(
         f"{num_malformed} of {report.rows_read} rows of {source} are malformed ({share:.1%}), {why}. "
         f"Mend these rows:\n  {first_problems(report.malformed)}"

@@ -48,7 +48,7 @@ def parse_row(
     QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
     `metadata` wins over the row. `take_answer` says where the expected answer is looked for.
 
-    The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
+    The verifier is the row's, else its tag's, else `python` for a row with test cases and no expected answer,
     else the config's.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from stillhouse.config import PromptsConfig, PromptSource
+from stillhouse.config import PromptsConfig
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.prompts.files import COMPRESSED, ENDINGS, SourceRow, json_rows, read_file, require_column, suffix_of
@@ -17,18 +17,17 @@ _PROMPT_COLUMNS: Final = ("prompt", "messages", *QUESTION_COLUMNS)
 _ENDINGS: Final = (".txt", *ENDINGS)
 
 
-def read_source(config: PromptSource) -> Iterator[SourceRow]:
-    """Read every row of `config.source` in order; blank lines are skipped.
+def read_source(source: str) -> Iterator[SourceRow]:
+    """Read every row of the source in order; blank lines are skipped.
 
     Raises:
         ConfigError: the format is unknown, or needs a package that is not installed.
         InputError: the source is missing, unreadable, or has no column that holds a prompt.
     """
-    kind = _format_of(config)
-    if kind == HUGGING_FACE:
-        name = config.source.removeprefix(HUGGING_FACE)
-        return hugging_face_rows(name, config.hf_split, key="prompts.source", required=_PROMPT_COLUMNS)
-    return read_file(_path_of(config.source), kind, _PROMPT_COLUMNS)
+    if source.startswith(HUGGING_FACE):
+        name, _, split = source.removeprefix(HUGGING_FACE).removesuffix("]").partition("[")
+        return hugging_face_rows(name, split or "train", key="prompts.source", required=_PROMPT_COLUMNS)
+    return read_file(_path_of(source), _ending_of(source), _PROMPT_COLUMNS)
 
 
 def source_fingerprint(config: PromptsConfig) -> str:
@@ -41,25 +40,26 @@ def source_fingerprint(config: PromptsConfig) -> str:
         ConfigError, InputError: as `read_source`.
     """
     if config.sources:
-        return digest([_fingerprint_of(source) for source in config.sources])
-    return _fingerprint_of(config)
+        return digest([_fingerprint_of(source) for source in config.sources.values()])
+    return _fingerprint_of(config.source)
 
 
-def _fingerprint_of(source: PromptSource) -> str:
-    return source.source if _format_of(source) == HUGGING_FACE else file_sha256(_path_of(source.source))
+def _fingerprint_of(source: str) -> str:
+    if source.startswith(HUGGING_FACE):
+        return source
+    _ending_of(source)
+    return file_sha256(_path_of(source))
 
 
-def _format_of(config: PromptSource) -> str:
-    if config.format == "hf" or (config.format == "auto" and config.source.startswith(HUGGING_FACE)):
-        return HUGGING_FACE
-    kind = suffix_of(Path(config.source)) if config.format == "auto" else f".{config.format}"
-    if kind not in _ENDINGS and not Path(config.source).is_dir():
+def _ending_of(source: str) -> str:
+    """Return the ending that tells the format; raise ConfigError where it tells none."""
+    ending = suffix_of(Path(source))
+    if ending not in _ENDINGS and not Path(source).is_dir():
         raise ConfigError(
-            f"prompts.source = {config.source!r}: the ending tells no format; expected {', '.join(_ENDINGS)} "
-            f"(also with {' or '.join(COMPRESSED)} behind it) or {HUGGING_FACE}NAME; or name the format in "
-            "prompts.format"
+            f"prompts.source = {source!r}: the ending tells no format; expected {', '.join(_ENDINGS)} (also with "
+            f"{' or '.join(COMPRESSED)} behind it) or {HUGGING_FACE}NAME; or give the file the ending of its format"
         )
-    return kind
+    return ending
 
 
 def _path_of(source: str) -> Path:

@@ -46,7 +46,7 @@ class MessageView:
 
     @property
     def is_open(self) -> bool:
-        """Whether the message is unfolded at first."""
+        """Return whether the message is unfolded at first."""
         return self.role != "system" and (self.role != "tool" or len(self.content) <= _FOLD_CHARS)
 
     @property
@@ -77,7 +77,7 @@ class SampleTrajectory:
 
     @property
     def question(self) -> str:
-        """What was asked, on one line."""
+        """Return the question, on one line."""
         return question(self.messages, _QUESTION_CHARS) or "(no user message)"
 
     @property

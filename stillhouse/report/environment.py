@@ -1,4 +1,4 @@
-"""What all pages share: templates, the way numbers are written, style sheets."""
+"""Common parts of all pages: templates, the way numbers are written, style sheets."""
 
 import base64
 import hashlib

@@ -174,7 +174,7 @@ def sft_plot(rows: Sequence[JsonObject]) -> str | None:
 
 
 def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
-    """teacher_kl, that of each of several teachers, and reward by step, one above the other."""
+    """Draw teacher_kl, the one of each of several teachers, and reward by step, one above the other."""
     prefix = "on_policy/teacher_kl/"
     teachers = sorted({name.removeprefix(prefix) for row in rows for name in row if name.startswith(prefix)})
     curves = [

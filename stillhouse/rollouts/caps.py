@@ -1,11 +1,10 @@
-"""`RolloutCaps`: the bound on tokens and money of one rollout, checked before each request."""
+"""`RolloutCaps`: the bound on tokens of one rollout, checked before each request."""
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.endpoint import Price
 from stillhouse.types import Turn
 
 _BYTES_PER_TOKEN: Final = 3
@@ -25,19 +24,17 @@ class _LastRequest:
 
 
 class RolloutCaps:
-    """Tokens and money left for the next completion of one rollout.
+    """Tokens left for the next completion of one rollout.
 
     Completions are bounded exactly. The endpoint counts a prompt only once it is sent, so that the next prompt is
     estimated: the tokens of the last request, and the text added since at its ratio of tokens to characters.
     """
 
-    def __init__(self, config: RolloutsConfig, price: Price | None) -> None:
+    def __init__(self, config: RolloutsConfig) -> None:
         self.has_cut = False
         """True if the last completion was bounded to less than the config's `max_tokens`."""
         self._max_tokens = config.max_tokens
         self._tokens_left: float = math.inf if config.max_rollout_tokens is None else config.max_rollout_tokens
-        self._usd_left: float = math.inf if config.max_rollout_usd is None else config.max_rollout_usd
-        self._price = price
         self._last: _LastRequest | None = None
 
     def allowed_tokens(self, num_characters: int) -> int | None:
@@ -46,7 +43,7 @@ class RolloutCaps:
         None where too little is left for a useful answer. `num_characters` is the length of the prompt.
         """
         prompt_tokens = self._prompt_tokens(num_characters)
-        allowed = min(self._max_tokens, self._tokens_left - prompt_tokens, self._affordable(prompt_tokens))
+        allowed = min(self._max_tokens, self._tokens_left - prompt_tokens)
         return int(allowed) if allowed >= min(self._max_tokens, _USEFUL_TOKENS) else None
 
     def count(self, turn: Turn, num_characters: int, max_tokens: int) -> None:
@@ -55,10 +52,6 @@ class RolloutCaps:
         prompt_tokens = turn.usage.get("prompt_tokens", self._prompt_tokens(num_characters))
         completion_tokens = turn.usage.get("completion_tokens", max_tokens)
         self._tokens_left -= prompt_tokens + completion_tokens
-        if turn.cost_usd is not None:
-            self._usd_left -= turn.cost_usd
-        elif self._price is not None:
-            self._usd_left -= self._price.worst(prompt_tokens, completion_tokens)
         self._last = _LastRequest(prompt_tokens + completion_tokens, num_characters, prompt_tokens)
 
     def _prompt_tokens(self, num_characters: int) -> int:
@@ -68,14 +61,3 @@ class RolloutCaps:
         # The completion counts twice, as tokens and as added characters, which errs on the safe side.
         added = max(num_characters - last.prompt_characters, 0)
         return last.total_tokens + math.ceil(added * last.prompt_tokens / max(last.prompt_characters, 1))
-
-    def _affordable(self, prompt_tokens: int) -> float:
-        """Tokens of a completion that the money left pays for at the highest price."""
-        if self._price is None or math.isinf(self._usd_left):
-            return math.inf
-        prompt_usd = self._price.worst(prompt_tokens, 0)
-        token_usd = (self._price.worst(prompt_tokens, self._max_tokens) - prompt_usd) / self._max_tokens
-        left = self._usd_left - prompt_usd
-        if token_usd > 0:
-            return left / token_usd
-        return math.inf if left >= 0 else 0.0

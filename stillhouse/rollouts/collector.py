@@ -21,7 +21,7 @@ from stillhouse.inference.journal import Journal
 from stillhouse.inference.journalled_client import JournalledClient
 from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.requester import Requester
-from stillhouse.inference.retry import Effects
+from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.progress.state import NoProgress, RolloutWatcher
@@ -93,7 +93,7 @@ class RolloutCollector:
             self._budget,
             max_attempts=runtime.max_attempts,
             # Nobody starts a server again that lives and dies with the stage.
-            max_outage_s=0.0 if endpoint.is_local else runtime.max_outage_s,
+            max_outage_s=0.0 if endpoint.is_local else MAX_OUTAGE_S,
             on_outage=self._reporter.note_outage,
             hedge=runtime.hedge,
             stats=self.stats,

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from stillhouse.config import PromptsConfig
 from stillhouse.config.expected import expected
 from stillhouse.errors import InputError
+from stillhouse.prompts.files import read_file
 from stillhouse.prompts.row import RowProblem, brief, first_problems
-from stillhouse.prompts.sources import read_source
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.types import JsonObject, StopReason, Trajectory
 
@@ -117,7 +116,7 @@ class TrajectoryFile:
         """Rows of other prompts."""
 
     def __iter__(self) -> Iterator[Trajectory]:
-        for row in read_source(PromptsConfig(source=str(self._path), format="jsonl")):
+        for row in read_file(self._path, ".jsonl"):
             self._num_rows += 1
             try:
                 if row.problem is not None:
@@ -144,7 +143,7 @@ class TrajectoryFile:
         if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
             raise InputError(
                 f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
-                f"rollouts.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
+                f"runtime.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
                 f"`stillhouse convert`:\n  {first_problems(self.problems)}"
             )
         if not self._num_matched:

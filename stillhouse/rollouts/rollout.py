@@ -41,7 +41,7 @@ class Rollout:
         self._context = context
         self._prepared = context.tool_sets.prepare(toolbox)
         self._metadata = context.metadata.get(prompt.id, {}) if self._prepared.takes_context else None
-        self._caps = RolloutCaps(context.config, context.endpoint.price)
+        self._caps = RolloutCaps(context.config)
         self._conversation = Conversation(first_messages(prompt, context.config.system_prompt))
         self._deadline = asyncio.Timeout(None)
         self.key = self._prepared.key_form.key(prompt.id, sample_index, self._metadata)

@@ -1,4 +1,4 @@
-"""What a model may call and what scores it: functions under `@tool` and `@reward`, and what runs them."""
+"""Tools that a model may call and rewards that score it: functions under `@tool` and `@reward`, and what runs them."""
 
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolContext, ToolError
 from stillhouse.tools.decorator import Tool, tool

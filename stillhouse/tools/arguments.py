@@ -77,7 +77,7 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
 def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
     """The JSON `value` with strings parsed as the type that `schema` requires, if it takes no string.
 
-    References of the schema point into `root`; `path` is that of the value in the arguments.
+    References of the schema point into `root`; `path` leads to the value in the arguments.
 
     Raises:
         ArgumentsRefused: an object has a key that its schema does not allow.

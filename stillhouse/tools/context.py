@@ -47,7 +47,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolArgs(ToolContext):
-    """What a parameter annotated `ToolArgs` gets; the model never sees it."""
+    """Value of a parameter annotated `ToolArgs`; the model never sees it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """The environment variables named in `tools.environment` that are set."""

@@ -34,9 +34,9 @@ class Tool:
     write_result: Callable[[Any], str] = field(repr=False)
     """Turns what the function returns into what the model reads."""
     timeout_s: float | None = None
-    """Time limit of one call in seconds; None takes that of the toolbox."""
+    """Time limit of one call in seconds; None takes the toolbox's."""
     max_characters: int | None = None
-    """Length at which a result is cut; None takes that of the toolbox."""
+    """Length at which a result is cut; None takes the toolbox's."""
     concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(None), repr=False)
     sandboxed: SandboxedFunction | None = None
     """Where a sandbox finds it; None if it runs in this process."""

@@ -29,7 +29,7 @@ class LoopThread:
         return self._thread is not None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns or raises; cancelling the caller cancels it."""
+        """Return or raise what `work` does; cancelling the caller cancels it."""
         return await asyncio.wrap_future(self.submit(work))
 
     def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:

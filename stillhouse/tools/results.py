@@ -1,4 +1,4 @@
-"""What a tool returned, as the text that the model reads."""
+"""Results of tools as the text that the model reads."""
 
 import json
 from collections.abc import Iterator

@@ -31,8 +31,8 @@ class RewardFailures:
         """Checks that at most the share `budget` of the trajectories went without a reward.
 
         Args:
-            file: that of the rewards, for the message.
-            budget: `runtime.reward_failure_budget`.
+            file: of the rewards, for the message.
+            budget: `runtime.failure_budget`.
 
         Raises:
             FailureBudgetExceeded: more did.
@@ -42,7 +42,7 @@ class RewardFailures:
         ((name, count),) = self.num_errors.most_common(1)
         raise FailureBudgetExceeded(
             f"{file}: the rewards of {self.num_failed} of {self.num_scored} trajectories could not be computed "
-            f"({self.num_failed / self.num_scored:.0%}), more than runtime.reward_failure_budget = {budget:.0%}. "
+            f"({self.num_failed / self.num_scored:.0%}), more than runtime.failure_budget = {budget:.0%}. "
             f"{name} failed {count} times, first: {self.first_errors[name]}. Mend the function, or what it needs, and "
             "run the same command again: what was sampled is kept. Raise the budget if so many failures are normal"
         )

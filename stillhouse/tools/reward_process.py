@@ -137,7 +137,7 @@ class _NotStarted(Exception):
 
 
 def needs_main_thread(error: BaseException | None) -> bool:
-    """Whether a function failed because it set a signal outside of a main thread; libraries chain their own error."""
+    """Return whether a function failed to set a signal outside a main thread; libraries chain their own error."""
     while error is not None:
         if isinstance(error, ValueError) and str(error).startswith(_OUTSIDE_MAIN_THREAD):
             return True

@@ -18,7 +18,7 @@ NUMBERS: Final = (float, int, bool)
 
 @dataclass(frozen=True, slots=True)
 class RewardArgs:
-    """What a reward gets besides the messages."""
+    """Arguments of a reward besides the messages."""
 
     metadata: JsonObject
     """The metadata of the prompt's row, verbatim."""
@@ -45,7 +45,7 @@ class Reward:
     function: Callable[..., Any] = field(repr=False)
     is_precondition: bool
     timeout_s: float | None
-    """Time limit in seconds; None takes that of the `RewardSet`."""
+    """Time limit in seconds; None takes the one of the `RewardSet`."""
     sandboxed: SandboxedFunction | None
     """Where a sandbox finds it; None if it runs in this process."""
     concurrency: ConcurrencyLimit = field(repr=False)
@@ -85,7 +85,7 @@ class Reward:
         return self.function(args, messages)
 
     def arguments(self, args: RewardArgs, messages: list[Message]) -> tuple[Any, list[Message]]:
-        """What the function is called with."""
+        """Return the arguments that the function is called with."""
         return args, messages
 
     def apply(self, payload: JsonObject) -> Any:

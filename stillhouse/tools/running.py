@@ -75,7 +75,7 @@ def run_awaitable(value: Any) -> Any:
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, for callers without an event loop; it must not run a user's code in the loop it is in."""
+    """Return what `work` does, for callers without an event loop; it must not run a user's code in its own loop."""
     return _BLOCKING_CALLERS.run_blocking(work)
 
 

@@ -91,7 +91,7 @@ class Sandbox:
             await asyncio.to_thread(self._server, file)
 
     async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
-        """What the function's `serve(payload)` returns; cancelling ends its process and all it started.
+        """Return what the function's `serve(payload)` does; cancelling ends its process and all it started.
 
         Raises:
             SandboxFailed: it raised, took too long, crashed or reached a limit, or no jail can be made here.

@@ -57,7 +57,7 @@ def _serve(call: socket.socket, functions: JsonObject) -> bytes:
 
 
 def _answer(target: Any, payload: JsonObject) -> JsonObject:
-    """What the `serve` of a tool or reward returns or raises."""
+    """Return what the `serve` of a tool or reward returns or raises."""
     try:
         return {"value": target.serve(payload)}
     except MemoryError:

@@ -17,7 +17,6 @@ from stillhouse.tools.calculator import calculator
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, BoundToolbox, ToolErrorKind, ToolResult
 from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
 from stillhouse.tools.decorator import Tool
-from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
@@ -78,7 +77,7 @@ class Toolbox:
                 _CACHE[key] = Toolbox(
                     tools,
                     timeout_s=config.timeout_s,
-                    max_result_characters=config.max_result_characters,
+                    max_result_characters=config.max_result_characters or 50_000,
                     environment=environment,
                     resources=resources,
                 )
@@ -91,7 +90,7 @@ class Toolbox:
 
     @property
     def takes_context(self) -> bool:
-        """Whether a tool takes `ToolArgs`, so that its result may depend on the prompt's metadata."""
+        """Return whether a tool takes `ToolArgs`, so that its result may depend on the prompt's metadata."""
         return any(tool.args_parameter is not None for tool in self._tools.values())
 
     def select(self, names: Sequence[str] | None) -> "Toolbox":
@@ -133,10 +132,6 @@ class Toolbox:
         async with self.rollout(context or ToolContext()) as bound:
             return await bound.call(name, arguments_json)
 
-    def call_sync(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
-        """As `call`, for callers without an event loop."""
-        return wait_for(self.call(name, arguments_json, context))
-
     async def __aenter__(self) -> Self:
         # Fail before the first rollout: a file may load here and not in the sandbox's environment.
         await self._sandbox.load(tool.sandboxed for tool in self._tools.values())
@@ -163,22 +158,18 @@ def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosab
     for name in config.builtin:
         if name == "calculator":
             tools.append(calculator)
-        elif name == "browse":
+        else:
             from stillhouse.tools.network.browse import Browse
 
             browse = Browse(config)
             tools.append(browse.tool)
             resources.append(browse)
-        else:
-            from stillhouse.tools.network.search import search_tool
-
-            tools.append(search_tool(config))
     if config.file is not None:
         tools += load_tools(Path(config.file))
     if config.mcp:
         from stillhouse.tools.mcp_servers.tools import McpTools
 
-        servers = McpTools(config.mcp)
+        servers = McpTools(config.mcp, config.timeout_s)
         tools += servers.tools
         resources.append(servers)
     return tools, resources

@@ -123,7 +123,7 @@ class RunPages:
 
     @property
     def ui_command(self) -> str | None:
-        """What to type to see the pages of a database; None for a server, which shows its own."""
+        """Return what to type to see the pages of a database; None for a server, which shows its own."""
         if self.uri is None or not is_database(self.uri):
             return None
         # Without the setting the server starts eight job processes that only its GenAI evaluations use.

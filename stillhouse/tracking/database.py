@@ -13,7 +13,7 @@ from stillhouse.store.private import private_file
 
 
 def is_database(uri: str) -> bool:
-    """Whether a tracking URI names a database rather than a server."""
+    """Return whether a tracking URI names a database rather than a server."""
     return uri.partition(":")[0].partition("+")[0] in {"sqlite", "postgresql", "mysql", "mssql"}
 
 

@@ -53,7 +53,7 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether calls are suspended."""
+        """Return whether calls are suspended."""
         return self.clock() < self.until
 
 

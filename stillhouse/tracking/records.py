@@ -1,4 +1,4 @@
-"""What a run records, as JSON that can be sent to MLflow now or, from the fallback file, later."""
+"""Records of a run as JSON that can be sent to MLflow now or, from the fallback file, later."""
 
 import logging
 from collections.abc import Callable

@@ -17,6 +17,10 @@ _FINGERPRINT_TAG: Final = "student"
 """Short like the other tags: the page shows the start of a name and its value only where there is room left."""
 
 
+CANDIDATE: Final = "candidate"
+"""Alias of the student that was registered last."""
+
+
 @dataclass(frozen=True, slots=True)
 class StudentVersion:
     """A student to register."""

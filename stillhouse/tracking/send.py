@@ -23,7 +23,7 @@ _UNSENT_TAG: Final = "stillhouse.unsent_id"
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the records."""
+    """Outcome of sending the records."""
 
     by_kind: Counter[str] = field(default_factory=Counter)
     """Records that MLflow has now."""

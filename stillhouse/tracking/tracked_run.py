@@ -112,7 +112,7 @@ class TrackedRun:
     def ask(
         self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
     ) -> Answer | None:
-        """What `send` returns of an `MlflowClient`; None if it failed, tracking is off, or the run never started.
+        """Return what `send` does with an `MlflowClient`; None if it failed, tracking is off, or the run never started.
 
         If the call fails, `record` goes to the fallback file. With `insist` it is tried even during an outage.
         """

@@ -149,7 +149,7 @@ class TrainJob(BaseModel):
         if self.prompts_file is not None and self.on_policy is not None:
             facts["prompts"] = file_sha256(self.prompts_file)
             facts["teachers"] = teacher_identities(self.on_policy, self.teacher_ref)
-            facts["tools"] = self.tools.model_dump(mode="json", exclude={"rewards_file"})
+            facts["tools"] = self.tools.identity({"rewards_file"})
             if self.tools.file is not None:
                 facts["tools_file"] = file_sha256(Path(self.tools.file))
             if self.tools.rewards_file is not None and self.on_policy.reward_coef > 0.0:
@@ -157,7 +157,7 @@ class TrainJob(BaseModel):
             if self.on_policy.loss is not None:
                 facts["loss_file"] = loss_sha256(self.on_policy.loss)
             facts["system_prompt"] = self.system_prompt
-            facts["rules"] = self.rules.model_dump(mode="json")
+            facts["rules"] = self.rules.identity()
         return facts
 
     def _effective(self) -> JsonObject:

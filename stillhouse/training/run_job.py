@@ -106,7 +106,6 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             listener=tracked,
             tracking_run_id=job.tracking.run_id if job.tracking else None,
             measurements=_measurements(job, student, ranks, tracked, resources),
-            peak_tflops=job.runtime.peak_tflops,
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
         facts = trainer.run()
@@ -157,7 +156,7 @@ def _method(
             job.sft,
             sample_length(job.student.max_length, student.max_context),
             work_dir=job.work_dir,
-            num_processes=job.runtime.label_processes,
+            num_processes=job.runtime.num_threads,
             ranks=ranks,
             scores_folder=job.scores_folder,
         )

@@ -3,7 +3,11 @@
 import math
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+CONFIDENCE: Final = 0.95
+"""Probability of covering the true value, of all intervals in reports."""
+_Z: Final = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
 
 
 class ConfidenceInterval(NamedTuple):
@@ -13,10 +17,10 @@ class ConfidenceInterval(NamedTuple):
     high: float
 
 
-def wilson_interval(share: float, num_trials: float, confidence: float) -> ConfidenceInterval:
+def wilson_interval(share: float, num_trials: float) -> ConfidenceInterval:
     """Return Wilson's score interval of a binomial share.
 
-        (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + confidence) / 2
+        (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + CONFIDENCE) / 2
 
     Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22; recommended for small
     n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion".
@@ -24,12 +28,10 @@ def wilson_interval(share: float, num_trials: float, confidence: float) -> Confi
     Args:
         share: p, the share seen.
         num_trials: n > 0; an effective sample size need not be whole.
-        confidence: probability of covering the true share, within (0, 1).
     """
-    z = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
-    shrink = 1.0 + z * z / num_trials
-    middle = (share + z * z / (2.0 * num_trials)) / shrink
-    half = z * math.sqrt(share * (1.0 - share) / num_trials + (z / (2.0 * num_trials)) ** 2) / shrink
+    shrink = 1.0 + _Z * _Z / num_trials
+    middle = (share + _Z * _Z / (2.0 * num_trials)) / shrink
+    half = _Z * math.sqrt(share * (1.0 - share) / num_trials + (_Z / (2.0 * num_trials)) ** 2) / shrink
     return ConfidenceInterval(max(0.0, middle - half), min(1.0, middle + half))
 
 

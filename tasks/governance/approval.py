@@ -1,4 +1,4 @@
-"""Human approval: no training on a dataset before a person approves it, or the time limit decides.
+"""Human approval: no training on a dataset before a person approves it, and none after the time limit.
 
 A run of a deployment is suspended: its process ends, and the answer reschedules the flow run, which starts from the top
 with every earlier stage cached. A run without a deployment has nothing that would start it again, so it waits.
@@ -37,7 +37,6 @@ from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
 
 APPROVAL: Final = Stage("approval", version=1, result="{reason}", when=lambda config: config.approval.enabled)
-Decision = Literal["approve", "reject"]
 
 _POLL_S: Final = 2
 _GRACE_S: Final = 3600
@@ -50,7 +49,7 @@ _logger = logging.getLogger("stillhouse.approval")
 class Answer(RunInput):
     """A person's decision and its reason: the form on the flow run's page."""
 
-    decision: Decision
+    decision: Literal["approve", "reject"]
     reason: str = ""
 
 
@@ -97,19 +96,17 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
         answer = _ask(dataset, run)
         no_answer = f"nobody answered within {config.timeout_minutes:g} minutes"
     if answer is None:
-        decision, reason = config.at_timeout, f"{no_answer}, and approval.at_timeout is `{config.at_timeout}`"
+        is_approved, reason = False, no_answer
     else:
-        decision, reason = answer.decision, answer.reason or "no reason was given"
-    outcome = (
-        f"the dataset of {dataset.num_rows} rows was {'approved' if decision == 'approve' else 'rejected'}: {reason}"
-    )
-    if decision == "reject":
+        is_approved, reason = answer.decision == "approve", answer.reason or "no reason was given"
+    outcome = f"the dataset of {dataset.num_rows} rows was {'approved' if is_approved else 'rejected'}: {reason}"
+    if not is_approved:
         report = relative_path(Path(dataset.uri) / REPORT_FILE)
         raise NotApproved(
             f"{outcome}. Nothing was trained; everything so far is kept. Look at {report}, then change "
             "what the dataset is made of, or run again with approval.enabled false"
         )
-    _logger.log(logging.WARNING if answer is None else logging.INFO, "%s", outcome)
+    _logger.info("%s", outcome)
     return reason
 
 
@@ -125,7 +122,7 @@ def _ask(dataset: Artifact, run: Run) -> Answer | None:
     assert context is not None
     assert context.flow_run is not None
     flow_run = context.flow_run
-    form = Answer.with_initial_data(description=_question(dataset, run), decision=config.at_timeout)
+    form = Answer.with_initial_data(description=_question(dataset, run), decision="reject")
     timeout = round(limit.total_seconds()) + _GRACE_S
     with get_client(sync_client=True) as client:
         _remove_stale_automations(client)
@@ -138,10 +135,9 @@ def _ask(dataset: Artifact, run: Run) -> Answer | None:
                 answer = suspend_flow_run(form, timeout=timeout, key=key)
             else:
                 _logger.warning(
-                    "waiting for an answer on %s (Resume), at most %g minutes; then the answer is %s",
+                    "waiting for an answer on %s (Resume), at most %g minutes; then it is rejected",
                     this_flow_run.ui_url,
                     config.timeout_minutes,
-                    config.at_timeout,
                 )
                 answer = pause_flow_run(form, timeout=timeout, poll_interval=_POLL_S, key=key)
     return answer if answer.model_fields_set else None
@@ -156,7 +152,7 @@ def _question(dataset: Artifact, run: Run) -> str:
             "",
             *(f"- [{purpose}]({address})" for purpose, address in run.pages.items()),
             "",
-            f"Without an answer until {until:%Y-%m-%d %H:%M} UTC it is: {config.at_timeout}.",
+            f"Without an answer until {until:%Y-%m-%d %H:%M} UTC it is rejected.",
         ]
     )
 

@@ -14,7 +14,7 @@ from stillhouse.errors import ConfigError, StillhouseError, StoreError
 from stillhouse.store import canonical_json
 from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.store.manifest import DamagedManifest, parse_manifest
-from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
+from stillhouse.tracking.registry import CANDIDATE, RegisteredStudent, download, find_registered
 from stillhouse.training.results.adapter import ADAPTER_FILE
 from stillhouse.types import Artifact, Model
 from tasks.run.context import Run
@@ -87,7 +87,7 @@ def start_of_training(base: Model, champion: Registered | None, run: Run) -> Mod
 
 
 def candidates(run: Run) -> list[Model]:
-    """Returns the models of `promotion.candidates`; without any, the registered version under `tracking.alias`.
+    """Returns the models of `promotion.candidates`; without any, the registered student `candidate`.
 
     Raises:
         ConfigError: a ref names no model, the registry has or the registry has no such version.
@@ -95,7 +95,7 @@ def candidates(run: Run) -> list[Model]:
     """
     promotion, tracking = run.config.promotion, run.config.tracking
     if not promotion.candidates and promotion.enabled:
-        newest = _look_up(str(tracking.register_as), tracking.alias, run)
+        newest = _look_up(str(tracking.register_as), CANDIDATE, run)
         return [] if newest is None else [_load(f"version {newest.version}", newest, run)]
     models = [_candidate(ref, run) for ref in promotion.candidates]
     for name, count in Counter(model.name for model in models).items():

@@ -28,7 +28,7 @@ from tasks.run.interruption import run_until_done
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=2, result="against {reference}")
+COMPARISON = Stage("comparison", version=2, result="against {reference}", removed={"confidence": 0.95})
 COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
@@ -70,7 +70,6 @@ def compare(
         evaluations=evaluations,
         reference=reference.name,
         metadata=prompts.held_out_metadata,
-        confidence=run.config.evaluation.confidence,
         tools=run.config.tools if run.config.tools.rewards_file else None,
         rewards_sha256=rewards_digest(run.config.tools),
     )
@@ -84,7 +83,6 @@ def comparison_task(
     evaluations: list[Artifact],
     reference: str,
     metadata: Artifact,
-    confidence: float,
     tools: ToolsConfig | None,
     rewards_sha256: str | None,
     key: str,
@@ -99,10 +97,10 @@ def comparison_task(
         if tools is not None:
             reward_set = RewardSet.from_config(tools)
             rewards = run_until_done(reward_totals(trajectories, prompt_metadata, reward_set))
-            reward_set.failures.check(tools.rewards_file, context.runtime.reward_failure_budget)
+            reward_set.failures.check(tools.rewards_file, context.runtime.failure_budget)
         values[name] = prompt_values(trajectories, prompt_metadata, rewards)
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
-    lines = compare_models(values, reference, tags, confidence=confidence)
+    lines = compare_models(values, reference, tags)
     facts: JsonObject = {"reference": reference, **_figures(lines)}
 
     def fill(folder: Path) -> tuple[int, JsonObject]:

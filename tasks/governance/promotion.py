@@ -13,7 +13,7 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.evaluation.promotion import Check, Decision, decide
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
-from stillhouse.tracking.registry import StudentVersion, move_alias
+from stillhouse.tracking.registry import CANDIDATE, StudentVersion, move_alias
 from stillhouse.training.results.record import read_record
 from stillhouse.training.results.sections import METHODS, public_name
 from stillhouse.types import Artifact, JsonObject
@@ -112,13 +112,13 @@ def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> 
 def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> dict[str, str]:
     """Registers students if `tracking.register_as` names a model; returns the versions that MLflow created, by name.
 
-    The students come in training order: the last gets `tracking.alias`, and its page is added to `run.pages`.
+    The students come in training order: the last gets the alias `candidate`, and its page is added to `run.pages`.
     """
     tracking = run.config.tracking
     if tracking.register_as is None or not students:
         return {}
     described = [student_version(student, evaluations.get(name, {})) for name, student in students.items()]
-    versions = run.record.register(tracking.register_as, tracking.alias, described) or []
+    versions = run.record.register(tracking.register_as, CANDIDATE, described) or []
     if versions and versions[-1] is not None:
         page = run.record.pages.model(tracking.register_as, versions[-1])
         if page is not None:

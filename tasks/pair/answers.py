@@ -12,6 +12,7 @@ from stillhouse.evaluation.paired import paired_difference
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.training.pair.finding import PairFinding
 from stillhouse.types import Model, Prompt, PromptMetadata
+from stillhouse.verification.intervals import CONFIDENCE
 from tasks.models import teacher_model
 from tasks.pair.case import PairCase
 from tasks.run.context import RunContext
@@ -76,7 +77,7 @@ class Answering:
                     context = self.context.model_copy(update={"runtime": runtime})
         model = teacher_model(teacher).model_copy(update={"name": called})
         values = self._values(model, teacher if is_served else None, prompts, context)
-        return better_finding(name, values, student, confidence=self.case.evaluation.confidence)
+        return better_finding(name, values, student)
 
     def _prompts_of(self, scorer: OnPolicyTeacher) -> list[Prompt]:
         """Return the prompts that are routed to a teacher."""
@@ -111,17 +112,17 @@ class Answering:
         return prompt_values(trajectories, self.metadata, rewards)
 
 
-def better_finding(name: str, teacher: Values, student: Values, *, confidence: float) -> PairFinding:
-    """Compare by accuracy, or by reward where no answer is verified; `confidence` is the level of the interval."""
+def better_finding(name: str, teacher: Values, student: Values) -> PairFinding:
+    """Compare by accuracy, or by reward where no answer is verified."""
     units: dict[Metric, tuple[float, str]] = {"accuracy": (100.0, "%"), "reward": (1.0, "")}
     for metric, (scale, unit) in units.items():
-        found = paired_difference(teacher.get(metric, {}), student.get(metric, {}), confidence=confidence)
+        found = paired_difference(teacher.get(metric, {}), student.get(metric, {}))
         if found is None:
             continue
         ours, theirs, low, high = (scale * value for value in (found.mean, found.reference, found.low, found.high))
         seen = (
             f"{metric} {ours:.3g}{unit} against the student's {theirs:.3g}{unit} on {found.num_prompts} prompts: "
-            f"{ours - theirs:+.3g} ({confidence:.0%} interval {low:+.3g} to {high:+.3g})"
+            f"{ours - theirs:+.3g} ({CONFIDENCE:.0%} interval {low:+.3g} to {high:+.3g})"
         )
         if found.high < 0.0:
             remedy = "Take another teacher, or a chat template, tools and max_tokens with which it answers as it should"

@@ -104,7 +104,7 @@ def examine_config(config: DistillConfig, num_prompts: int = NUM_PROMPTS) -> lis
     Raises:
         ConfigError, InputError: prompts, tools or rewards cannot be read.
     """
-    parsed = parse_prompts(config.prompts)
+    parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     trained, held_out = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
     writes_rows = config.sft.enabled and config.sft.dataset_weight > 0.0 and config.rollouts.trajectories_file is None
     num_asked = min(len(trained), config.rollouts.max_prompts or len(trained))

@@ -16,7 +16,7 @@ from prefect.states import State
 from pydantic import BaseModel
 
 from stillhouse.config import DistillConfig
-from stillhouse.config.section import Section
+from stillhouse.config.section import identity_of
 from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
@@ -99,10 +99,8 @@ def planned_names(stages: Iterable[Stage]) -> list[str]:
 def _identity(value: Any) -> Any:
     if isinstance(value, Artifact | Model):
         return value.fingerprint
-    if isinstance(value, Section):
-        return value.identity()
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return identity_of(value)
     if isinstance(value, list | tuple):
         return [_identity(item) for item in value]
     return value

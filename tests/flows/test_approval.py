@@ -96,7 +96,7 @@ def test_a_direct_run_waits_for_the_answer_and_no_later_run_asks_again(gate) -> 
         first = gate()()
     assert (first["told"], first["cached"]) == ("rows look right", False)
     assert "1 rows kept, 2 dropped" in asked[0]
-    assert "it is: reject" in asked[0]
+    assert "it is rejected" in asked[0]
     again = gate()()
     assert (again["told"], again["cached"]) == ("rows look right", True)
     assert _time_limits() == []
@@ -109,13 +109,12 @@ def test_a_rejected_dataset_ends_the_run_with_the_reason(gate) -> None:
     assert _time_limits() == []
 
 
-def test_resuming_without_an_answer_is_the_answer_of_the_time_limit(gate) -> None:
-    with _answering():
-        noted = gate(at_timeout="approve")()
-    assert noted["told"] == "nobody answered within 1440 minutes, and approval.at_timeout is `approve`"
+def test_resuming_without_an_answer_rejects(gate) -> None:
+    with _answering(), pytest.raises(NotApproved, match="rejected: nobody answered within 1440 minutes"):
+        gate()()
 
 
-def test_without_a_server_nobody_can_be_asked_and_the_default_holds(gate) -> None:
+def test_without_a_server_nobody_can_be_asked_and_it_is_rejected(gate) -> None:
     @flow
     def alone() -> None:
         with temporary_settings(restore_defaults={PREFECT_API_URL}):

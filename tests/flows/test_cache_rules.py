@@ -163,7 +163,7 @@ def test_one_prompt_more_asks_for_that_prompt_alone(workshop: Workshop, embedded
     before = len(workshop.provider.ledger)
     workshop.provider.script, known = lambda _asked: error(400, "who knows"), workshop.provider.script
     try:
-        published = _generate(workshop.config(prompts__source=str(source), rollouts__failure_budget=0.5))
+        published = _generate(workshop.config(prompts__source=str(source), runtime__failure_budget=0.5))
     finally:
         workshop.provider.script = known
     assert len(workshop.provider.ledger) == before + 1

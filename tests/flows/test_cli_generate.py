@@ -224,7 +224,7 @@ def test_a_number_of_rows_is_sampled_for_without_a_student(
 
 def test_a_malformed_row_is_left_out_and_said_so(generate, tmp_path: Path, prompts: Path) -> None:
     prompts.write_text(prompts.read_text() + '{"prompt": "torn\n')
-    code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "prompts.failure_budget=0.5")
+    code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "runtime.failure_budget=0.5")
     assert code == 0, output
     assert "warning: row left out: " in output
     assert "line 9" in output

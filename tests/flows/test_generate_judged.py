@@ -167,7 +167,7 @@ def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
             },
             tools={"rewards_file": str(rewards)},
             # A wrong answer has a closeness below 0, which is no reward.
-            runtime={"reward_failure_budget": 0.5},
+            runtime={"failure_budget": 0.5},
         )
 
     first = run(7, 1.0)

@@ -131,19 +131,19 @@ def test_malformed_prompts_and_trajectories_within_the_budget_are_counted_and_th
     generate, tmp_path: Path, provider: SimulatedProvider
 ) -> None:
     rows = [*ROWS, {"prompt": 5}, {"messages": []}, ROWS[0]]
-    first = generate({}, rows, prompts={"failure_budget": 0.5})
+    first = generate({}, rows, runtime={"failure_budget": 0.5})
     assert first.summary[0][-1] == "3 + 0 held out, 2 malformed, 1 repeated"
     asked = len(provider.ledger)
     (shard,) = (tmp_path / "runs" / "artifacts" / "rollouts").iterdir()
     lines = (shard / "trajectories.jsonl").read_text().splitlines()
     Path("t.jsonl").write_text("\n".join([lines[0], "[1]", "", lines[1], '{"turns": 1}', lines[2][:-9]]))
-    given = {"trajectories_file": "t.jsonl", "failure_budget": 0.6}
-    second = generate({}, rows[1:], prompts={"failure_budget": 0.5}, rollouts=given)
+    given = {"rollouts": {"trajectories_file": "t.jsonl"}, "runtime": {"failure_budget": 0.6}}
+    second = generate({}, rows[1:], **given)
     assert second.summary[1][-1] == "2 done, 0 failed, 3 malformed"
-    third = generate({}, ROWS[:1], rollouts=given)
+    third = generate({}, ROWS[:1], **given)
     assert third.summary[1][-1] == "1 done, 0 failed, 3 malformed, 1 of other prompts"
     with pytest.raises(
         InputError, match=r"(?s)3 of 5 rows of t\.jsonl are no trajectories.*t\.jsonl, line 2: .*line 6: "
     ):
-        generate({}, rollouts={**given, "failure_budget": 0.5})
+        generate({}, **{**given, "runtime": {"failure_budget": 0.5}})
     assert len(provider.ledger) == asked

@@ -74,7 +74,7 @@ MISTAKES = [
     ),
     ("distill wrong.yaml", "on_policy: {divergence: [{}]}\n", "expected algorithm `divergence`"),
     ("distill wrong.yaml", "sft: 5\n", "sft = 5: expected a mapping"),
-    ("distill wrong.yaml", "prompts: {sources: [{source: a.jsonl}]}\n", "prompts.sources.0.name: missing"),
+    ("distill wrong.yaml", "prompts: {sources: [a.jsonl]}\n", "prompts.sources = ['a.jsonl']: expected a mapping"),
     ("distill wrong.yaml", "student: {parameters: full, merge: true}\n", "there is no adapter to merge"),
     ("distill wrong.yaml", "teacher: {model: 'embedded:teachr'}\n", "did you mean 'embedded:teacher'?"),
 ]

@@ -23,7 +23,6 @@ MAX_CHANGES: Final = 16
 # Text means something else in each field; those without an entry stay as they are.
 TEXTS: Final = {
     "rollouts.system_prompt": ["", "Answer by a number.", "{braces} and \u00e9"],
-    "rollouts.continue_message": ["", "Go on."],
     "dataset.judge.instructions": ["Be strict."],
     "dataset.selection.prefer": ["first", "shortest", "score:reward", "score:judge/clear", "score:unknown"],
     "dataset.labels.measure": ["language", "student_nll", "rewards", "near_duplicates"],
@@ -33,7 +32,7 @@ FIXED: Final = {
     # Other machines, other services, or minutes of waiting.
     *("approval", "promotion", "tracking", "on_policy.engine_url", "runtime.launcher", "runtime.device"),
     *("runtime.task_runner", "runtime.num_processes", "runtime.num_hosts", "runtime.gpus_per_host"),
-    *("runtime.label_processes", "teacher.batch", "prompts.format", "sft.trainer.compile", "on_policy.trainer.compile"),
+    *("teacher.batch", "sft.trainer.compile", "on_policy.trainer.compile"),
     *("runtime.max_requests_per_minute", "runtime.max_tokens_per_minute", "runtime.request_timeout_s"),
     *("tools.timeout_s", "rollouts.timeout_s", "budget.max_hours"),
     # Set by the base below, so that a run stays small.
@@ -127,14 +126,20 @@ def base_body(folder: Path, url: str, key: str, rng: random.Random) -> dict[str,
     """A small run: ad hoc without rendering, or as from a file, the teacher remote or embedded."""
     body: dict[str, Any] = {
         "prompts": {"max_prompts": 8, "verifier": "numeric", "held_out_fraction": 0.25},
-        "rollouts": {"max_tokens": 32, "max_turns": 3, "failure_budget": 1.0},
+        "rollouts": {"max_tokens": 32, "max_turns": 3},
         "tools": {"builtin": ["calculator"]},
         "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
         "sft": {"num_epochs": 1, "batch_size": 4},
         "on_policy": {"num_steps": 1, "prompts_per_step": 2, "max_tokens": 16, "max_turns": 2},
         "evaluation": {"max_tokens": 16, "max_turns": 2},
         "tracking": {"enabled": False},
-        "runtime": {"store": str(folder), "api_key_env": key, "num_threads": 1, "launcher": "inline"},
+        "runtime": {
+            "store": str(folder),
+            "api_key_env": key,
+            "num_threads": 1,
+            "launcher": "inline",
+            "failure_budget": 1.0,
+        },
     }
     if rng.random() < 0.8:
         body["teacher"] = {"model": "simulated", "base_url": url}

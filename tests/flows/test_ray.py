@@ -64,7 +64,7 @@ def generate(
     with SimulatedProvider(teacher) as provider:
 
         def run(budget: dict[str, Any] | None = None, **runtime: Any) -> Published:
-            own = {"store": str(tmp_path / "runs"), "shard_size": 10, "label_processes": 2, "rollout_shards": 2}
+            own = {"store": str(tmp_path / "runs"), "shard_size": 10, "rollout_shards": 2}
             return generate_from(
                 provider.url,
                 rows,

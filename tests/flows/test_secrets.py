@@ -78,7 +78,9 @@ def test_a_run_writes_neither_its_key_nor_a_pickle(
     monkeypatch.setenv("STILLHOUSE_TEST_KEY", CANARY)
     sent: set[str] = set()
     with SimulatedProvider(partial(answer, sent=sent)) as provider, caplog.at_level("DEBUG"):
-        generate_from(provider.url, ROWS, tracking={"enabled": True}, rollouts={"failure_budget": 1.0, "max_turns": 2})
+        generate_from(
+            provider.url, ROWS, tracking={"enabled": True}, rollouts={"max_turns": 2}, runtime={"failure_budget": 1.0}
+        )
     # Without this the search below would find nothing whatever the code did.
     assert sent == {f"Bearer {CANARY}"}
     files = _written(tmp_path, Path(os.environ["PREFECT_HOME"]), _folder_of_the_servers_database())

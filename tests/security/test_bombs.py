@@ -16,7 +16,6 @@ from stillhouse.errors import ConfigError
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.tools.network.search import search_tool
 
 LARGE = 384 << 20
 MAX_BYTES = 4 << 20
@@ -55,16 +54,11 @@ def _browse(url: str) -> Any:
     return asyncio.run(main())
 
 
-def _search(url: str) -> Any:
-    return asyncio.run(search_tool(ToolsConfig(search_url=url)).function("eggs"))
-
-
 @pytest.fixture
 def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], Any]]:
     """What reads an answer at an address, by name."""
     return {
         "browse": _browse,
-        "search": _search,
         "chat": lambda url: clients["chat"](url, "none", max_bytes=MAX_BYTES),
         "score": lambda url: clients["score"](url, "none", max_bytes=MAX_BYTES),
         "batch": lambda url: clients["batch"](url, "none"),
@@ -75,7 +69,7 @@ def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], An
 @pytest.mark.parametrize(
     "bomb", ["gzip thrice", "brotli", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gzip", "deflate"))]
 )
-@pytest.mark.parametrize("way", ["browse", "search", "chat", "score", "batch", "mcp"])
+@pytest.mark.parametrize("way", ["browse", "chat", "score", "batch", "mcp"])
 def test_a_body_is_decoded_within_a_bound(
     stranger, bombs: dict[str, tuple[str, bytes]], ways: dict[str, Callable[[str], Any]], way: str, bomb: str
 ) -> None:

@@ -243,12 +243,12 @@ def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, m
     world.provider.script = failing
     with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
         world.judge(rows)
-    _, judged = world.judge(rows, failure_budget=0.25)
+    _, judged = world.judge(rows, runtime={"failure_budget": 0.25})
     assert [row is None for row in judged] == [False, False, True, False]
 
 
 def test_the_judge_spends_from_the_budget_at_its_own_price(world: World, make_answered: MakeAnswered) -> None:
-    price = {"usd_per_million_prompt_tokens": 100.0, "usd_per_million_completion_tokens": 100.0}
+    price = {"usd_per_million_tokens": {"prompt": 100.0, "completion": 100.0}}
     with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
         world.judge([make_answered("one?")], model=price, budget=BudgetConfig(max_usd=0.01))
     assert world.provider.ledger == []

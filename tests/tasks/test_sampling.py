@@ -27,7 +27,7 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
     monkeypatch.setenv("TEACHER_KEY", "any")
 
     def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:
-        prices = {"usd_per_million_prompt_tokens": usd, "usd_per_million_completion_tokens": usd}
+        prices = {} if usd is None else {"usd_per_million_tokens": {"prompt": usd, "completion": usd}}
         teacher = TeacherConfig(model="m", base_url=url, batch=batch, **prices)
         context = make_context(budget=BudgetConfig(max_usd=max_usd), api_key_env="TEACHER_KEY")
         model, config = teacher_model(teacher), RolloutsConfig(max_tokens=20)

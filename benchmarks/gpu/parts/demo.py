@@ -156,7 +156,7 @@ class Trainings:
             student=self._config.student,
             work_dir=self._folder / method,
             output_dir=output,
-            runtime=RuntimeConfig(store=str(self._folder), device=self._bench.device.type, label_processes=1),
+            runtime=RuntimeConfig(store=str(self._folder), device=self._bench.device.type),
             **arguments,
         )
         started = time.perf_counter()

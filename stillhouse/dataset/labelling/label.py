@@ -153,7 +153,7 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
     except BrokenProcessPool as error:
         raise StillhouseError(
             f"a process was killed while it labelled {trajectories} or a file beside it, as happens where memory runs "
-            "out. Set runtime.label_processes lower and run the same command again: finished shards are kept"
+            "out. Set runtime.num_threads lower and run the same command again: finished shards are kept"
         ) from error
 
 

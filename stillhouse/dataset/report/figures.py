@@ -23,8 +23,6 @@ KINDS: Final = {column.name: column.figure for column in COLUMNS if isinstance(c
 FLAWS: Final = tuple(column.name for column in COLUMNS if column.figure == FLAW)
 """Columns by name, and how the report shows them."""
 USAGE_COLUMNS: Final = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost_usd")
-CONFIDENCE: Final = 0.95
-"""Confidence level of the intervals."""
 _HASH_KEY: Final = "stillhouse/rows."
 """16 bytes, as SipHash takes them."""
 
@@ -238,5 +236,5 @@ def _accuracy(rows: pd.DataFrame) -> Accuracy:
     kinds = by_prompt.groupby(["size", "sum"]).size().reset_index().to_numpy().tolist()
     groups = Counter({Group(size, num_right): num_prompts for size, num_right, num_prompts in kinds})
     num_right = int(rows["right"].sum())
-    interval = wilson_interval(num_right / len(rows), effective_sample_size(groups), CONFIDENCE)
+    interval = wilson_interval(num_right / len(rows), effective_sample_size(groups))
     return Accuracy(num_right, len(rows) - num_right, interval)

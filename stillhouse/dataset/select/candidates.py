@@ -123,5 +123,5 @@ def _draws(clusters: "pd.Series[str]", passes: npt.NDArray[np.bool_], config: Da
     draws = np.full(len(clusters), np.nan)
     if config.validation_fraction > 0:
         codes, names = pd.factorize(clusters[passes])
-        draws[passes] = np.array([unit_interval("validation", config.split_seed, name) for name in names])[codes]
+        draws[passes] = np.array([unit_interval("validation", 0, name) for name in names])[codes]
     return draws

@@ -105,7 +105,7 @@ def over_target(rows: pd.DataFrame, remaining: Mask, target: int | None) -> Mask
 def in_validation(rows: pd.DataFrame, kept: Mask, fraction: float) -> Mask:
     """Return rows of `kept` in the validation split: whole clusters of near-duplicate prompts, of every tag.
 
-    A cluster validates if its draw, a hash of its name and `split_seed` alone, is below `fraction`. A tag that has
+    A cluster validates if its draw, a hash of its name alone, is below `fraction`. A tag that has
     `1 / fraction` clusters or more but none below gives the one of lowest draw. A cluster has the tag of the prompt it
     is named after, its smallest prompt id.
 

@@ -96,8 +96,7 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
     if (kept == is_validation).all():
         raise NothingKept(
             f"all {np.count_nonzero(kept)} kept rows fall into the validation split; expected some to train on. Set "
-            f"dataset.validation_fraction (now {config.validation_fraction}) lower or change dataset.split_seed "
-            f"(now {config.split_seed})"
+            f"dataset.validation_fraction (now {config.validation_fraction}) lower"
         )
     return Selection(
         reasons=reasons,

@@ -207,10 +207,6 @@ def require_batchable(
     for field in ("builtin", "file", "mcp"):
         if value := getattr(tools, field):
             against.append(f"tools.{field} is {value!r}: a rollout with tools takes several turns")
-    if rollouts.termination_policy == "max_turns" and rollouts.max_turns > 1:
-        against.append(
-            f"rollouts.termination_policy is 'max_turns' and rollouts.max_turns is {rollouts.max_turns}: set it to 1"
-        )
     if rollouts.response_schema and rollouts.max_corrections > 0:
         against.append(
             f"rollouts.max_corrections is {rollouts.max_corrections} with a rollouts.response_schema: set it to 0"

@@ -3,9 +3,8 @@
 A completion costs what its endpoint says it cost (OpenRouter's `usage.cost`). For endpoints that do not say, and for
 the worst case of a request that is not sent yet, the price is the first of these that is known:
 
-    1. teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens: what the user states
+    1. teacher.usd_per_million_tokens: what the user states
     2. the endpoint's own list, GET /models, in OpenRouter's form: today's price of this very endpoint
-    3. teacher.prices_file: a table of many models
 
 Otherwise it is unknown, never 0. The batch endpoint halves it.
 """
@@ -14,16 +13,11 @@ import logging
 import math
 import threading
 from contextlib import aclosing
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
-from stillhouse.config.expected import expected
+from stillhouse.config import BudgetConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import RequestFailed
@@ -35,72 +29,14 @@ _listed: Final[dict[tuple[str, str], Price | None]] = {}
 _lock: Final = threading.Lock()
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    prompt: float = Field(ge=0.0)
-    completion: float = Field(ge=0.0)
-    cached_prompt: float | None = Field(default=None, ge=0.0)
-
-
-_TABLE: Final = TypeAdapter(dict[str, _Row])
-
-
-def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) -> Price | None:
-    """The price of `model` in a file of prices; None when no line of it is about that model.
-
-    The file is YAML, a model's name or a pattern with USD per million tokens:
-
-        gpt-5-mini:
-          prompt: 0.25
-          completion: 2.00
-          cached_prompt: 0.025    # optional; else as prompt
-        "qwen/*":                 # * any characters, ? any one, [ab] one of these
-          prompt: 0.10
-          completion: 0.40
-
-    A name that is written out goes before any pattern; of several patterns the first in the file holds.
-
-    Raises:
-        ConfigError: the file is not there, is not YAML, or does not have the form shown above.
-    """
-    field = f"{role.section}.prices_file"
-    try:
-        rows = _TABLE.validate_python(yaml.safe_load(Path(path).read_bytes()))
-    except OSError as error:
-        raise ConfigError(
-            f"{field}: {path} cannot be read ({error.strerror}). Correct the path, or leave the field out"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{field}: {path} is not valid YAML: {error}. Correct the file") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ConfigError(
-            f"{field}: {path}: {place}: {expected(first)}, found {first['input']!r}. Expected for each model name or "
-            "pattern a mapping of prompt, completion and, if it differs, cached_prompt: numbers in USD per million "
-            "tokens, from 0"
-        ) from error
-    row = rows.get(model) or next((row for name, row in rows.items() if fnmatchcase(model, name)), None)
-    return None if row is None else Price(row.prompt, row.completion, cached_prompt=row.cached_prompt)
-
-
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
-    """Return what `endpoint` charges for its model; None if unknown.
-
-    Raises:
-        ConfigError: `teacher.prices_file` cannot be read.
-    """
-    # A mistake in the file is reported at once, not on the day the endpoint stops listing its prices.
-    file = teacher.prices_file
-    in_file = None if file is None else price_in_file(file, endpoint.model, endpoint.role)
-    price = stated_price(teacher) or await listed_price(endpoint) or in_file
+    """Return what `endpoint` charges for its model; None if unknown."""
+    price = stated_price(teacher) or await listed_price(endpoint)
     return price.half() if price is not None and teacher.batch else price
 
 
 def stated_price(teacher: TeacherConfig) -> Price | None:
-    prompt, completion = teacher.usd_per_million_prompt_tokens, teacher.usd_per_million_completion_tokens
-    return None if prompt is None or completion is None else Price(prompt, completion)
+    return Price(**teacher.usd_per_million_tokens) if teacher.usd_per_million_tokens else None
 
 
 async def listed_price(endpoint: Endpoint) -> Price | None:
@@ -152,20 +88,18 @@ def read_listed(body: Any, model: str) -> Price | None:
     return None
 
 
-def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
-    """Validates that the price is known where a cap in money is set.
+def require_prices(endpoint: Endpoint, budget: BudgetConfig) -> None:
+    """Validate that the price is known where a cap in money is set.
 
     Raises:
         ConfigError: the price is unknown.
     """
-    role, section = endpoint.role.name.lower(), endpoint.role.section
-    for field, cap in (("budget.max_usd", budget.max_usd), ("rollouts.max_rollout_usd", rollouts.max_rollout_usd)):
-        if cap is not None and endpoint.price is None:
-            raise ConfigError(
-                f"{field} is {cap:g}, but the price of the {role} is unknown, so the cap could not be kept. Set "
-                f"{section}.usd_per_million_prompt_tokens and {section}.usd_per_million_completion_tokens, or name a "
-                f"file of prices in {section}.prices_file; or leave {field} out and cap tokens instead"
-            )
+    if budget.max_usd is not None and endpoint.price is None:
+        raise ConfigError(
+            f"budget.max_usd is {budget.max_usd:g}, but the price of the {endpoint.role.name.lower()} is unknown, so "
+            f"the cap could not be kept. Set {endpoint.role.section}.usd_per_million_tokens, or leave budget.max_usd "
+            "out and cap tokens instead"
+        )
 
 
 def _per_token(pricing: dict[str, Any], name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What MCP servers answer, brought into the form that the `mcp` package takes before it sees it.
+"""Answers of MCP servers, brought into the form that the `mcp` package takes before it sees it.
 
 The package refuses whole answers for a part that no model reads: content of a type it does not know or that is left
 out, structured content that misses the tool's output schema. Many servers give such answers.

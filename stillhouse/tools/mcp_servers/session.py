@@ -3,108 +3,32 @@
 import asyncio
 import logging
 import os
-import ssl
 import sys
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import cache
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal
 
-import httpx2
 import mcp_types
 from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from stillhouse.config import McpServerConfig
-from stillhouse.http.bodies import ACCEPT_ENCODING
-from stillhouse.http.hooks import guard_answers
 from stillhouse.http.keys import KeyRedactor
 from stillhouse.tools.mcp_servers.results import readable
+from stillhouse.tools.mcp_servers.transport import Watched, http_client, redactor_of, stderr_of
 
-_log = logging.getLogger(__name__)
 # A broken connection is reported to the model and counted; mcp would log a traceback for each.
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
-# These log every request, the second one with its headers.
-for _name in ("httpx2", "httpcore2"):
-    logging.getLogger(_name).setLevel(logging.WARNING)
 
 Mode = Literal["legacy", "auto"]
 """Protocol revision: `legacy` has a handshake and sessions, `auto` tries the revision of 2026-07-28 first."""
 
 _SUPERVISOR: Final = Path(__file__).with_name("process_supervisor.py")
 _ALWAYS: Final = ("PATH", "HOME")
-_SESSION_HEADER: Final = "mcp-session-id"
-_STDERR_LINES: Final = 20
 _CONNECT_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_PAGES: Final = 100
-
-
-def _redactor_of(config: McpServerConfig) -> KeyRedactor:
-    """Redacts the header values sent to the server from its answers."""
-    sent = [os.environ.get(variable, "") for variable in config.headers_env.values()]
-    # It may repeat KEY alone of `Bearer KEY`.
-    return KeyRedactor(*sent, *(value.partition(" ")[2] for value in sent))
-
-
-def _http_client(config: McpServerConfig, session: "Session") -> httpx2.AsyncClient:
-    async def note_lost_session(response: httpx2.Response) -> None:
-        # "404 Not Found ... the client MUST start a new session": the request was not carried out.
-        # https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#session-management
-        if response.status_code == httpx2.codes.NOT_FOUND and _SESSION_HEADER in response.request.headers:
-            session.is_gone = session.was_refused = True
-
-    def is_stream(response: httpx2.Response) -> bool:
-        # mcp bounds each event.
-        return response.headers.get("content-type", "").lower().startswith("text/event-stream")
-
-    sent = {header: os.environ[variable] for header, variable in config.headers_env.items()}
-    return httpx2.AsyncClient(
-        headers={"Accept-Encoding": ACCEPT_ENCODING, **sent},
-        # Calls have time limits of their own; an event stream may be silent meanwhile.
-        timeout=httpx2.Timeout(30.0, read=None),
-        # All rollouts may share the session of a stateless server, and a pool would silently queue them.
-        limits=httpx2.Limits(max_connections=None),
-        verify=_certificates(),
-        event_hooks={"response": [note_lost_session, guard_answers(_redactor_of(config), is_stream=is_stream)]},
-    )
-
-
-@asynccontextmanager
-async def _stderr(name: str, session: "Session") -> AsyncIterator[TextIO]:
-    """The standard error of a started server; its end means that the server is gone."""
-    reading, writing = os.pipe()
-    stream = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
-    )
-
-    async def follow() -> None:
-        with suppress(ValueError):  # a line of more than 64 kB
-            while stderr_line := await stream.readline():
-                session.stderr.append(stderr_line.decode(errors="replace").rstrip())
-                _log.debug("MCP server %s: %s", name, session.stderr[-1])
-            session.is_gone = True
-
-    following = asyncio.create_task(follow())
-    file = os.fdopen(writing, "w")
-    try:
-        yield file
-    finally:
-        file.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await following
-        transport.close()
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    # Cached: reading the certificates takes 20 ms, and every session has a client.
-    return httpx2.create_ssl_context()
 
 
 class SessionLost(Exception):
@@ -116,16 +40,11 @@ class SessionLost(Exception):
         """True if the server certainly did not execute the call."""
 
 
-class Session:
+class Session(Watched):
     """A session that lives in a task of its own, since its cancel scopes must be left in the task that entered them."""
 
     def __init__(self, config: McpServerConfig, mode: Mode) -> None:
-        self.is_gone = False
-        """True once the session is unusable: its server ended, or does not know it."""
-        self.was_refused = False
-        """True once the server rejected a request as of an unknown session, without executing it."""
-        self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        """The last lines a server started here wrote to standard error."""
+        super().__init__()
         self._config = config
         self._mode = mode
         self._leave = asyncio.Event()
@@ -181,11 +100,11 @@ class Session:
         try:
             async with AsyncExitStack() as stack:
                 if self._config.url is not None:
-                    http = await stack.enter_async_context(_http_client(self._config, self))
+                    http = await stack.enter_async_context(http_client(self._config, self))
                     transport = readable(streamable_http_client(self._config.url, http_client=http))
                     client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
                 else:
-                    errors = await stack.enter_async_context(_stderr(self._config.name, self))
+                    errors = await stack.enter_async_context(stderr_of(self._config.name, self))
                     names = (*_ALWAYS, *self._config.environment)
                     process = StdioServerParameters(
                         command=sys.executable,
@@ -233,7 +152,7 @@ async def open_session(config: McpServerConfig, mode: Mode) -> tuple[Session, di
             return session, await _list_tools(session)
     # The transports of mcp raise any error of their libraries, in groups; each is a failed connect.
     except Exception as error:
-        unreachable = ServerUnreachable(error, "\n".join(session.stderr), _redactor_of(config))
+        unreachable = ServerUnreachable(error, "\n".join(session.stderr), redactor_of(config))
     except BaseException:
         await session.close()
         raise

@@ -1,1 +1,1 @@
-"""Tools that reach the network: `browse`, `search`, and the guard that decides which addresses they may reach."""
+"""Tools that reach the network: `browse`, and the guard that decides which addresses they may reach."""

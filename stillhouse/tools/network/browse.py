@@ -20,7 +20,8 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher, is_installed
+from stillhouse.tools.network.chromium import is_installed
+from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
 from stillhouse.tools.network.fetching import HTML_TYPES, HttpFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.politeness import Politeness
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S: Final = 30.0
 _MAX_CALLS_AT_ONCE: Final = 32
+_MAX_CHARACTERS: Final = 8000
+"""Where a page is cut unless the config says otherwise: every later turn reads it again."""
 _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": True, "mark_code": True}
 
 
@@ -87,7 +90,7 @@ class Browse:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
             return await self._thread.run(self._read(url))
 
-        self.tool: Tool = replace(browse, max_characters=config.browse_max_characters)
+        self.tool: Tool = replace(browse, max_characters=config.max_result_characters or _MAX_CHARACTERS)
 
     async def close(self) -> None:
         """Ends the browser; a later call starts another."""

@@ -1,4 +1,4 @@
-"""Which addresses a network tool may reach.
+"""The addresses that a network tool may reach.
 
 A model writes the URLs, possibly as told by pages it read. So no tool connects to what only this machine or its network
 can see: loopback, private, link-local and shared (CGNAT) ranges, multicast, reserved ranges, and the metadata services

@@ -25,7 +25,7 @@ def offer_rnow() -> None:
 
 
 def rnow_hint(error: BaseException) -> str:
-    """What to add to the message of a failed import of rnow's; empty for other errors."""
+    """Return what to add to the message of a failed import of rnow's; empty for other errors."""
     if not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != _PACKAGE:
         return ""
     offered = "; ".join(f"{module}: {', '.join(names)}" for module, names in _MODULES.items())
@@ -33,7 +33,7 @@ def rnow_hint(error: BaseException) -> str:
 
 
 def is_rnow_installed() -> bool:
-    """Whether a file that imported `rnow` got the package itself, whose decorators Stillhouse does not know."""
+    """Return whether a file got the package `rnow` itself, whose decorators Stillhouse does not know."""
     module = sys.modules.get(_PACKAGE)
     return module is not None and not isinstance(module.__loader__, _Offer)
 

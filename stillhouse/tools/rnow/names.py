@@ -34,7 +34,7 @@ _BINARY_SCORE: Final[JsonObject] = {
 
 @dataclass(slots=True)
 class RewardArgs:
-    """What a reward gets besides the messages."""
+    """Arguments of a reward besides the messages."""
 
     metadata: JsonObject = field(default_factory=dict)
     """The metadata of the row, its expected answer included."""

@@ -24,7 +24,7 @@ from stillhouse.processes.exit import announce_parent
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.attempt import Attempt
-from stillhouse.training.launch.local import environment, torchrun_arguments
+from stillhouse.training.launch.local import environment, first_host, torchrun_arguments
 from stillhouse.training.launch.messages import MessageWriter, exit_reason
 from stillhouse.training.launch.process import redirect, run_job_file
 
@@ -45,7 +45,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
     redirect(1, attempt.message_file(str(host)))
     if job.runtime.num_processes * job.runtime.num_hosts == 1:
         return run_job_file(attempt.job_file)
-    rendezvous = meet(attempt, host, job.runtime.num_hosts, address) if job.runtime.num_hosts > 1 else None
+    rendezvous = meet(attempt, host, job.runtime.num_hosts, address) if job.runtime.num_hosts > 1 else ""
     return _run_ranks(job, host, attempt.job_file, rendezvous)
 
 
@@ -65,7 +65,7 @@ def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
     return rendezvous.read_text()
 
 
-def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:
+def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str) -> int:
     messages = MessageWriter(sys.stdout)
     # Only torchrun's own messages: standard output carries those of the ranks.
     redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
@@ -110,4 +110,4 @@ if __name__ == "__main__":
     if given.host is not None:
         sys.exit(run_attempt(given.path, given.host, given.address))
     job = TrainJob.model_validate_json(given.path.read_bytes())
-    sys.exit(_run_ranks(job, 0, given.path, job.runtime.rendezvous))
+    sys.exit(_run_ranks(job, 0, given.path, first_host()))

@@ -4,8 +4,10 @@ Free of torch, which is imported only where training happens in the flow's proce
 """
 
 import logging
+import os
 import shlex
 import signal
+import socket
 from pathlib import Path
 
 from stillhouse.errors import StillhouseError, TrainingError, TrainingKilled
@@ -58,7 +60,7 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
     """
     for host in range(1, job.runtime.num_hosts):
         variables = [f"{name}={value}" for name, value in environment(job).items()]
-        arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, job.runtime.rendezvous)
+        arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, first_host())
         torchrun = shlex.join(["env", *variables, "python", "-m", "torch.distributed.run", *arguments])
         command = f"cd {shlex.quote(str(Path.cwd()))} && {torchrun}"
         # A warning, since nothing happens before somebody has read it.
@@ -72,11 +74,16 @@ def environment(job: TrainJob) -> dict[str, str]:
     return {"TOKENIZERS_PARALLELISM": "false", **job.runtime.thread_variables}
 
 
-def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
+def first_host() -> str:
+    """Return `host:port` where torchrun's first host listens: by torch's own variables, or its name and usual port."""
+    return f"{os.environ.get('MASTER_ADDR') or socket.getfqdn()}:{os.environ.get('MASTER_PORT') or 29400}"
+
+
+def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str) -> list[str]:
     """The arguments of torchrun on one host; of several hosts the first listens at `rendezvous` (`host:port`)."""
     runtime = job.runtime
     location = ["--standalone"]
-    if rendezvous is not None and runtime.num_hosts > 1:
+    if runtime.num_hosts > 1:
         address, _, port = rendezvous.rpartition(":")
         location = ["--nnodes", f"{runtime.num_hosts}", "--node-rank", f"{host}"]
         location += ["--master-addr", address, "--master-port", port]

@@ -31,11 +31,10 @@ class RayJobs:
 
     def __init__(self, runtime: RuntimeConfig) -> None:
         self._client = _connect(runtime.ray_address)
-        self._python = runtime.ray_python or sys.executable
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
         """Submits the driver, which asks for the hosts and waits for them."""
-        command = [self._python, "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
+        command = [sys.executable, "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
         # Ray kills what is not over 3 s after it was told to stop; a checkpoint takes longer.
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE_S + EXIT_S:.0f}"}
         self._call(

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.inference.retry import MAX_OUTAGE_S
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
@@ -126,7 +127,7 @@ def load_maker(
     shown = ShownTrajectories(student.tokenizer, job.work_dir / SHOWN_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.
-    failure_budget = job.runtime.reward_failure_budget if config.reward_coef > 0.0 else 1.0
+    failure_budget = job.runtime.failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
     sampler = load_sampler(job, SamplingSettings.of(config), student, toolbox, max_context, metadata)
     used = fitting(prompts, metadata, sampler, config)
@@ -149,8 +150,8 @@ def load_maker(
 
 def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:
     if config.engine_url is not None:
-        folder, max_outage_s = job.work_dir / "served_weights", job.runtime.max_outage_s
-        return VllmEngines(student, config, folder, max_outage_s=max_outage_s, say=activity.wait)
+        folder = job.work_dir / "served_weights"
+        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=activity.wait)
     return TransformersEngines(student, config.max_concurrent)
 
 

@@ -50,7 +50,7 @@ def score_rows(job: TrainJob, ranks: Ranks, progress: Progress) -> JsonObject:
         tokenizer,
         Rendering.of(sft, sample_length(job.student.max_length, num_positions(job.student_ref))),
         work_dir=job.work_dir,
-        num_processes=job.runtime.label_processes,
+        num_processes=job.runtime.num_threads,
         ranks=ranks,
     )
     total = len(data.train) + len(data.validation)

@@ -60,7 +60,7 @@ def _in_processes(
     except BrokenProcessPool as error:
         raise TrainingError(
             "a process was killed while it rendered rows, as happens where memory runs out. Set "
-            "runtime.label_processes lower and run the same command again"
+            "runtime.num_threads lower and run the same command again"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

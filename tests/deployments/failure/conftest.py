@@ -75,7 +75,7 @@ class Case:
             "tracking": {"uri": mlflow.url, "experiment": folder.name},
             "runtime": {
                 "store": str(self.store), "api_key_env": KEY_VARIABLE, "num_threads": 1, "concurrency": 4,
-                "max_concurrency": 4, "hedge": False, "label_processes": 1, "peak_tflops": 1.0,
+                "max_concurrency": 4, "hedge": False,
             },
         }  # fmt: skip
         self._flows = ExitStack()

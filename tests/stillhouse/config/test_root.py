@@ -94,7 +94,7 @@ def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> No
         config(teacher=CHAT, sft={**kl, **changes, "teacher": "embedded:teacher"}, rollouts={"record_top_k": 20})
 
 
-SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "chat", "source": "hf:chat"}]}
+SOURCES = {"sources": {"maths": "maths.jsonl", "chat": "hf:chat"}}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ SOURCES = {"sources": [{"name": "maths", "source": "maths.jsonl"}, {"name": "cha
             {"prompts": SOURCES, "on_policy": {"mixture": {"code": 0.5}}},
             "names code, but prompts.sources has maths, chat",
         ),
-        ({"prompts": {**SOURCES, "max_prompts": 5, "hf_split": "test"}}, "leave out hf_split, max_prompts"),
-        ({"prompts": {"sources": SOURCES["sources"][:1] * 2}}, "have the names maths, maths"),
+        ({"prompts": {**SOURCES, "entries": [5]}}, "leave out source and entries"),
+        ({"prompts": {**SOURCES, "source": "a.jsonl"}}, "leave out source and entries"),
         (
             {"prompts": {"held_out_fraction": 0}, "on_policy": {"trainer": {"generate_every_steps": 5}}},
             "generate_every_steps measures on held-out prompts",
@@ -128,10 +128,6 @@ def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expec
             "with tracking.enabled true",
         ),
         (
-            {"promotion": {"enabled": True, "alias": "best"}, "tracking": {"register_as": "m", "alias": "best"}},
-            "both 'best', so that every student would be the champion",
-        ),
-        (
             {"promotion": {"enabled": True, "metric": "reward"}, "tracking": {"register_as": "m"}},
             "tools.rewards_file names no file of rewards",
         ),
@@ -143,4 +139,4 @@ def test_a_promotion_without_what_it_needs_is_refused(sections: Any, message: st
 
 
 def test_an_alias_of_ones_own_is_nobodys_business_where_nothing_is_promoted() -> None:
-    assert not config(tracking={"register_as": "m", "alias": "champion"}).promotion.enabled
+    assert not config(tracking={"register_as": "m"}).promotion.enabled

@@ -67,7 +67,7 @@ VARIABLES = ["runtime.api_key_env", "runtime.judge_api_key_env", "on_policy.engi
     [
         *(
             (_body(field, address), field, key)
-            for field in ("teacher.base_url", "tools.search_url", "dataset.judge.model.base_url")
+            for field in ("teacher.base_url", "dataset.judge.model.base_url")
             for address, key in ADDRESSES
         ),
         (_body("tracking.uri", URI), "tracking.uri", CANARY),

@@ -55,7 +55,7 @@ def test_every_other_model_is_compared_with_the_reference_over_all_prompts_and_b
         "sft": {"accuracy": {"a1": 1.0, "a2": 1.0, "b1": 0.0}, "truncated_share": {"a1": 0.0, "b1": 1.0}},
         "teacher": {"accuracy": {"a2": 1.0}, "reward": {"a2": 1.0}},
     }
-    lines = compare_models(models, "base", TAGS, confidence=0.95)
+    lines = compare_models(models, "base", TAGS)
     assert [(line.model, line.metric, line.tag, line.difference.difference) for line in lines] == [
         ("sft", "accuracy", None, 0.0),
         ("sft", "accuracy", "a", 0.5),
@@ -75,7 +75,7 @@ def test_fewer_tokens_are_a_gain() -> None:
         "base": {"mean_completion_tokens": reference, "reward": reference},
         "sft": {"mean_completion_tokens": model, "reward": model},
     }
-    tokens, reward = compare_models(models, "base", {}, confidence=0.95)
+    tokens, reward = compare_models(models, "base", {})
     assert tokens.difference == reward.difference
     gain, low, high = tokens.gain
     assert gain == pytest.approx(-tokens.difference.difference)
@@ -88,5 +88,5 @@ def test_fewer_tokens_are_a_gain() -> None:
 
 def test_lines_are_read_back_as_they_were_written() -> None:
     models: dict[str, Values] = {"base": {"accuracy": {"a1": 1.0}}, "sft": {"accuracy": {"a1": 0.0}}}
-    lines = compare_models(models, "base", TAGS, confidence=0.95)
+    lines = compare_models(models, "base", TAGS)
     assert TypeAdapter(list[MetricComparison]).validate_json(orjson.dumps(lines)) == lines

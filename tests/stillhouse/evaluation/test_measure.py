@@ -44,10 +44,9 @@ def test_accuracy_counts_verified_trajectories_and_shows_its_interval() -> None:
     facts = measure(
         [trajectory("a1"), trajectory("a2", "6"), trajectory("b1"), trajectory("b2"), trajectory("unknown")],
         prompts,
-        confidence=0.9,
     )
     assert (facts["accuracy"], facts["num_verified"]) == (pytest.approx(2 / 3), 3)
-    assert (facts["accuracy_low"], facts["accuracy_high"]) == pytest.approx(wilson_interval(2 / 3, 3, 0.9))
+    assert (facts["accuracy_low"], facts["accuracy_high"]) == pytest.approx(wilson_interval(2 / 3, 3))
     assert facts["accuracy_by_tag"] == {"a": 0.5, "b": 1.0}
     assert facts["num_verified_by_tag"] == {"a": 2, "b": 1}
     assert (facts["num_prompts"], facts["num_trajectories"], facts["pass_at_k"]) == (5, 5, {})
@@ -56,7 +55,7 @@ def test_accuracy_counts_verified_trajectories_and_shows_its_interval() -> None:
 def test_failures_of_the_infrastructure_are_not_wrong_answers() -> None:
     stops = (StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER)
     rows = [trajectory("a"), *(failed("a", stop) for stop in stops)]
-    facts = measure(rows, prompt_metadata(a="5"), confidence=0.95)
+    facts = measure(rows, prompt_metadata(a="5"))
     assert (facts["accuracy"], facts["num_verified"], facts["failed_share"]) == (1.0, 1, 0.75)
     assert facts["mean_turns"] == 1.0
     assert facts["completion_tokens"] == 10
@@ -67,53 +66,53 @@ def test_a_model_that_comes_to_no_answer_is_wrong() -> None:
         *(StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET),
         *(StopReason.MAX_TURNS, StopReason.INVALID),
     )
-    facts = measure([trajectory("a", stop=stop) for stop in stops], prompt_metadata(a="5"), confidence=0.95)
+    facts = measure([trajectory("a", stop=stop) for stop in stops], prompt_metadata(a="5"))
     assert (facts["accuracy"], facts["failed_share"]) == (0.0, 0.0)
     assert facts["truncated_share"] == pytest.approx(3 / 5)
 
 
 def test_valid_calls_are_a_share_of_those_answered() -> None:
     rows = [trajectory("a", calls=3, errors=1), trajectory("b", calls=1, stop=StopReason.MAX_TURNS, unanswered=2)]
-    assert measure(rows, {}, confidence=0.95)["valid_tool_call_share"] == pytest.approx(3 / 4)
-    assert measure([trajectory("a")], {}, confidence=0.95)["valid_tool_call_share"] is None
+    assert measure(rows, {})["valid_tool_call_share"] == pytest.approx(3 / 4)
+    assert measure([trajectory("a")], {})["valid_tool_call_share"] is None
 
 
 def test_calls_that_were_refused_for_want_of_turns_are_neither_valid_nor_not() -> None:
     row = trajectory("a", calls=2, errors=1)
     turns = [row.turns[0], dataclasses.replace(row.turns[1], num_refused_calls=1), row.turns[2]]
     refused = dataclasses.replace(row, turns=turns)
-    assert measure([refused], {}, confidence=0.95)["valid_tool_call_share"] == 0.0
+    assert measure([refused], {})["valid_tool_call_share"] == 0.0
 
 
 def test_token_counts_are_unknown_as_soon_as_one_is() -> None:
-    known = measure([trajectory("a", tokens=10), trajectory("b", tokens=5, calls=1)], {}, confidence=0.95)
+    known = measure([trajectory("a", tokens=10), trajectory("b", tokens=5, calls=1)], {})
     assert (known["completion_tokens"], known["mean_completion_tokens"], known["mean_turns"]) == (20, 10.0, 1.5)
-    unknown = measure([trajectory("a", tokens=10), trajectory("b", tokens=None)], {}, confidence=0.95)
+    unknown = measure([trajectory("a", tokens=10), trajectory("b", tokens=None)], {})
     assert (unknown["completion_tokens"], unknown["mean_completion_tokens"]) == (None, None)
 
 
 def test_samples_of_one_prompt_do_not_narrow_the_interval_as_new_prompts_would() -> None:
     answers = {"p0": "5", "p1": "6", "p2": "5", "p3": "6"}
     prompts = prompt_metadata(**dict.fromkeys(answers, "5"))
-    one = measure([trajectory(*row) for row in answers.items()], prompts, confidence=0.95)
-    eight = measure([trajectory(*row) for row in answers.items() for _ in range(8)], prompts, confidence=0.95)
+    one = measure([trajectory(*row) for row in answers.items()], prompts)
+    eight = measure([trajectory(*row) for row in answers.items() for _ in range(8)], prompts)
     assert (eight["accuracy_low"], eight["accuracy_high"]) == pytest.approx((one["accuracy_low"], one["accuracy_high"]))
     assert eight["pass_at_k"] == {"1": 0.5, "2": 0.5, "4": 0.5, "8": 0.5}
 
 
 def test_nothing_measured_is_none_and_not_zero() -> None:
-    facts = measure([], {}, confidence=0.95)
+    facts = measure([], {})
     assert (facts["num_trajectories"], facts["accuracy"], facts["accuracy_low"]) == (0, None, None)
     assert facts["mean_turns"] is None
     assert facts["failed_share"] is None
-    only_failed = measure([failed("a")], prompt_metadata(a="5"), confidence=0.95)
+    only_failed = measure([failed("a")], prompt_metadata(a="5"))
     assert (only_failed["accuracy"], only_failed["mean_completion_tokens"]) == (None, None)
     assert only_failed["failed_share"] == 1.0
 
 
 def test_a_prompt_beyond_the_context_sampled_no_token_and_hides_no_count() -> None:
     overflow = failed("b", StopReason.CONTEXT_OVERFLOW)
-    facts = measure([trajectory("a", tokens=10), overflow], prompt_metadata(a="5", b="5"), confidence=0.95)
+    facts = measure([trajectory("a", tokens=10), overflow], prompt_metadata(a="5", b="5"))
     assert (facts["mean_completion_tokens"], facts["completion_tokens"]) == (5.0, 10)
     assert (facts["accuracy"], facts["truncated_share"], facts["failed_share"]) == (0.5, 0.5, 0.0)
 

@@ -18,7 +18,6 @@ def rollout_key(
 
 
 KEY = rollout_key("p", 0, "m", RolloutsConfig(), SCHEMAS)
-ASKED_ON = RolloutsConfig(termination_policy="max_turns")
 STRUCTURED = RolloutsConfig(response_schema={"type": "integer"})
 
 
@@ -55,13 +54,7 @@ def test_a_key_is_the_digest_of_one_object() -> None:
     assert form.key('p"\u00e9', 12, {"a": 1}) == digest(body)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    {
-        **{"num_samples": 9, "max_prompts": 5, "failure_budget": 0.5},
-        **{"max_rollout_tokens": 1000, "max_rollout_usd": 0.5},
-    }.items(),
-)
+@pytest.mark.parametrize(("field", "value"), {"num_samples": 9, "max_prompts": 5, "max_rollout_tokens": 1000}.items())
 def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(field: str, value: object) -> None:
     assert key(RolloutsConfig.model_validate({field: value})) == KEY
 
@@ -78,7 +71,6 @@ def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(fiel
         {"seed": 1},
         {"seed": None},
         {"closing_answer": False},
-        {"termination_policy": "max_turns"},
         {"response_schema": {"type": "integer"}},
         {"reasoning_effort": "low"},
         {"extra_body": {"top_k": 5}},
@@ -91,23 +83,19 @@ def test_every_other_setting_of_sampling_is_another_rollout(change: dict[str, ob
 def test_a_setting_enters_only_where_it_changes_what_is_asked() -> None:
     plain = RolloutsConfig()
     assert key(RolloutsConfig(closing_answer=False), []) == key(plain, [])
-    assert key(RolloutsConfig(continue_message="On.")) == KEY
-    assert key(ASKED_ON.model_copy(update={"continue_message": "On."})) != key(ASKED_ON)
     assert key(RolloutsConfig(max_corrections=3)) == KEY
     assert key(STRUCTURED.model_copy(update={"max_corrections": 3})) != key(STRUCTURED)
-    once = RolloutsConfig(max_turns=1)
-    assert key(once.model_copy(update={"termination_policy": "max_turns"})) == key(once)
 
 
 def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     in_key = {
         *("system_prompt", "temperature", "top_p", "max_tokens", "max_turns", "timeout_s", "seed", "record_tokens"),
-        *("closing_answer", "termination_policy", "continue_message", "response_schema", "max_corrections"),
+        *("closing_answer", "response_schema", "max_corrections"),
         *("reasoning_effort", "extra_body", "record_top_k"),
     }
     left_out = {
         *("max_prompts", "num_samples", "trajectories_file"),
-        *("failure_budget", "max_rollout_tokens", "max_rollout_usd", "finish_reasons"),
+        *("max_rollout_tokens", "finish_reasons"),
     }
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 

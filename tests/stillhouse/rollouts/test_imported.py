@@ -86,7 +86,7 @@ def test_malformed_rows_and_those_of_other_prompts_are_counted_and_the_rest_goes
     assert source.problems[-1].endswith("the file's last line has no end, so it may be cut off")
     source.check(0.6)
     with pytest.raises(
-        InputError, match=r"(?s)3 of 5 rows.*at most rollouts\.failure_budget = 50\.0%.*line 3: .*line 6"
+        InputError, match=r"(?s)3 of 5 rows.*at most runtime\.failure_budget = 50\.0%.*line 3: .*line 6"
     ):
         source.check(0.5)
 

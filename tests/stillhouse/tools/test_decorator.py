@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,9 +115,11 @@ def test_an_argument_may_have_a_name_that_pydantic_keeps_for_itself(name: str) -
     assert parameters["properties"] == {name: {"type": "integer"}, "other": {"default": "d", "type": "string"}}
     assert parameters["required"] == [name]
     toolbox = Toolbox([say])
-    assert toolbox.call_sync("say", json.dumps({name: "5"})).content == "5 d"
-    assert f"{name}: Input should be" in toolbox.call_sync("say", json.dumps({name: "five"})).content
-    assert "no such argument" in toolbox.call_sync("say", json.dumps({name: 5, f"argument_0_{name}": 5})).content
+    assert asyncio.run(toolbox.call("say", json.dumps({name: "5"}))).content == "5 d"
+    assert f"{name}: Input should be" in asyncio.run(toolbox.call("say", json.dumps({name: "five"}))).content
+    assert (
+        "no such argument" in asyncio.run(toolbox.call("say", json.dumps({name: 5, f"argument_0_{name}": 5}))).content
+    )
 
 
 def documented() -> str:

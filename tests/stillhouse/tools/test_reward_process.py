@@ -154,5 +154,5 @@ def test_failures_are_counted_by_trajectory_and_fail_above_their_share(tmp_path:
         rewards.failures.check(str(path), 0.2)
     assert str(caught.value).startswith(
         f"{path}: the rewards of 1 of 4 trajectories could not be computed (25%), more than "
-        "runtime.reward_failure_budget = 20%. unruly failed 1 times, first: SystemExit: bye. Mend the function"
+        "runtime.failure_budget = 20%. unruly failed 1 times, first: SystemExit: bye. Mend the function"
     )

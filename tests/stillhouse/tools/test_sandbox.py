@@ -173,13 +173,14 @@ def test_calls_run_side_by_side_up_to_the_limit(open_toolbox) -> None:
 
 
 def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
-    # Those of earlier tests may take their time to end.
-    before = psutil.Process().children()
+    def servers() -> set[psutil.Process]:
+        children = psutil.Process().children()
+        return {child for child in children if "stillhouse.tools.sandbox_worker" in child.cmdline()}
 
     async def kill_between() -> ToolResult:
+        of_other_tests = servers()
         async with open_toolbox() as toolbox:
-            new = (child for child in psutil.Process().children() if child not in before)
-            (server,) = [child for child in new if "stillhouse.tools.sandbox_worker" in child.cmdline()]
+            (server,) = servers() - of_other_tests
             server.kill()
             # A call of the same moment may still go to the old one.
             for _ in range(100):
@@ -193,8 +194,9 @@ def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
 
 def test_a_killed_run_takes_its_sandboxes_with_it(tools_file: Path) -> None:
     program = (
-        "import sys\nfrom stillhouse.config import ToolsConfig\nfrom stillhouse.tools import Toolbox\n"
-        "Toolbox.from_config(ToolsConfig(file=sys.argv[1])).call_sync('hang', '{\"mark\": \"orphan-sleeper\"}')\n"
+        "import asyncio, sys\nfrom stillhouse.config import ToolsConfig\nfrom stillhouse.tools import Toolbox\n"
+        "toolbox = Toolbox.from_config(ToolsConfig(file=sys.argv[1]))\n"
+        "asyncio.run(toolbox.call('hang', '{\"mark\": \"orphan-sleeper\"}'))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tools_file)]) as run:
         wait_until(3, "orphan-sleeper")

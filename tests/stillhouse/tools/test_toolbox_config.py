@@ -1,3 +1,4 @@
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_equal_configs_share_a_toolbox_until_the_file_or_the_environment_changes
     assert Toolbox.from_config(config.model_copy()) is first
     monkeypatch.setenv("NAMED", "n")
     second = Toolbox.from_config(config)
-    assert second.call_sync("see", "{}").content == '{"NAMED":"n"}'
+    assert asyncio.run(second.call("see", "{}")).content == '{"NAMED":"n"}'
     (tmp_path / "tools.py").write_text(TOOLS.replace("def see", "def look"))
     assert Toolbox.from_config(config).names == ["calculator", "look"]
     assert second.names == ["calculator", "see"]

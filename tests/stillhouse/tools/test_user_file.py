@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_functions_under_the_decorator_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(GOOD.format(name="ask"))
     toolbox = Toolbox.from_config(ToolsConfig(builtin=("calculator",), file=str(tmp_path / "tools.py")))
     assert toolbox.names == ["calculator", "ask"]
-    assert toolbox.call_sync("ask", '{"question": "who? "}').content == '{"text":"who? ask"}'
+    assert asyncio.run(toolbox.call("ask", '{"question": "who? "}')).content == '{"text":"who? ask"}'
 
 
 def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:

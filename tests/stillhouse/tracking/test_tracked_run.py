@@ -1,9 +1,11 @@
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,16 @@ def test_every_metric_of_every_step_is_recorded_in_order(start, client) -> None:
     assert history(client, run.run_id, "sft/loss") == [(step, 1 / (step + 1)) for step in range(1500)]
     assert history(client, run.run_id, "sft/validation_loss") == []
     assert client.get_run(run.run_id).info.status == "FINISHED"
+
+
+def test_logging_metrics_does_not_wait_for_the_database(start, tracking: TrackingConfig, client) -> None:
+    with start("sft") as run, closing(sqlite3.connect(str(tracking.uri).removeprefix("sqlite:///"))) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        for step in range(100):
+            run.log_metrics({"sft/loss": 1.0}, step)
+        database.rollback()
+    # A call that waits would give up at the locked database, and its value would be in the fallback file.
+    assert history(client, run.run_id, "sft/loss") == [(step, 1.0) for step in range(100)]
 
 
 def test_two_threads_log_to_their_own_runs_and_open_no_other(start, tracking: TrackingConfig, client) -> None:

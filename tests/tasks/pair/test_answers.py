@@ -20,11 +20,11 @@ def answered(rights: str) -> dict[Any, dict[str, float]]:
     ],
 )
 def test_the_interval_of_the_paired_difference_decides(teacher: str, student: str, level: str, says: str) -> None:
-    finding = better_finding("big: better", answered(teacher), answered(student), confidence=0.95)
+    finding = better_finding("big: better", answered(teacher), answered(student))
     assert (finding.level, says in finding.detail) == (level, True), finding
 
 
 def test_rewards_decide_where_no_answer_is_verified() -> None:
     low, high = ({"reward": {f"p{place}": value + place / 100 for place in range(20)}} for value in (0.1, 0.7))
-    finding = better_finding("big: better", low, high, confidence=0.95)
+    finding = better_finding("big: better", low, high)
     assert (finding.level, finding.detail.startswith("reward 0.195 against")) == ("no", True), finding

@@ -68,7 +68,7 @@ def test_a_chat_teacher_is_compared_and_asked_once(provider: SimulatedProvider, 
 
 @pytest.mark.slow
 def test_an_endpoint_that_does_not_answer_leaves_the_question_open(new_config: NewConfig) -> None:
-    config = new_config("http://127.0.0.1:9/v1", "runtime.max_attempts=1", "runtime.max_outage_s=0")
+    config = new_config("http://127.0.0.1:9/v1", "runtime.max_attempts=1")
     findings = by_name(examine_config(config, 2))
     assert findings["teacher: better"].level == "unknown"
     assert "could not be sampled" in findings["teacher: better"].detail

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from flows import distill, evaluate_models, generate, score_rows, train_on_policy, train_sft
-from stillhouse.config import RolloutsConfig, SftConfig, parse_config
+from stillhouse.config import McpServerConfig, RolloutsConfig, SftConfig, ToolsConfig, parse_config
 from stillhouse.types import Artifact, Model
 from tasks.cache.results import artifacts_in
 from tasks.run.stage import Stage, planned_names
@@ -31,7 +31,7 @@ STAGE = Stage("dataset", version=1, result="")
         ("generate", {"sft": {"dataset_weight": 0.0, "sources": [{"path": "rows.jsonl"}]}}, DATASET),
         (
             "generate",
-            {"dataset": {"judge": {"enabled": True}, "labels": {"student_nll": True}}},
+            {"dataset": {"judge": {"enabled": True}, "labels": {"measure": ["student_nll"]}}},
             [*DATASET[:3], "judge", "difficulty", *DATASET[3:]],
         ),
         ("train_sft", {"approval": {"enabled": True}}, [*DATASET, "approval", "sft"]),
@@ -87,3 +87,15 @@ class _Nested(BaseModel):
 
 def test_artifacts_are_found_at_any_depth() -> None:
     assert list(artifacts_in([_Nested(one=ARTIFACT, more=(ARTIFACT,), facts={"a": 1}), ARTIFACT])) == [ARTIFACT] * 3
+
+
+def test_fields_that_sections_had_once_stay_in_keys_also_where_a_model_holds_the_sections() -> None:
+    class Case(BaseModel):
+        rollouts: RolloutsConfig
+        tools: ToolsConfig
+
+    server = McpServerConfig(name="files", url="http://files.example/mcp")
+    case = Case(rollouts=RolloutsConfig(), tools=ToolsConfig(mcp=(server,)))
+    rollouts, tools = case.rollouts.identity(), case.tools.identity()
+    assert STAGE.key({"case": case}) == STAGE.key({"case": {"rollouts": rollouts, "tools": tools}})
+    assert (rollouts["failure_budget"], tools["mcp"][0]["timeout_s"]) == (0.1, 60.0)

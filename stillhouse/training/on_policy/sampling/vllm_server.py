@@ -100,8 +100,7 @@ class VllmServer:
         if failure.unreachable:
             return EndpointError(
                 f"{where} cannot be reached: {failure.message}. Start it with the student's base model, mend "
-                "on_policy.engine_url, or leave it out. runtime.max_outage_s is how long a "
-                "server is waited for that answered before"
+                "on_policy.engine_url, or leave it out"
             )
         if failure.kind is FailureKind.AUTH:
             return AuthenticationError(

@@ -101,7 +101,7 @@ def test_an_interval_allows_for_several_trajectories_of_a_prompt(data: Any) -> N
     verdicts = data.summary(rows).verdicts
     sums = verdicts.by_tag()["sums"]
     size = effective_sample_size({Group(4, 4): 1, Group(4, 0): 1})
-    assert (sums.right, sums.wrong, sums.interval) == (4, 4, wilson_interval(0.5, size, 0.95))
+    assert (sums.right, sums.wrong, sums.interval) == (4, 4, wilson_interval(0.5, size))
     assert list(verdicts.by_tag()) == ["sums", None]
     overall = verdicts.overall()
     assert overall is not None

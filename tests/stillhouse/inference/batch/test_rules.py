@@ -23,7 +23,6 @@ def test_without_the_batch_endpoint_nothing_is_asked_of_the_config() -> None:
         ({"base_url": None}, {}, {}, "teacher.base_url"),
         ({}, {}, {"builtin": ("calculator",)}, "tools.builtin"),
         ({}, {}, {"file": "tools.py"}, "tools.file"),
-        ({}, {"termination_policy": "max_turns", "max_turns": 3}, {}, "rollouts.termination_policy"),
         ({}, {"response_schema": {"type": "object"}}, {}, "rollouts.max_corrections"),
         ({}, {"timeout_s": 60.0}, {}, "rollouts.timeout_s"),
     ],

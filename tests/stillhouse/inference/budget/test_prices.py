@@ -1,14 +1,14 @@
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
+from stillhouse.config import BudgetConfig, ModelRole, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import price_of, require_prices
-from stillhouse.inference.budget.prices import price_in_file, read_listed
+from stillhouse.inference.budget.prices import read_listed
 from stillhouse.inference.endpoint import Endpoint, Price
 
 LISTED = {
@@ -29,7 +29,7 @@ LISTED = {
 }
 
 
-STATED = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
+STATED = {"prompt": 1.0, "completion": 2.0, "cached_prompt": 0.5}
 
 
 def find_price(url: str, **teacher: Any) -> Price | None:
@@ -43,26 +43,20 @@ def list_models(site: Any, body: Any, status: int = 200) -> str:
     return str(site.url("/v1"))
 
 
-@pytest.fixture
-def prices_file(tmp_path: Path) -> str:
-    path = tmp_path / "prices.yaml"
-    path.write_text("m: {prompt: 7, completion: 8}")
-    return str(path)
-
-
-def test_config_goes_before_endpoint_and_endpoint_before_file(site: Any, prices_file: str) -> None:
+def test_the_config_goes_before_the_endpoint_and_batches_cost_half(site: Any) -> None:
     url = list_models(site, LISTED)
-    assert find_price(url, prices_file=prices_file, **STATED) == Price(1.0, 2.0)
-    listed = find_price(url, prices_file=prices_file)
+    assert find_price(url, usd_per_million_tokens=STATED) == Price(1.0, 2.0, cached_prompt=0.5)
+    assert find_price(url, usd_per_million_tokens=STATED, batch=True) == Price(0.5, 1.0, cached_prompt=0.25)
+    listed = find_price(url)
     assert listed is not None
     assert listed.prompt == pytest.approx(2.5)
     assert site.authorizations == ["Bearer key"]
 
 
-def test_the_file_is_read_if_the_endpoint_lists_no_price_and_batches_cost_half(site: Any, prices_file: str) -> None:
-    url = list_models(site, {"data": [{"id": "m", "object": "model"}]})
-    assert find_price(url, prices_file=prices_file) == Price(7.0, 8.0)
-    assert find_price(url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
+def test_a_price_without_completions_or_with_an_unknown_kind_is_refused() -> None:
+    for prices in ({"prompt": 1.0}, {**STATED, "cache": 2}, {**STATED, "prompt": -1.0}, {**STATED, "prompt": "cheap"}):
+        with pytest.raises(ValidationError, match="usd_per_million_tokens"):
+            TeacherConfig.model_validate({"usd_per_million_tokens": prices})
 
 
 def test_a_list_is_asked_for_once(site: Any) -> None:
@@ -82,12 +76,6 @@ def test_without_an_answer_the_price_is_unknown_and_asked_for_again(site: Any) -
     assert find_price("http://127.0.0.1:9/v1") is None
     assert find_price(list_models(site, {}, 503)) is None
     assert find_price(list_models(site, LISTED)) is not None
-
-
-def test_a_mistake_in_the_file_is_an_error_also_where_the_price_is_known(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("m: 1")
-    with pytest.raises(ConfigError, match=r"bad\.yaml"):
-        find_price("http://127.0.0.1:9/v1", prices_file=str(tmp_path / "bad.yaml"), **STATED)
 
 
 def test_openrouters_form_is_read_with_cache_reasoning_and_request() -> None:
@@ -112,65 +100,14 @@ def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(p
     assert read_listed({"data": [{"id": "m", "pricing": free}]}, "m") == Price(0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("budget", "rollouts", "field"),
-    [
-        (BudgetConfig(max_usd=1.0), RolloutsConfig(), "budget.max_usd"),
-        (BudgetConfig(), RolloutsConfig(max_rollout_usd=0.1), "rollouts.max_rollout_usd"),
-    ],
-)
-def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: RolloutsConfig, field: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.prices_file"):
-        require_prices(Endpoint("u", "m", "m"), budget, rollouts)
-    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
-    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
+def test_a_cap_in_money_needs_a_price() -> None:
+    with pytest.raises(ConfigError, match=r"budget\.max_usd is 1, .* price of the teacher .* teacher\.usd_per_million"):
+        require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_usd=1.0))
+    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), BudgetConfig(max_usd=1.0))
+    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5))
 
 
-def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section(tmp_path: Path) -> None:
+def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section() -> None:
     judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
     with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
-        require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
-    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent cannot be read"):
-        asyncio.run(price_of(judge, TeacherConfig(prices_file=str(tmp_path / "absent"))))
-
-
-TABLE = """
-"qwen/*": {prompt: 0.1, completion: 0.4}
-qwen/large: {prompt: 1, completion: 4.0, cached_prompt: 0.25}
-"qwen/la*": {prompt: 9, completion: 9}
-"""
-
-
-def test_a_name_goes_before_patterns_and_the_first_pattern_before_others(tmp_path: Path) -> None:
-    table = tmp_path / "prices.yaml"
-    table.write_text(TABLE)
-    assert price_in_file(str(table), "qwen/large") == Price(1.0, 4.0, cached_prompt=0.25)
-    assert price_in_file(str(table), "qwen/lake") == Price(0.1, 0.4)
-    assert price_in_file(str(table), "gpt") is None
-
-
-def test_the_example_file_is_valid() -> None:
-    example = Path(__file__).parents[4] / "examples" / "prices.yaml"
-    assert price_in_file(str(example), "gpt-5-mini") is not None
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("gpt: {prompt: cheap, completion: 1}", r"gpt\.prompt: .*found 'cheap'"),
-        ("gpt: {prompt: -1, completion: 1}", r"gpt\.prompt: .*found -1"),
-        ("gpt: {prompt: 1}", r"gpt\.completion: missing"),
-        ("gpt: {prompt: 1, completion: 1, cache: 2}", r"gpt\.cache: "),
-        ("gpt: 3", r"gpt: .*found 3"),
-        ("- gpt", "the file: "),
-        ("", "the file: "),
-        ("gpt: {prompt: .nan, completion: 1}", r"gpt\.prompt"),
-        ("gpt: {", "not valid YAML"),
-    ],
-)
-def test_a_mistake_is_told_with_file_key_value_and_form(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "prices.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=problem) as caught:
-        price_in_file(str(path), "gpt")
-    assert str(path) in str(caught.value)
+        require_prices(judge, BudgetConfig(max_usd=1.0))

@@ -284,8 +284,8 @@ def offer() -> Iterator[Callable[..., Rollouts]]:
     """Offers the tools of a server to rollouts until the test ends."""
     offered: list[McpTools] = []
 
-    def offer_tools(server: McpServerConfig) -> Rollouts:
-        offered.append(McpTools([server]))
+    def offer_tools(server: McpServerConfig, timeout_s: float = 60.0) -> Rollouts:
+        offered.append(McpTools([server], timeout_s))
         return Rollouts(offered[-1])
 
     yield offer_tools

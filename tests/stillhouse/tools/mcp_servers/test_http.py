@@ -7,7 +7,8 @@ import pytest
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.tools import MAX_CONNECTS, McpTools
+from stillhouse.tools.mcp_servers.server import MAX_CONNECTS
+from stillhouse.tools.mcp_servers.tools import McpTools
 
 Config = Callable[..., McpServerConfig]
 ADDITIONS = [{"rollout": str(number), "left": number} for number in range(64)]

@@ -55,7 +55,7 @@ def test_rollouts_share_the_session_of_a_stateless_server(stdio, offer) -> None:
 
 
 def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio, offer) -> None:
-    rollouts = offer(stdio(timeout_s=0.2))
+    rollouts = offer(stdio(), timeout_s=0.2)
     assert rollouts.call("count_up") == "1"
     with pytest.raises(CallFailed, match=r"hang did not return within 0\.2 s"):
         rollouts.call("hang")
@@ -208,8 +208,8 @@ def test_names_that_sellers_refuse_are_offered_as_near_ones_and_called_by_their_
 
 
 def test_half_a_character_in_a_result_does_not_hold_up_its_call(canned, offer) -> None:
-    config = canned({"halved": result(text("half \ud83d"))}, timeout_s=5)
-    rollouts = offer(config)
+    config = canned({"halved": result(text("half \ud83d"))})
+    rollouts = offer(config, timeout_s=5)
     if config.url is None:
         assert rollouts.call("halved") == "half ?"
     else:

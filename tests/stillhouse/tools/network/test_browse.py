@@ -60,7 +60,7 @@ def test_a_page_is_read_as_markdown_and_other_text_as_it_is(
 
 def test_a_long_page_is_cut_and_says_so(site, read) -> None:
     site.html("/", "".join(f"<p>line {number}</p>" for number in range(1000)))
-    text = read(site.url("/"), browse_max_characters=100)
+    text = read(site.url("/"), max_result_characters=100)
     assert text.startswith("line 0\nline 1\n")
     shown, _, note = text.rpartition("\n\n")
     assert len(shown) <= 100

@@ -16,7 +16,8 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher, system_chromium
+from stillhouse.tools.network.chromium import system_chromium
+from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher
 from stillhouse.tools.network.fetching import PageUnavailable
 from stillhouse.tools.network.guard import Guard
 

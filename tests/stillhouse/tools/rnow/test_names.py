@@ -121,7 +121,7 @@ def test_a_name_without_a_function_leaves_no_total_and_is_reported(rewards: str)
 def test_sandboxed_rewards_and_tools_see_the_names_too(rewards: str, write: Callable[[str, str], str]) -> None:
     assert score(rewards, {**ROW, "rewards": ["apart"]}).total == 0.25
     toolbox = Toolbox.from_config(ToolsConfig(file=write("tools.py", TOOLS)))
-    assert toolbox.call_sync("where", '{"name": "here"}').error_kind is None
+    assert asyncio.run(toolbox.call("where", '{"name": "here"}')).error_kind is None
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -134,8 +134,8 @@ def test_tools_take_the_rows_metadata_first_and_do_not_show_it(write: Callable[[
         "where": ["name"],
     }
     context = ToolContext(metadata={"db_id": "pets"})
-    assert toolbox.call_sync("sql", '{"query": "select"}', context).content == "pets: select"
-    assert toolbox.call_sync("unannotated", '{"limit": "3"}', context).content == '["pets",3]'
+    assert asyncio.run(toolbox.call("sql", '{"query": "select"}', context)).content == "pets: select"
+    assert asyncio.run(toolbox.call("unannotated", '{"limit": "3"}', context)).content == '["pets",3]'
 
 
 def test_a_project_is_rehearsed_unchanged(rewards: str, write: Callable[[str, str], str], tmp_path: Path) -> None:

@@ -168,10 +168,12 @@ def test_error_of_the_ranks_is_the_launchers_error(sft_job, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_hosts_train_together_by_the_command_that_is_logged(sft_job, tmp_path: Path):
+def test_hosts_train_together_by_the_command_that_is_logged(sft_job, tmp_path: Path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    hosts = {"launcher": "torchrun", "num_hosts": 2, "rendezvous": f"127.0.0.1:{port}"}
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    hosts = {"launcher": "torchrun", "num_hosts": 2}
     alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **hosts)
     train(alone, NoProgress())
 

@@ -24,7 +24,7 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
         on_policy_of(settings),
         student=StudentConfig(parameters="lora", lora_rank=4, dtype="float32", max_length=512),
         tools=calculator,
-        rules=TurnRules(termination_policy="max_turns", continue_message="And then?"),
+        rules=TurnRules(response_schema={"type": "object"}, max_corrections=1),
         work_dir=tmp_path / "work",
         teacher_ref=None,
     )
@@ -35,4 +35,4 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
     assert all(row["on_policy/teacher_kl/big"] > 0.1 for row in rows)
     assert (tmp_path / "student" / "adapter_model.safetensors").exists()
     shown = "".join(file.read_text() for file in (tmp_path / "work" / SHOWN_FOLDER).glob("*.jsonl"))
-    assert "And then?" in shown, "the job's rules reach the sampler"
+    assert "does not meet the required JSON schema" in shown, "the job's rules reach the sampler"

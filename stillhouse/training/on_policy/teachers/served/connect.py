@@ -12,6 +12,7 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
+from stillhouse.inference.retry import MAX_OUTAGE_S
 from stillhouse.inference.scoring.api import ScoringApi
 from stillhouse.inference.scoring.completions_api import EchoApi, VllmApi
 from stillhouse.inference.scoring.ledger import open_ledger
@@ -36,6 +37,7 @@ def connect(
     runtime: RuntimeConfig,
     *,
     budget: Budget | None = None,
+    max_outage_s: float = MAX_OUTAGE_S,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
     """Return the served teacher of `settings`, checked by `probe_server`.
@@ -46,9 +48,9 @@ def connect(
         temperature: of sampling.
         tokenizer: of the teacher's input.
         alignment: from its tokens to the student's; None if they are the same.
-        runtime: hedging, how long to wait for a server and for an answer, and the store of its scores and learnt rate
-            limits.
+        runtime: hedging, how long to wait for an answer, and the store of its scores and learnt rate limits.
         budget: limits its spending; None sets no limit.
+        max_outage_s: how long to wait for a server that answered before.
         say: shows what is waited for; None when it is over.
 
     Raises:
@@ -86,7 +88,7 @@ def connect(
             temperature=temperature,
             budget=budget,
             hedge=runtime.hedge,
-            max_outage_s=runtime.max_outage_s,
+            max_outage_s=max_outage_s,
             on_outage=lambda seconds: say(
                 None if seconds is None else f"waiting for teacher {settings.name!r}: no connection for {seconds:.0f} s"
             ),

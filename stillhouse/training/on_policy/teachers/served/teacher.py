@@ -103,7 +103,7 @@ def _final_error(where: str, failure: Failure) -> StillhouseError:
     if failure.unreachable:
         return EndpointError(
             f"{where}: cannot be reached: {failure.message}. Scores received so far are kept: start the server again, "
-            "and run the same command again. runtime.max_outage_s is how long a server is waited for"
+            "and run the same command again"
         )
     return EndpointError(
         f"{where}: {failure.message}. Scores received so far are kept: fix the server (out of memory: lower its "

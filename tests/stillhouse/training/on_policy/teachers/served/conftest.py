@@ -27,8 +27,8 @@ class Far:
     ) -> ServedTeacher:
         fields = {"name": "far", "kind": kind, "model": "big", "base_url": self.server.url, **settings}
         teacher = OnPolicyTeacher.model_validate(fields)
-        runtime = runtime or RuntimeConfig(store=str(self._work_dir), max_outage_s=0.0)
-        return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime)
+        runtime = runtime or RuntimeConfig(store=str(self._work_dir))
+        return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime, max_outage_s=0.0)
 
     @staticmethod
     def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:
