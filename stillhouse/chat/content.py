@@ -1,4 +1,4 @@
-"""What a message says: its text, reasoning and tool calls, whichever form an endpoint wrote them in.
+"""The content of a message: its text, reasoning and tool calls, whichever form an endpoint wrote them in.
 
 Everything that reads a message does so through these functions. Answers are normalised as they are read from the
 network (`stillhouse.chat.assistant_message`); older trajectories and messages of the user are as they were written.

@@ -25,7 +25,7 @@ class Ending(NamedTuple):
     specials: tuple[str, ...]
     """Texts of the special tokens."""
     surplus: str
-    """What it writes behind the end of a conversation's last turn."""
+    """The text behind the end of a conversation's last turn."""
     addition: str
     """The token that opens the next turn, where that is what ends this one."""
 

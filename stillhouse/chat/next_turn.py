@@ -88,10 +88,8 @@ def next_turn(
 
     The template may render that turn differently as long as it says the same: Qwen3's gives the last message an empty
     thought where it has none, and removes it once more follows. `new_messages` are tool results, or a user's message.
-
-    Raises:
-        TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
-            follows, or drops what the turn said.
+    Raises TemplateError if the template is not prefix preserving: it renders what precedes the turn differently once
+    more follows, or drops what the turn said.
     """
     last = len(messages) - 1
     whole = [*messages, *new_messages]
@@ -110,7 +108,7 @@ def next_turn(
     (altered,) = others
     end_id = encode(tokenizer, turn_text(tokenizer, messages, tools, prompt, after).rstrip())[-1]
     end_text = tokenizer.convert_ids_to_tokens(end_id)
-    # The last end of a turn before the new messages begin is that of the assistant's turn.
+    # The last end of a turn before the new messages begin ends the assistant's.
     end = following.rfind(end_text, 0, first_difference(following, altered))
     start = len(prompt) if following.startswith(prompt) else first_difference(prompt, after)
     if following[:start] != after[:start]:

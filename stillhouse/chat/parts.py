@@ -1,4 +1,4 @@
-"""Which characters of an assistant message are reasoning and which tool calls, whatever the template.
+"""The characters of an assistant message that are reasoning, and those that are calls, whatever the template.
 
 A part is what the template writes for the message and omits for the same message without that part; the remainder is
 text. A token belongs to the part that its first character is in. The end-of-turn token belongs to the tool calls where

@@ -1,4 +1,4 @@
-"""Whether the text that a conversation is trained with still says what its messages say.
+"""The check that the text a conversation is trained with says what its messages say.
 
 Text of a template in the Qwen3 / Hermes form is parsed with `parse_completion`, and calls and content are compared. The
 call syntax of other templates is not parsed: names, arguments and content must occur in the text, which finds what a
@@ -113,7 +113,7 @@ def call_problem(message: Message) -> str | None:
 
 
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Whether `parse_completion` reads calls in the form in which the template writes them."""
+    """Return whether `parse_completion` reads calls in the form in which the template writes them."""
     try:
         ((_, text),) = _completions(render_spans(tokenizer, _PROBE, [_TOOL]))
     except TemplateError:

@@ -56,11 +56,9 @@ def render_samples(
 
     The supervised span of an assistant message starts after the generation prompt and ends with its end-of-turn token;
     what the template writes after that (ChatML's newline) is not supervised. Only `parts` of it are; see
-    `stillhouse.chat.parts`. A conversation without assistant message is one sample without targets.
-
-    Raises:
-        TemplateError: the template refuses the messages, is not prefix preserving at a message (which is named), or the
-            tokens of the spans do not add up to the text.
+    `stillhouse.chat.parts`. A conversation without assistant message is one sample without targets. Raises
+    TemplateError if the template refuses the messages, is not prefix preserving at a message (which is named), or the
+    tokens of the spans do not add up to the text.
     """
     spans = render_spans(tokenizer, messages, tools, with_pieces=parts != ALL_PARTS)
     samples = tokenise_spans(tokenizer, spans, parts)

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes]) -> Iterator[Iterator[str]]:
     """Yield the texts of some prefixes of each conversation, whose messages are in the OpenAI form.
 
-    Raises:
-        TemplateError: from the texts of one conversation, in place of the first prefix that the template refuses.
-        ConfigError: the template exceeds a limit of time, length or memory.
+    Raises ConfigError if the template exceeds a limit of time, length or memory. The texts of one conversation raise
+    TemplateError in place of the first prefix that the template refuses.
     """
     prepared = [_prepare(tokenizer, conversation) for conversation in conversations]
     rendered = render_prefixes(tokenizer, [item for item in prepared if isinstance(item, Prefixes)])

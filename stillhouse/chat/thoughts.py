@@ -44,7 +44,7 @@ class Thoughts(NamedTuple):
     answer: str
     """The whole text where it does not begin with thinking; empty where the thinking does not end."""
     in_channels: bool = False
-    """Whether the text has the channels of gpt-oss, whose template refuses to be given them back."""
+    """True where the text has the channels of gpt-oss, whose template refuses to be given them back."""
 
 
 def split_thoughts(text: str) -> Thoughts:

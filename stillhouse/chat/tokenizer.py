@@ -20,10 +20,8 @@ def load_tokenizer(
 ) -> "PreTrainedTokenizerBase":
     """Return the tokenizer of a model ref; a student's folder holds its own, also when it holds an adapter.
 
-    `chat_template_kwargs` become the defaults of its template's variables.
-
-    Raises:
-        ConfigError: it cannot be loaded, has no chat template or no end token, or its template lacks a variable.
+    `chat_template_kwargs` become the defaults of its template's variables. Raises ConfigError if it cannot be loaded,
+    has no chat template or no end token, or its template lacks a variable.
     """
     # Imports torch, which takes seconds.
     from transformers import AutoTokenizer

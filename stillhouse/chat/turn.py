@@ -1,4 +1,4 @@
-"""What a model writes after the generation prompt so that it has written a message.
+"""The text that a model writes after the generation prompt when it writes a message.
 
 With most templates that is the message's rendering after the prompt's. Those of reasoning models open a thinking block
 in the generation prompt, or open and close it, and leave it out of the history (DeepSeek-R1-Distill, QwQ, Gemma 4,
@@ -38,7 +38,7 @@ class _Turn(NamedTuple):
     prompt: str
     """The end of the prompt, which the history leaves out."""
     body: str
-    """What the history has in its place: the message, and what follows it."""
+    """The text of the history in its place: the message, and what follows it."""
 
     @property
     def reasoning(self) -> str:
@@ -50,11 +50,9 @@ def turn_text(
 ) -> str:
     """Return what a model writes for the last of `messages`, an assistant's, with the token that ends its turn.
 
-    `before` renders all messages but the last, with the generation prompt; `after` renders them all.
-
-    Raises:
-        TemplateError: the template cannot express the message after this prompt: it moves text from before it, leaves
-            out its calls, or has closed the thinking block that its reasoning belongs in.
+    `before` renders all messages but the last, with the generation prompt; `after` renders them all. Raises
+    TemplateError if the template cannot express the message after this prompt: it moves text from before it, leaves out
+    its calls, or has closed the thinking block that its reasoning belongs in.
     """
     *context, message = messages
     index = len(context)

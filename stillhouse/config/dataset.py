@@ -137,7 +137,7 @@ class SelectionConfig(Section):
 
     @property
     def score(self) -> str | None:
-        """The score that rows are preferred by."""
+        """Return the score that rows are preferred by."""
         return self.prefer.removeprefix("score:") if self.prefer.startswith("score:") else None
 
     @model_validator(mode="after")
@@ -192,29 +192,29 @@ class DatasetConfig(Section):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The filters that are set, by key."""
+        """Return the filters that are set, by key."""
         return {limit.key: value for limit in LIMITS if (value := getattr(self.filters, limit.key)) != limit.off}
 
     @property
     def score_names(self) -> list[str]:
-        """Names of the scores that filters and selection go by, sorted."""
+        """Return the names of the scores that filters and selection go by, sorted."""
         preferred = self.selection.score
         return sorted({*self.filters.scores, *([] if preferred is None else [preferred])})
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Labels of `ON_REQUEST` that are measured, since something goes by them or `labels.measure` names them."""
+        """Return the labels of `ON_REQUEST` that a limit or a score goes by, or that `labels.measure` names."""
         return tuple(label.on_request for label in LABELS if label.on_request and label.is_wanted(self))
 
     @property
     def comparison(self) -> Comparison:
-        """Settings of finding duplicates."""
+        """Return the settings of finding duplicates."""
         near = "near_duplicates" in self.measured
         return Comparison(near=near, threshold=self.duplicates.threshold, earlier=self.duplicates.earlier)
 
     @property
     def overlap_lengths(self) -> tuple[int, ...]:
-        """Lengths in words of the overlaps with evaluation sets that are looked for, ascending."""
+        """Return the lengths in words of the overlaps with evaluation sets to look for, ascending."""
         wanted = self.filters.contamination_ngrams
         return tuple(sorted({*_OVERLAPS, wanted})) if self.contamination and wanted is not None else _OVERLAPS
 

@@ -19,11 +19,10 @@ _ALTERNATIVE: Final = re.compile(r"bool|(constrained-)?(int|float|str)|(literal|
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
-    """Loads the config of a YAML file with `section.key=value` overrides.
+    """Return the config in a YAML file, with `section.key=value` overrides.
 
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or holds a wrong key or value; the message names file, key,
-            value seen and value expected, one line for each mistake.
+    Raises ConfigError if the file cannot be read, is not YAML, or holds a wrong key or value; the message names file,
+    key, value seen and value expected, one line for each mistake.
     """
     if (problem := not_a_config(path)) is not None:
         raise ConfigError(problem)
@@ -44,11 +43,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
 
 
 def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> DistillConfig:
-    """Validates a parsed YAML body with overrides; `origin` names its source in errors.
-
-    Raises:
-        ConfigError: as `load_config`.
-    """
+    """Return the config of a parsed YAML body; `origin` names its source in errors. Raises as `load_config`."""
     for override in overrides:
         _apply_override(body, override)
     try:
@@ -58,7 +53,7 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    """Problem and position in a line, without the text around it, which may contain a key."""
+    """Return problem and position in a line, without the text around it, which may contain a key."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return "it has a character that YAML does not allow"
@@ -89,7 +84,7 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
 
 
 def _read_value(text: str) -> Any:
-    """Parses YAML; unquoted `1e-4`, text in YAML 1.1, becomes a number."""
+    """Parse YAML; unquoted `1e-4`, text in YAML 1.1, becomes a number."""
     value = yaml.safe_load(text)
     if value == text.strip():
         try:
@@ -100,7 +95,7 @@ def _read_value(text: str) -> Any:
 
 
 def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
-    """The mistakes; one for a value that fits none of several types, for each of which pydantic reports one."""
+    """Return the mistakes, one for a value that fits none of several types, for each of which pydantic reports one."""
     mistakes: dict[tuple[int | str, ...], dict[str, Any]] = {}
     for item in error.errors(include_url=False):
         *place, last = item["loc"] or ("",)

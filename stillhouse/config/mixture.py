@@ -25,10 +25,7 @@ def prompts_by_source(mixture: Mapping[str, Share], prompts_per_step: int) -> di
     """Return how many prompts of each source a batch has, in the order of `mixture`; together `prompts_per_step`.
 
     Shares, relative to each other, divide what the numbers leave by the method of largest remainders, the first source
-    first where they tie.
-
-    Raises:
-        ValueError: a source gets no prompt, or the numbers do not add up.
+    first where they tie. Raises ValueError if a source gets no prompt, or the numbers do not add up.
     """
     counts = {source: share if isinstance(share, int) else 0 for source, share in mixture.items()}
     shares = {source: share for source, share in mixture.items() if isinstance(share, float)}

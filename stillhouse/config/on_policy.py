@@ -33,7 +33,7 @@ class OnPolicyConfig(Section):
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
     algorithm: Literal["sampled_kl", "divergence", "rewards", "mixed"] = "sampled_kl"
-    """What is learnt from: the teacher's log-probability of each sampled token, its distribution there, rewards, or
+    """Source of learning: the teacher's log-probability of each sampled token, its distribution there, rewards, or
     rewards beside a teacher, by its distribution where `divergence` has terms. `sampled_kl` first, since any teacher
     will do; `divergence` has less noise, so that fewer steps do; rewards let a student pass its teacher."""
     teacher: str | None = None
@@ -43,11 +43,11 @@ class OnPolicyConfig(Section):
     route_by: str = "tag"
     """Field that decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
     unrouted: Literal["error", "no_kl"] = "error"
-    """What to do with a prompt without a teacher: fail at the start, or train on rewards alone."""
+    """Treatment of a prompt without a teacher: fail at the start, or train on rewards alone."""
     source: Literal["student", "rollouts"] = later_field("student")
-    """What is trained on: samples of the student as it is at each step, or rollouts that it made before the first step
-    and that were scored once, with no teacher meanwhile (Lightning OPD). `student` first; `rollouts` where the teacher
-    is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
+    """Rollouts to train on: samples of the student as it is at each step, or rollouts that it made before the first
+    step and that were scored once, with no teacher meanwhile (Lightning OPD). `student` first; `rollouts` where the
+    teacher is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps. 100 to 200 are what published runs take (Thinking Machines: 150; tinker-cookbook: 200); enough
     when `teacher_kl` falls no more."""
@@ -63,7 +63,7 @@ class OnPolicyConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
     """Optimiser, schedule, memory, checkpoints and measurements."""
     mixture: Mixture = later_field({})
-    """How prompts.sources share the prompts of each batch, by their names: an entire number is that of its prompts, a
+    """How prompts.sources share the prompts of each batch, by their names: an entire number counts its prompts, a
     share below 1 stands, relative to other shares, for the prompts that no number takes. A source not named here has
     none; empty draws from all prompts alike."""
     max_prompt_tokens: int | None = later_field(None, ge=1)
@@ -116,7 +116,7 @@ class OnPolicyConfig(Section):
     """How far below and above 1 `ppo` clips ratios. 0.2 is usual; 0.28 above (DAPO's) keeps the entropy of rewarded
     students up."""
     correction: Literal["none", "truncate", "mask"] = "none"
-    """What becomes of a token that the trainer gives another probability than the sampler did: its weight is the ratio
+    """Treatment of a token that the trainer gives another probability than the sampler did: its weight is the ratio
     of both up to the upper one of correction_bounds, or it is left out where the ratio is not between them. `none`
     where the training process samples; `truncate` with vLLM."""
     correction_bounds: tuple[Annotated[float, Field(gt=0.0, le=1.0)], Annotated[float, Field(ge=1.0)]] = (0.5, 2.0)
@@ -125,9 +125,9 @@ class OnPolicyConfig(Section):
     aggregation: Literal[
         "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "token_sum"
     ] = "token_mean"
-    """How losses of tokens become that of a batch: their mean; the mean of each trajectory's mean or sum; the sum over
-    trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of Dr.
-    GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
+    """How losses of tokens become the loss of a batch: their mean; the mean of each trajectory's mean or sum; the sum
+    over trajectories times max_tokens; the sum. `token_mean` first; the others are those of GRPO and ROLL, of verl, of
+    Dr. GRPO and of tinker-cookbook, whose learning rates depend on the batch."""
     balance: Literal["none", "teachers"] = later_field("none")
     """How several teachers share the loss: by the tokens of their prompts, or in equal parts, times their kl_coef.
     `teachers` where answers of some teachers are much shorter or rarer than others."""
@@ -136,12 +136,12 @@ class OnPolicyConfig(Section):
     doctor --pair` does: `auto` warns of what does not fit and stops where the answer is no, `warn` goes on in any case,
     `off` measures nothing."""
     watch: Literal["off", "warn", "stop"] = "warn"
-    """What is done about growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
+    """Reaction to growing lengths, collapsing entropy, truncation and a rising KL. `stop` for trainings that
     nobody looks at."""
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether there is anything to score."""
+        """Return whether there is anything to score."""
         return self.kl_coef > 0.0 or any(teacher.kl_coef for teacher in self.teachers)
 
     @property
@@ -153,12 +153,12 @@ class OnPolicyConfig(Section):
 
     @property
     def num_batches(self) -> int:
-        """Batches of rollouts of the whole training."""
+        """Return the number of batches of rollouts of the whole training."""
         return -(-self.num_steps // self.updates_per_batch)
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimiser steps that train on one batch of rollouts."""
+        """Return the number of optimiser steps on one batch of rollouts."""
         return self.num_substeps * self.num_passes
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:

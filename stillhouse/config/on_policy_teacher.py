@@ -92,17 +92,17 @@ class OnPolicyTeacher(Section):
 
     @property
     def is_local(self) -> bool:
-        """Whether its full distribution is available, not only log-probabilities of some tokens."""
+        """Return whether its full distribution is available, not only log-probabilities of some tokens."""
         return self.kind not in _SERVED_KINDS
 
     @property
     def is_student(self) -> bool:
-        """Whether it is the student with other weights."""
+        """Return whether it is the student with other weights."""
         return self.kind in _STUDENT_KINDS
 
     @property
     def reads_own_template(self) -> bool:
-        """Whether its own chat template renders what it reads."""
+        """Return whether its own chat template renders what it reads."""
         return self.template == "own" or self.alignment == "bytes"
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ _API_HOSTS: Final = (
 
 
 def cannot_score(model: str) -> str | None:
-    """Why the model cannot score a student's tokens, as a clause; None if its name does not rule it out.
+    """Return why the model cannot score a student's tokens, as a clause; None if its name does not rule it out.
 
     OpenAI's chat models return log-probabilities only of tokens that they sampled; Anthropic's and Gemini return none.
     """
@@ -197,7 +197,7 @@ def cannot_score(model: str) -> str | None:
 
 
 def cannot_score_at(base_url: str) -> str | None:
-    """Why models of the server cannot score a student's tokens; None if its address does not rule it out."""
+    """Return why models of the server cannot score a student's tokens; None if its address does not rule it out."""
     host = urlsplit(base_url).hostname or ""
     if not any(host == known or host.endswith(f".{known}") for known in _API_HOSTS):
         return None

@@ -22,7 +22,7 @@ _OF_TRAINERS: Final = {
     "router_aux_loss_coef": "leave it out: adapters leave routers frozen; lower {}.learning_rate for all weights",
     **{name: f"use {{}}.trainer.{name}" for name in TrainerConfig.model_fields},
 }
-"""What `sft` and `on_policy` had beside what is theirs alone, `{}` standing for either."""
+"""Keys that both `sft` and `on_policy` had; `{}` stands for either."""
 _OF_TEACHERS: Final = {
     "max_in_flight": "leave it out",
     "offload": "set dtype to `4bit`, or serve the teacher by vLLM",

@@ -14,7 +14,7 @@ Verifier = Literal[
 """How an answer is compared with the expected one; `stillhouse.verification` says what each does."""
 
 SamePrompt = Literal["first", "merge", "keep"]
-"""What becomes of rows with one prompt and different metadata."""
+"""Treatment of rows with one prompt and different metadata."""
 
 
 class PromptsConfig(Section):

@@ -166,7 +166,7 @@ class DistillConfig(Section):
 
     @property
     def local_teachers(self) -> dict[str, str]:
-        """Local scoring models by their names in the metrics."""
+        """Return the local scoring models by their names in the metrics."""
         if self.on_policy.teachers:
             named = ((teacher.name, teacher.model) for teacher in self.on_policy.teachers if teacher.kind == "local")
             return {name: model for name, model in named if model is not None}
@@ -176,13 +176,13 @@ class DistillConfig(Section):
 
     @property
     def scoring_teacher(self) -> str | None:
-        """The local model that students are compared with: the first that reads their tokens; None without one."""
+        """Return the first local model that reads the students' tokens, to compare them with; None without one."""
         others = {teacher.name for teacher in self.on_policy.teachers if teacher.reads_own_template}
         return next((ref for name, ref in self.local_teachers.items() if name not in others), None)
 
     @property
     def scoring_server(self) -> OnPolicyTeacher | None:
-        """The served teacher that students are compared with where no local model is; None without one.
+        """Return the served teacher that students are compared with where no local model is; None without one.
 
         The first that on-policy distillation asks about the students' own tokens anyway. Recorded rollouts are trained
         on without their teacher's server.

@@ -127,12 +127,12 @@ class RuntimeConfig(Section):
 
     @property
     def thread_variables(self) -> dict[str, str]:
-        """Environment variables of a process that imports torch, which reads the number of its threads then."""
+        """Return the environment variables from which torch takes its number of threads when it is imported."""
         return {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
 
     @property
     def in_one_process(self) -> Self:
-        """The same machine for a job that runs in one process, as one that samples or scores does."""
+        """Return the settings for a job that runs in one process, as one that samples or scores does."""
         launcher = "subprocess" if self.launcher == "torchrun" else self.launcher
         return self.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1})
 
@@ -160,6 +160,6 @@ class ModelRole(Enum):
         self._key_field: Final = key_field
 
     def key_variable(self, runtime: RuntimeConfig) -> str:
-        """Name of the environment variable that holds the API key."""
+        """Return the name of the environment variable that holds the API key."""
         name: str = getattr(runtime, self._key_field) or runtime.api_key_env
         return name

@@ -94,7 +94,7 @@ def _detectors() -> tuple[str, ...]:
 
 
 def keys_in_body(body: JsonObject, where: str) -> Iterator[str]:
-    """Yields the dotted fields of a request body that are named like keys or whose text looks like one."""
+    """Yield the dotted fields of a request body that are named like keys or whose text looks like one."""
     for name, value in body.items():
         place = f"{where}.{name}"
         if isinstance(value, dict):

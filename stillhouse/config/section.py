@@ -32,7 +32,7 @@ def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
 
 
 def _without_tabs(field: dict[str, Any]) -> None:
-    """Replaces `value or null, by default null` by what Prefect's form shows as one field and not as tabs.
+    """Replace `value or null, by default null` by what Prefect's form shows as one field and not as tabs.
 
     Prefect's server takes null for every field that has no default. `nullable` tells the docs.
     """
@@ -45,7 +45,7 @@ def _without_tabs(field: dict[str, Any]) -> None:
 
 
 def field_title(name: str) -> str:
-    """Title of a field in a form: `max_kl_coef` becomes `Max KL coef`."""
+    """Return the title of a field in a form: `max_kl_coef` becomes `Max KL coef`."""
     title = " ".join(_SPELLINGS.get(word, word) for word in name.split("_"))
     return title[:1].upper() + title[1:]
 
@@ -98,7 +98,7 @@ def _identity(value: Any, dumped: Any) -> Any:
 
 
 def later_field(default: Any, **constraints: Any) -> Any:
-    """A field that no dump holds at its default: configs without it keep their cache keys and continue their trainings.
+    """Return a field that no dump holds at its default, so that configs without it keep their cache keys.
 
     For every field added to a section that enters a key.
     """

@@ -13,19 +13,19 @@ _MAX_NAMED: Final = 3
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The most similar of the known names; None if none is similar."""
+    """Return the most similar of the known names; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def keys_named(name: str, model: type[BaseModel]) -> list[str]:
-    """Dotted keys below `model` whose last part is `name`; where none is, those with the most similar last part."""
+    """Return dotted keys below `model` whose last part is `name`, or else the one most similar to it."""
     keys = list(_keys(model))
     last = nearest(name, [name] if any(_last(key) == name for key in keys) else sorted({_last(key) for key in keys}))
     return [key for key in keys if _last(key) == last][:_MAX_NAMED]
 
 
 def section_keys(model: type[BaseModel], section: Sequence[str]) -> list[str]:
-    """The keys of a section of `model`; empty if there is no such section, or if it lies in a list."""
+    """Return the keys of a section of `model`; empty if there is no such section, or if it lies in a list."""
     for part in section:
         field = model.model_fields.get(part)
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
@@ -35,7 +35,7 @@ def section_keys(model: type[BaseModel], section: Sequence[str]) -> list[str]:
 
 
 def not_a_config(path: Path) -> str | None:
-    """Why `path` cannot be a config, with what to type instead; None for a file that may be one."""
+    """Return why `path` cannot be a config, with what to type instead; None for a file that may be one."""
     if path.is_dir():
         configs = sorted(item for item in path.iterdir() if item.suffix in (".yaml", ".yml"))
         named = ", ".join(map(str, configs[:_MAX_NAMED])) or "none"

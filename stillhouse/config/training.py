@@ -54,7 +54,7 @@ class StudentConfig(Section):
 
 
 def written_in_yaml(value: object) -> object:
-    """YAML reads `on` and `off` as true and false."""
+    """Return `on` and `off` for the true and false that YAML reads them as."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -64,7 +64,7 @@ _Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class TrainerConfig(Section):
-    """What the trainer needs, whatever the method: optimiser, schedule, memory, checkpoints, measurements."""
+    """Settings of training by any method: optimiser, schedule, memory, checkpoints, measurements."""
 
     removed = {
         **{"decay_share": 0.2, "min_learning_rate": 0.0},
@@ -84,7 +84,7 @@ class TrainerConfig(Section):
     """Decoupled weight decay, on matrices only. 0 for adapters and short trainings; 0.01 to 0.1 for all weights over
     several epochs."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.95)
-    """Decays of the gradient's running mean and of that of its square. A second one of 0.95 follows a changing gradient
+    """Decays of the running means of the gradient and of its square. A second one of 0.95 follows a changing gradient
     within 20 steps; 0.99 to 0.999 is steadier for small batches and long trainings."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm. 1 is usual; where `grad_norm` is above it at every step, lower the
@@ -170,7 +170,7 @@ class SftConfig(Section):
     sources: tuple[SftSource, ...] = ()
     """Conversations mixed in."""
     too_long: Literal["truncate", "drop"] = "truncate"
-    """What to do with rows longer than student.max_length; both are counted. `truncate` learns their beginnings, `drop`
+    """Treatment of rows longer than student.max_length; both are counted. `truncate` learns their beginnings, `drop`
     no answer without its end."""
     train_on: tuple[_Part, ...] = Field(default=("text", "reasoning", "tool_calls"), min_length=1)
     """Parts of the assistant's messages to learn: text outside reasoning and tool calls, reasoning, tool calls, the end
@@ -229,7 +229,7 @@ class SftConfig(Section):
         return self
 
     def scoring_teacher(self, default_ref: str | None) -> OnPolicyTeacher | None:
-        """The teacher of the loss `kl`; `default_ref` is the local model where none is named. None without any."""
+        """Return the teacher of the loss `kl`, by default the local model `default_ref`; None without any."""
         if self.teachers:
             return self.teachers[0]
         ref = self.teacher or default_ref

@@ -28,7 +28,7 @@ def build_dataset(
     folder: Path,
     lineage: Mapping[str, str] | None = None,
 ) -> tuple[int, JsonObject]:
-    """Labels trajectories in this process and fills `folder` as `assemble_dataset` does.
+    """Label trajectories in this process and fill `folder` as `assemble_dataset` does.
 
     Labels by a judge or the student are not measured.
 
@@ -64,7 +64,7 @@ def build_dataset(
 
 
 def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: Path) -> tuple[int, JsonObject]:
-    """Fills `folder` with train.parquet, validation.parquet, rejected.parquet, a card (README.md) and report.html.
+    """Fill `folder` with train.parquet, validation.parquet, rejected.parquet, a card (README.md) and report.html.
 
     Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes a row.
 

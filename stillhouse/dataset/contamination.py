@@ -166,10 +166,8 @@ def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArr
 def read_set(name: str, file: str) -> Iterator[list[str]]:
     """Yield all texts of each row of an evaluation set, at any depth and in order, JSON in text included.
 
-    Raises:
-        ConfigError: the file's suffix is unknown.
-        InputError: the file is missing or one of its rows cannot be read: a set that is read in part would miss
-            contamination by the rest.
+    Raises ConfigError if the file's suffix is unknown; InputError if the file is missing or one of its rows cannot be
+    read: a set that is read in part would miss contamination by the rest.
     """
     path = _path(name, file)
     try:
@@ -184,8 +182,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
 def sets_fingerprint(sets: Mapping[str, str]) -> str:
     """Return the hash of the bytes of all evaluation sets under their names, for a cache key.
 
-    Raises:
-        ConfigError, InputError: as `read_set` of a file that cannot be found.
+    Raises ConfigError or InputError as `read_set` of a file that cannot be found.
     """
     return digest({name: file_sha256(_path(name, file)) for name, file in sets.items()})
 

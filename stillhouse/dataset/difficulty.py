@@ -47,10 +47,7 @@ class StudentScorer:
             nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask, in all its samples
 
         None if a trajectory has no answer, cannot be rendered with the student's chat template, has a sample longer
-        than `max_length` tokens, or has no supervised tokens.
-
-        Raises:
-            ConfigError: the student cannot be loaded.
+        than `max_length` tokens, or has no supervised tokens. Raises ConfigError if the student cannot be loaded.
         """
         losses: list[float | None] = []
         for start in range(0, len(trajectories), _CHUNK):
@@ -172,7 +169,7 @@ def pass_rates(
 
 
 def write_difficulty(path: Path, rows: Iterable[tuple[float | None, float | None]]) -> int:
-    """Writes `schema.DIFFICULTY_COLUMNS` from (NLL, pass rate) of each trajectory of a shard; the number of rows."""
+    """Write `schema.DIFFICULTY_COLUMNS` from (NLL, pass rate) of each trajectory of a shard; return their number."""
     with TableWriter(path, DIFFICULTY_COLUMNS) as table:
         for nll, pass_rate in rows:
             table.write({"student_nll": nll, "student_pass_rate": pass_rate})

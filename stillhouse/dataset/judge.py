@@ -56,10 +56,7 @@ _VERDICT: Final = (
 def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObject:
     """Return the JSON schema of a judgement, strict in OpenAI's sense: all keys are required and no others allowed.
 
-    The explanation comes first, so that grades follow from it.
-
-    Raises:
-        ConfigError: two keys have the same name.
+    The explanation comes first, so that grades follow from it. Raises ConfigError if two keys have the same name.
     """
     properties: JsonObject = {EXPLANATION: {"type": "string"}}
     for criterion in rubric:
@@ -77,8 +74,7 @@ def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObjec
 def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
     """Return how judgements are sampled. Each correction takes a turn, and a batch has only one.
 
-    Raises:
-        ConfigError: as `judgement_schema`.
+    Raises ConfigError as `judgement_schema`.
     """
     max_corrections = 0 if config.model.batch else _MAX_CORRECTIONS
     return RolloutsConfig(
@@ -96,7 +92,7 @@ class Question(NamedTuple):
 
     prompt: Prompt
     verdict: bool
-    """Whether the judge decides if the answer is right."""
+    """True where the judge decides if the answer is right."""
 
 
 def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config: JudgeConfig) -> Question | None:
@@ -158,7 +154,7 @@ def cut_middle(text: str, max_characters: int) -> str:
 
 
 def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject | None:
-    """Combines the judgements of one trajectory; None if none succeeded.
+    """Combine the judgements of one trajectory; None if none succeeded.
 
     A judgement that failed, or never matched its schema, does not count: it is neither a low grade nor a wrong answer.
 
@@ -186,7 +182,7 @@ def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject
 
 
 def write_judgements(path: Path, rows: Iterable[JsonObject | None]) -> int:
-    """Writes the column `judge`, one row for each of a shard's trajectories in order; the number of rows."""
+    """Write the column `judge`, one row for each of a shard's trajectories in order; return their number."""
     with TableWriter(path, JUDGE_COLUMNS) as table:
         for row in rows:
             table.write({"judge": None if row is None else orjson.dumps(row, option=orjson.OPT_SORT_KEYS).decode()})

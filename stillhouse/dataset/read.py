@@ -35,8 +35,7 @@ _ON_REQUEST: Final = {column.name for label in LABELS if label.on_request for co
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
     """Return the rows of one file of a dataset in order, JSON columns parsed.
 
-    Raises:
-        InputError: the file is missing or damaged.
+    Raises InputError if the file is missing or damaged.
     """
     return read_file(folder / f"{split}.parquet")
 
@@ -44,10 +43,9 @@ def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
 def read_file(
     path: Path, columns: Sequence[str] | None = None, *, optional: Collection[str] = ()
 ) -> Iterator[JsonObject]:
-    """As `read_rows` for any path; `columns` None reads all, and those of `optional` may be absent.
+    """Yield the rows of any such file; `columns` None reads all, and those of `optional` may be absent.
 
-    Raises:
-        InputError: the file is missing, is damaged, or lacks a column.
+    Raises InputError if the file is missing, is damaged, or lacks a column.
     """
     for batch in iter_columns(path, columns, optional=optional, batch_rows=_BATCH_ROWS):
         for row in batch.to_pylist():
@@ -64,8 +62,7 @@ def iter_columns(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of some columns of a file in the order given, None for all, with JSON as text.
 
-    Raises:
-        InputError: the file is missing, is damaged, or lacks a column.
+    Raises InputError if the file is missing, is damaged, or lacks a column.
     """
     try:
         # `pre_buffer` would keep row groups in memory until the file is closed.
@@ -99,8 +96,7 @@ def rows_at(path: Path, numbers: Sequence[int], columns: Sequence[str]) -> Itera
 def shard_tables(shard: CandidateShard, names: Collection[str], batch_rows: int) -> Iterator[pa.Table]:
     """Yield the columns `names` of a shard, from all of its files, batch by batch; null for what was not measured.
 
-    Raises:
-        InputError: a file lacks a column, or has more or fewer rows than the candidates.
+    Raises InputError if a file lacks a column, or has more or fewer rows than the candidates.
     """
     files = (
         (shard.candidates, CANDIDATE_COLUMNS),

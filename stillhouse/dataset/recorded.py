@@ -57,18 +57,14 @@ class RecordedWriter:
             self._writer.close()
 
     def write(self, trajectories: Sequence[Trajectory]) -> None:
-        """Appends the next trajectories.
-
-        Raises:
-            InputError: what was recorded of one is damaged.
-        """
+        """Append the next trajectories; raise InputError if what was recorded of one is damaged."""
         rows = [row for number, one in enumerate(trajectories, self._num_rows) if (row := _row(number, one))]
         self._num_rows += len(trajectories)
         if rows:
             self.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Appends rows of the form of the file."""
+        """Append rows of the form of the file."""
         if self._writer is None:
             # The turns are compressed already.
             self._writer = pq.ParquetWriter(self._path, _SCHEMA, compression="none", use_dictionary=False)
@@ -91,7 +87,7 @@ def _row(number: int, trajectory: Trajectory) -> dict[str, object] | None:
 
 
 def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray[np.bool_], path: Path) -> None:
-    """Writes to `path` what the shards recorded of the kept rows, if anything.
+    """Write to `path` what the shards recorded of the kept rows, if anything.
 
     Args:
         files: of each shard, None where nothing was recorded, with its number of rows.
@@ -112,8 +108,7 @@ def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray
 def read_recorded(folder: Path) -> Iterator[RecordedRow]:
     """Yield what was recorded of a dataset's rows, in their order; nothing where there is no file.
 
-    Raises:
-        InputError: the file is damaged.
+    Raises InputError if the file is damaged.
     """
     path = folder / RECORDED_FILE
     for batch in _batches(path) if path.is_file() else ():

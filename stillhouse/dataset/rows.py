@@ -25,10 +25,8 @@ def candidate_row(
 ) -> JsonObject:
     """Return the values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
 
-    `labels` are by column name, JSON columns as objects; missing columns become null.
-
-    Raises:
-        KeyError: `labels` has a column that is no label.
+    `labels` are by column name, JSON columns as objects; missing columns become null. Raises KeyError if `labels` has a
+    column that is no label.
     """
     if unknown := labels.keys() - _LABELS:
         raise KeyError(f"no label columns: {', '.join(sorted(unknown))}")

@@ -44,7 +44,7 @@ TRAJECTORY_COLUMNS: Final = (
            Measure("Reasoning tokens", "count", is_drawn=False)),
     Column("cached_tokens", Kind.WHOLE, "prompt tokens the provider had cached; null likewise"),
     Column("cost_usd", Kind.REAL, "price in USD; null if the price of a turn is unknown", Measure("Cost", "usd")),
-    Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if that of a turn is unknown",
+    Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if a turn's is unknown",
            Measure("Latency", "seconds")),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
@@ -124,6 +124,6 @@ class CandidateShard:
 
     @property
     def recorded(self) -> Path | None:
-        """File that `dataset.recorded` wrote beside the candidates; None where nothing was recorded."""
+        """Return the file that `dataset.recorded` wrote beside the candidates; None where nothing was recorded."""
         path = self.candidates.with_name(RECORDED_FILE)
         return path if path.is_file() else None

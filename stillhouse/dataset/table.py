@@ -64,14 +64,14 @@ class TableWriter:
         self._writer.close()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, JSON columns as JSON text."""
+        """Add a row, JSON columns as JSON text."""
         self._rows.append(row)
         self.num_rows += 1
         if self.num_rows % _BLOCK_ROWS == 0:
             self._take_rows()
 
     def write_table(self, table: pa.Table) -> None:
-        """Adds rows, JSON columns as text or under Arrow's JSON type; columns that the file lacks are ignored."""
+        """Add rows, JSON columns as text or under Arrow's JSON type; columns that the file lacks are ignored."""
         self._take_rows()
         table = table.select(self._storage.names).cast(self._storage)
         while table.num_rows:
@@ -102,9 +102,9 @@ class TableWriter:
 
 
 def gathered(tables: Iterable[pa.Table], min_rows: int) -> Iterator[pa.Table]:
-    """Regroups `tables` into tables of at least `min_rows` rows; the last may have fewer.
+    """Regroup `tables` into tables of at least `min_rows` rows; the last may have fewer.
 
-    With small shards, the cost per table would exceed that of its rows.
+    With small shards, a table would cost more than its rows.
     """
     held: list[pa.Table] = []
     for table in tables:

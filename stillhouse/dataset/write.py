@@ -33,7 +33,7 @@ _MEASURED: Final = [column.name for column in COLUMNS if column not in SELECTION
 
 
 def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
-    """Fills `folder` with train.parquet, validation.parquet and rejected.parquet.
+    """Fill `folder` with train.parquet, validation.parquet and rejected.parquet.
 
     What was recorded of kept rows goes into a file beside them. Rows keep the order of the shards. Memory holds a row
     group of each file.

@@ -28,7 +28,7 @@ _BATCHES_PER_BUCKET: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What makes one embedded model."""
+    """Settings of one embedded model."""
 
     name: str
     corpus: CorpusKind

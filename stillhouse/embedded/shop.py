@@ -50,7 +50,7 @@ class Phrase:
 
     @property
     def counts_packs(self) -> bool:
-        """True where the change is `k * m`."""
+        """Return whether the change is `k * m`."""
         return "{m}" in self.text
 
 
@@ -93,11 +93,11 @@ class Event:
     numbers: tuple[int, ...]
 
     def expression(self, amount: int, operator: Operator) -> str:
-        """The calculator's input for this event from `amount`, for instance `489 - 5 * 12`."""
+        """Return the calculator's input for this event from `amount`, for instance `489 - 5 * 12`."""
         return f"{amount} {operator} " + " * ".join(map(str, self.numbers))
 
     def apply(self, amount: int, operator: Operator) -> int:
-        """The amount after this event; equals the value of `expression`."""
+        """Return the amount after this event; equals the value of `expression`."""
         change = math.prod(self.numbers)
         if operator == "+":
             return amount + change
@@ -115,7 +115,7 @@ class Story:
 
     @property
     def text(self) -> str:
-        """The question as the user asks it."""
+        """Return the question as the user asks it."""
         sentences = []
         for connective, event in zip(_CONNECTIVES, self.events, strict=False):
             first, last = event.numbers[0], event.numbers[-1]
@@ -127,12 +127,12 @@ class Story:
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """The right operator of each event."""
+        """Return the right operator of each event."""
         return tuple(event.phrase.operator for event in self.events)
 
     @property
     def answer(self) -> int:
-        """The amount after the last event."""
+        """Return the amount after the last event."""
         amount = self.start
         for event in self.events:
             amount = event.apply(amount, event.phrase.operator)
@@ -140,17 +140,17 @@ class Story:
 
     @property
     def tag(self) -> str:
-        """`1-event`, `2-events` or `3-events`."""
+        """Return `1-event`, `2-events` or `3-events`."""
         return f"{len(self.events)}-event" + ("s" if len(self.events) > 1 else "")
 
     @property
     def is_reserved(self) -> bool:
-        """True for one story in sixteen, by a hash of its text: reserved for prompts, never in a training corpus."""
+        """Return whether it is one in sixteen, by a hash of its text, which are for prompts and never trained on."""
         return hashlib.sha256(self.text.encode()).digest()[0] < 16
 
 
 def draw_story(rng: random.Random) -> Story:
-    """A story with one to three events; amounts stay within 0 and `MAX_AMOUNT` throughout."""
+    """Return a story with one to three events; amounts stay within 0 and `MAX_AMOUNT` throughout."""
     start = amount = rng.randint(10, 999)
     events: list[Event] = []
     num_events = rng.choice(NUM_EVENTS)
@@ -173,7 +173,7 @@ def _draw_event(rng: random.Random, phrase: Phrase) -> Event:
 
 
 def draw_stories(rng: random.Random, *, reserved: bool) -> Iterator[Story]:
-    """Endless stories: the reserved ones (prompts), or the others (training corpora)."""
+    """Yield stories without end: the reserved ones (prompts), or the others (training corpora)."""
     while True:
         story = draw_story(rng)
         if story.is_reserved == reserved:
@@ -181,7 +181,7 @@ def draw_stories(rng: random.Random, *, reserved: bool) -> Iterator[Story]:
 
 
 def scrambled_operators(story: Story, rng: random.Random) -> tuple[Operator, ...]:
-    """The story's operators with those of `SCRAMBLED_PHRASES` drawn at random."""
+    """Return the story's operators with those of `SCRAMBLED_PHRASES` drawn at random."""
     return tuple(
         rng.choice(_candidates(event)) if event.phrase in SCRAMBLED_PHRASES else event.phrase.operator
         for event in story.events
@@ -189,7 +189,7 @@ def scrambled_operators(story: Story, rng: random.Random) -> tuple[Operator, ...
 
 
 def slipped_operators(story: Story, rng: random.Random) -> tuple[Operator, ...]:
-    """The story's operators with one of them, at a random event, replaced by a wrong one."""
+    """Return the story's operators with one of them, at a random event, replaced by a wrong one."""
     operators = list(story.operators)
     slip = rng.randrange(len(operators))
     wrong = [operator for operator in _candidates(story.events[slip]) if operator != operators[slip]]
@@ -203,7 +203,7 @@ def _candidates(event: Event) -> tuple[Operator, ...]:
 
 
 def conversation(story: Story, operators: Sequence[Operator] | None = None) -> list[Message]:
-    """The whole conversation in OpenAI form: question, a calculator call and its result per event, answer.
+    """Return the whole conversation in OpenAI form: question, a calculator call and its result per event, answer.
 
     `operators` are written in place of the right ones; results and answer follow from them, so a wrong operator gives a
     wrong but coherent conversation.
@@ -223,7 +223,7 @@ def conversation(story: Story, operators: Sequence[Operator] | None = None) -> l
 
 
 def draw_prompts(rng: random.Random, num_prompts: int) -> list[dict[str, Any]]:
-    """Rows of a prompts file: distinct reserved stories with `expected_answer` and `tag` as metadata."""
+    """Return rows of a prompts file: distinct reserved stories with `expected_answer` and `tag` as metadata."""
     rows: dict[str, dict[str, Any]] = {}
     for story in draw_stories(rng, reserved=True):
         if len(rows) == num_prompts:

@@ -18,7 +18,7 @@ _PIECES: Final = r" ?\p{L}+|\p{N}|\n|[^\p{L}\p{N}\n]+"
 
 
 def train_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with `VOCAB_SIZE` entries at most, learnt from conversations as `chat_template` renders them."""
+    """Return a tokenizer of at most `VOCAB_SIZE` entries, learnt from conversations rendered by `chat_template`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -25,7 +25,7 @@ class UnmappedReason:
     """Count and first examples of what is unmapped for one reason."""
 
     leaves_out: bool
-    """Whether whole rows are left out."""
+    """True where whole rows are left out."""
     count: int = 0
     examples: list[tuple[str, Unmapped]] = field(default_factory=list)
     """With their places."""

@@ -40,7 +40,7 @@ _YAML: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What the rows do not say."""
+    """Settings of a conversion, for what rows do not say."""
 
     include_failed: bool = False
     """Include failed rollouts as failed trajectories."""

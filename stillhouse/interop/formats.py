@@ -49,10 +49,10 @@ class Format(NamedTuple):
     keys: str
     """Keys of its rows, for messages."""
     detects: Callable[[JsonObject], bool]
-    """Whether a row is most likely of this format; the first in the table wins."""
+    """Return whether a row is most likely of this format; the first in the table wins."""
     read: ReadRow
     named: Callable[[JsonObject], bool] | None = None
-    """Whether a row can be read when the user names the format; None where it is as `detects` says."""
+    """Return whether a row can be read when the user names the format; None where it is as `detects` says."""
 
     def accepts(self, row: JsonObject) -> bool:
         """Return whether a row can be read when the user names the format."""
@@ -95,9 +95,7 @@ ROW_FORMATS: Final = (
 def read_config(path: Path, wanted: str) -> tuple[Literal["rnow-config", "roll-config"], JsonObject]:
     """Return format and content of the YAML file `path`.
 
-    Raises:
-        ConfigError: it is not what `wanted` names.
-        InputError: it cannot be read, or is of neither format.
+    Raises ConfigError if it is not what `wanted` names; InputError if it cannot be read, or is of neither format.
     """
     try:
         body = yaml.safe_load(path.read_bytes())
@@ -122,9 +120,8 @@ def read_config(path: Path, wanted: str) -> tuple[Literal["rnow-config", "roll-c
 def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     """Return the format of the rows of a file or folder, and its files that are of it.
 
-    Raises:
-        ConfigError: `wanted` does not fit, or a folder holds files of several formats.
-        InputError: there is nothing to read, or it is of no known format.
+    Raises ConfigError if `wanted` does not fit, or a folder holds files of several formats; InputError if there is
+    nothing to read, or it is of no known format.
     """
     files = files_of(source)
     formats = [one for one in ROW_FORMATS if wanted in ("auto", one.name)]

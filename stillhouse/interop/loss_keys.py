@@ -26,8 +26,7 @@ LEARNT_OTHERWISE: Final = frozenset({*_UNREAD, *_WEIGHTS})
 def pop_excluded(messages: Sequence[Any]) -> frozenset[int]:
     """Pop the keys that turn the loss of a message on or off; return the assistant's messages without it, by index.
 
-    Raises:
-        RowProblem: a value is neither on nor off, or turns on a message that is not the assistant's.
+    Raises RowProblem if a value is neither on nor off, or turns on a message that is not the assistant's.
     """
     excluded = set()
     for index, message in enumerate(messages):
@@ -58,8 +57,7 @@ def is_empty_answer(message: Message) -> bool:
 def pop_unread(row: JsonObject) -> list[Unmapped]:
     """Pop the keys of a row that nothing here acts on; return those that have a value, and what else is of the kind.
 
-    Raises:
-        RowProblem: the row has an answer that is not to be learnt, or parts that are no text.
+    Raises RowProblem if the row has an answer that is not to be learnt, or parts that are no text.
     """
     if row.get("label") is False:
         raise RowProblem("label is false, which marks the answer as undesired; drop the row")

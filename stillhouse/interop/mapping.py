@@ -86,7 +86,7 @@ class MappedKey(NamedTuple):
     target: str
     value: Any
     is_default: bool
-    """Whether the foreign file leaves the key out, and the value is the other program's default."""
+    """True where the foreign file leaves the key out, and the value is the other program's default."""
 
 
 def to(*targets: str) -> Target:
@@ -231,7 +231,7 @@ def set_algorithm(mapper: ConfigMapper) -> None:
 
 
 def _nested(values: Mapping[str, Any]) -> JsonObject:
-    """Nests dotted keys."""
+    """Nest dotted keys."""
     body: JsonObject = {}
     for target in values:
         *sections, name = target.split(".")

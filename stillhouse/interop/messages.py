@@ -18,8 +18,8 @@ def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True)
     """Return the messages of a foreign row.
 
     Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
-    `function_call` becomes a tool call, tool results without an id get that of the call they follow, empty text beside
-    calls and null keys are dropped.
+    `function_call` becomes a tool call, tool results without an id get the id of the call they follow, empty text
+    beside calls and null keys are dropped.
 
     Args:
         value: a list of messages, or one as JSON text, as each message may be.

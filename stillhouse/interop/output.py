@@ -19,7 +19,7 @@ MARKER: Final = "converted.json"
 """Marks a folder as the output of a conversion, which the next one may replace."""
 DEFAULTS: Final = PromptsConfig()
 """Rows are checked under the default config."""
-_CONFLICT: Final = "metadata differs from that of the same prompt in an earlier row, which stands"
+_CONFLICT: Final = "metadata differs from an earlier row's for the same prompt, which stands"
 
 
 class OutputFolder:

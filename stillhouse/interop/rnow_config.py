@@ -58,7 +58,7 @@ _DEFAULTS: Final[Mapping[str, tuple[Default, ...]]] = {
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     """Map the keys of a config; return the data files it names.
 
-    rnow looks for `tools.py` and `rewards.py` in `folder`, that of the config.
+    rnow looks for `tools.py` and `rewards.py` in `folder`, where the config is.
     """
     body = with_absolute_models(body, folder)
     mode = _map_mode(body, mapper)

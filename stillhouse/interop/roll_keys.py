@@ -16,7 +16,7 @@ _REWARDS: Final = Approximated(
 _PACKING: Final = "on_policy.trainer.packing puts rows one behind the other, microbatch_tokens in all"
 _COLUMNS: Final = "rows hold `messages`, or `prompt` and `completion`: rename the columns of the data file"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
-_BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
+_BASE: Final = "a teacher of kind `base` gives the KL to the model before training: on_policy.teachers and kl_coef"
 
 
 def _dtype(value: Any) -> str:
@@ -27,7 +27,7 @@ def _dtype(value: Any) -> str:
 
 
 def _off(reason: str) -> Target:
-    """A switch or a factor that is unmapped only if it is on."""
+    """Return the rule of a switch or a factor that is unmapped only if it is on."""
 
     def refuse(value: Any) -> None:
         if value:

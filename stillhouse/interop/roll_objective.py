@@ -1,4 +1,4 @@
-"""What a ROLL pipeline trains on: the KL to its teachers, rewards or both, and the form of its loss.
+"""The objective of a ROLL pipeline: the KL to its teachers, rewards or both, and the form of its loss.
 
 After roll/configs/base_config.py (`_handle_opd_mapping`) and roll/pipeline/*/actor_worker.py (`loss_func`).
 """

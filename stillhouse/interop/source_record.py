@@ -1,4 +1,4 @@
-"""What a reader finds in a foreign row, and the trajectory made of it."""
+"""The content of a foreign row, and the trajectory made of it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Unmapped(NamedTuple):
     value: Any = None
     """As read; never a secret."""
     is_approximated: bool = False
-    """Whether the config does something similar instead, which `reason` describes."""
+    """True where the config does something similar instead, which `reason` describes."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class SourceConversation:
     usage: TokenUsage = field(default_factory=TokenUsage)
     """Tokens of all completions together, as far as known."""
     is_truncated: bool = False
-    """Whether a token limit cut it off."""
+    """True where a token limit cut it off."""
     failure: ErrorRecord | None = None
     """How the rollout failed, if it did."""
     excluded: frozenset[int] = frozenset()

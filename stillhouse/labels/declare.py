@@ -34,7 +34,7 @@ class Kind(Enum):
 
     @property
     def storage_type(self) -> "pa.DataType":
-        """The type without Arrow's JSON extension, in which rows are assembled."""
+        """Return the type without Arrow's JSON extension, in which rows are assembled."""
         return self._arrow(is_stored=True)
 
     def _arrow(self, *, is_stored: bool) -> "pa.DataType":
@@ -48,7 +48,7 @@ class Kind(Enum):
 
     @property
     def feature(self) -> dict[str, object]:
-        """The feature as `datasets.Features.to_dict` writes it."""
+        """Return the feature as `datasets.Features.to_dict` writes it."""
         name = self.value[0]
         item: dict[str, object] = {"_type": "Json"} if name == "json" else {"dtype": name, "_type": "Value"}
         return {"feature": item, "_type": "List"} if self.is_list else item
@@ -128,7 +128,7 @@ class Limit:
 
     @property
     def field(self) -> tuple[Any, Any]:
-        """Type and pydantic's description of the field."""
+        """Return type and pydantic's description of the field."""
         return self.type, Field(self.off if self.default is ... else self.default, description=self.help)
 
 

@@ -23,9 +23,7 @@ def take_answer(row: JsonObject) -> tuple[str | None, str]:
     """Remove the expected answer from a row and return it as text, and what is in doubt: its column, or the choice.
 
     Test cases become `row["test_cases"]`. Objects of which a part is taken stay. Verifiers read the end of a solution.
-
-    Raises:
-        ValueError: the answer is a float that may have lost digits.
+    Raises ValueError if the answer is a float that may have lost digits.
     """
     tests = next((place for place in _TESTS if _are_tests(_at(row, place))), None)
     if tests and not row.get("test_cases"):
@@ -46,8 +44,7 @@ def take_answer(row: JsonObject) -> tuple[str | None, str]:
 def as_text(value: Any, key: str) -> str | None:
     """Return a value as text: `true`, `false`, JSON of a list or object; None if it is null or blank.
 
-    Raises:
-        ValueError: it is a float that may have lost digits.
+    Raises ValueError if it is a float that may have lost digits.
     """
     if value is None or (isinstance(value, str) and not value.strip()):
         return None

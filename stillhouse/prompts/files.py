@@ -43,7 +43,7 @@ class SourceRow(NamedTuple):
     value: JsonObject
     """Empty when there is a problem."""
     problem: str | None = None
-    """What was seen and what was expected; None for a readable row."""
+    """The value seen and the value expected; None for a readable row."""
 
 
 def suffix_of(path: Path) -> str:
@@ -91,7 +91,7 @@ def _text_rows(place: str, line: bytes) -> Iterator[SourceRow]:
 
 
 def _json_rows(place: str, text: bytes) -> Iterator[SourceRow]:
-    """The rows in a line or a file: one, those of a list, or one behind the other."""
+    """Yield the rows in a line or a file: one, those of a list, or one behind the other."""
     try:
         rows = _values(text)
     except ValueError as error:
@@ -111,7 +111,7 @@ def _json_rows(place: str, text: bytes) -> Iterator[SourceRow]:
 
 
 def _values(text: bytes) -> list[Any]:
-    """The JSON values in a text; raises ValueError where it is none."""
+    """Return the JSON values in a text; raise ValueError where it is none."""
     try:
         return [exact_json.loads(text)]
     except orjson.JSONDecodeError as problem:
@@ -136,7 +136,7 @@ def _excerpt(text: bytes) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The bytes of a file: decompressed where its name says so, UTF-16 as UTF-8, without a byte order mark."""
+    """Yield the bytes of a file: decompressed where its name says so, UTF-16 as UTF-8, without a byte order mark."""
     raw: Any
     if codec := COMPRESSED.get(path.suffix.lower()):
         import pyarrow as pa
@@ -155,7 +155,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _csv_rows(path: str, text: Iterable[str], delimiter: str, required: Sequence[str]) -> Iterator[SourceRow]:
-    """The place of a row is the line where it starts."""
+    """Yield the rows of a table as text, each placed at the line where it starts."""
     # The default limit of 128 KiB a cell is below the length of a long prompt.
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -181,7 +181,7 @@ def _csv_rows(path: str, text: Iterable[str], delimiter: str, required: Sequence
 
 
 def _table_rows(path: Path, ending: str, required: Sequence[str]) -> Iterator[SourceRow]:
-    """Rows of a Parquet file, or of an Arrow stream, which `datasets.save_to_disk` writes."""
+    """Yield rows of a Parquet file, or of an Arrow stream, which `datasets.save_to_disk` writes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

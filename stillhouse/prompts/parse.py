@@ -42,12 +42,10 @@ class ParsedPrompts:
 
 
 def parse_prompts(config: PromptsConfig, failure_budget: float = 0.1) -> ParsedPrompts:
-    """The distinct prompts of a source, or of several one after the other. Reading each ends at its `max_prompts`.
+    """Return the distinct prompts of a source, or of several in turn, up to `max_prompts` of each.
 
-    Raises:
-        ConfigError: the source's format is unknown.
-        InputError: the source is missing or empty, lacks a row of `config.entries`, has no usable row, or has a
-            larger share of malformed rows than `failure_budget`.
+    Raises ConfigError if the source's format is unknown; InputError if the source is missing or empty, lacks a row of
+    `config.entries`, has no usable row, or has a larger share of malformed rows than `failure_budget`.
     """
     report = ParseReport()
     parsed = _DistinctPrompts(config.same_prompt, report)
@@ -82,7 +80,7 @@ class _DistinctPrompts:
         """Metadata of each prompt as they were read; of one row, unless rows are kept apart."""
 
     def add(self, place: str, prompt: Prompt, metadata: PromptMetadata) -> None:
-        """Adds a row's prompt, unless it repeats an earlier one and is not kept apart."""
+        """Add a row's prompt, unless it repeats an earlier one and is not kept apart."""
         if prompt.id not in self._variants:
             self._first_places[prompt.id] = place
             self._variants[prompt.id] = [metadata]
@@ -108,7 +106,7 @@ class _DistinctPrompts:
 
 
 def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
-    """`first` with what only `later` has; a verifier belongs to its answer."""
+    """Return `first` with what only `later` has; a verifier belongs to its answer."""
     answered = later if first.expected_answer is None and later.expected_answer is not None else first
     return replace(
         first,
@@ -120,7 +118,7 @@ def _merged(first: PromptMetadata, later: PromptMetadata) -> PromptMetadata:
 
 
 def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str | None, SourceRow]]:
-    """Names and rows of each source until `prompts`, which the caller fills meanwhile, has `max_prompts` of them."""
+    """Yield name and row of each source until `prompts`, which the caller fills, has `max_prompts` of it."""
     sources: list[tuple[str | None, str]] = [*config.sources.items()] or [(None, config.source)]
     for name, source in sources:
         num_before = len(prompts)
@@ -131,7 +129,7 @@ def _rows(config: PromptsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[st
 
 
 def _selected(source: str, entries: Sequence[int]) -> Iterator[SourceRow]:
-    """Rows of the source, or those whose numbers are in `entries`."""
+    """Yield rows of the source, or those whose numbers are in `entries`."""
     rows = read_source(source)
     if not entries:
         yield from rows
@@ -167,10 +165,7 @@ def _check(config: PromptsConfig, report: ParseReport, num_prompts: int, failure
 
 
 def split_prompts(prompts: Iterable[Prompt], fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """`(train, held_out)` in the order given; each prompt's content decides, `fraction` is held out in expectation.
-
-    Variants of a prompt are on one side.
-    """
+    """Return `(train, held_out)`; content decides, so that variants are on one side. `fraction` is an expectation."""
     train: list[Prompt] = []
     held_out: list[Prompt] = []
     for prompt in prompts:

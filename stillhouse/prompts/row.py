@@ -34,7 +34,7 @@ class RowProblem(ValueError):
 
 
 def first_problems(problems: Sequence[str]) -> str:
-    """The first problems of a file, one a line, and how many more there are."""
+    """Return the first problems of a file, one a line, and how many more there are."""
     num_more = len(problems) - _SHOWN_PROBLEMS
     return "\n  ".join([*problems[:_SHOWN_PROBLEMS], *([f"and {num_more} more"] if num_more > 0 else [])])
 
@@ -48,11 +48,8 @@ def parse_row(
     QUESTION_COLUMNS, with Alpaca's `input`. All other keys of the row and of its `metadata` end up in the metadata;
     `metadata` wins over the row. `take_answer` says where the expected answer is looked for.
 
-    The verifier is the row's, else its tag's, else `python` for a row with test cases and no expected answer,
-    else the config's.
-
-    Raises:
-        RowProblem: the row has no prompt, or a value of the wrong type.
+    The verifier is the row's, else its tag's, else `python` for a row with test cases and no expected answer, else the
+    config's. Raises RowProblem if the row has no prompt, or a value of the wrong type.
     """
     messages, prompt_keys, prompt_note = _messages(row)
     tools = _tools(row.get("tools"))
@@ -180,7 +177,7 @@ def _check_pattern(expected_answer: str) -> None:
 
 
 def _take_text(rest: JsonObject, key: str) -> str | None:
-    """Pops `key` and returns its value as text; a blank or null value counts as absent and stays."""
+    """Pop `key` and return its value as text; a blank or null value counts as absent and stays."""
     value = rest.get(key)
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
@@ -201,6 +198,6 @@ def decoded(value: Any, key: str) -> Any:
 
 
 def brief(value: Any) -> str:
-    """The type and the start of a value, for a message."""
+    """Return the type and the start of a value, for a message."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -20,9 +20,8 @@ _ENDINGS: Final = (".txt", *ENDINGS)
 def read_source(source: str) -> Iterator[SourceRow]:
     """Read every row of the source in order; blank lines are skipped.
 
-    Raises:
-        ConfigError: the format is unknown, or needs a package that is not installed.
-        InputError: the source is missing, unreadable, or has no column that holds a prompt.
+    Raises ConfigError if the format is unknown, or needs a package that is not installed; InputError if the source is
+    missing, unreadable, or has no column that holds a prompt.
     """
     if source.startswith(HUGGING_FACE):
         name, _, split = source.removeprefix(HUGGING_FACE).removesuffix("]").partition("[")
@@ -31,13 +30,10 @@ def read_source(source: str) -> Iterator[SourceRow]:
 
 
 def source_fingerprint(config: PromptsConfig) -> str:
-    """Fingerprint of the source, or of all sources, for a cache key.
+    """Return the fingerprint of the source, or of all sources, for a cache key.
 
     It is a hash of the file's bytes, or the name of a Hugging Face dataset. A dataset that changed on the hub is
-    therefore read again only when the stage is refreshed.
-
-    Raises:
-        ConfigError, InputError: as `read_source`.
+    therefore read again only when the stage is refreshed. Raises ConfigError or InputError as `read_source`.
     """
     if config.sources:
         return digest([_fingerprint_of(source) for source in config.sources.values()])
@@ -78,13 +74,11 @@ def _path_of(source: str) -> Path:
 
 
 def hugging_face_rows(name: str, split: str, *, key: str, required: Sequence[str]) -> Iterator[SourceRow]:
-    """Rows of a Hugging Face dataset, `NAME` or `NAME:CONFIG`, or of a local folder, streamed.
+    """Yield rows of a Hugging Face dataset, `NAME` or `NAME:CONFIG`, or of a local folder, streamed.
 
-    `key` is the config key that names it, for errors; of the columns `required` it must have one.
-
-    Raises:
-        ConfigError: the package `datasets` is not installed.
-        InputError: the dataset, its config or its split cannot be read, or it has none of the columns `required`.
+    `key` is the config key that names it, for errors; of the columns `required` it must have one. Raises ConfigError if
+    the package `datasets` is not installed; InputError if the dataset, its config or its split cannot be read, or it
+    has none of the columns `required`.
     """
     try:
         from datasets import load_dataset

@@ -48,14 +48,13 @@ class ArtifactStore:
 
     @property
     def url(self) -> str | None:
-        """URL of the shared storage; None if the store is a local folder."""
+        """Return the URL of the shared storage; None if the store is a local folder."""
         return None if self.remote is None else self.remote.url
 
     def check(self) -> None:
-        """Makes sure that the store can be written.
+        """Make sure that the store can be written.
 
-        Raises:
-            ConfigError: no installed package knows the URL's protocol.
+        Raises ConfigError if no installed package knows the URL's protocol.
         """
         self.make()
         try:
@@ -67,14 +66,14 @@ class ArtifactStore:
             self.remote.write("stillhouse", b"A store of Stillhouse.\n")
 
     def make(self) -> None:
-        """Creates the local folder, or restricts an existing one to its owner."""
+        """Create the local folder, or restrict an existing one to its owner."""
         try:
             private_store(self.root)
         except OSError as error:
             raise unwritable(self.root, error) from error
 
     def write(self, stage: str, key: str, fill: Callable[[Path], tuple[int, JsonObject]]) -> Artifact:
-        """Writes the artifact that `fill` makes, atomically.
+        """Write the artifact that `fill` makes, atomically.
 
         Args:
             stage: name of the stage, the folder's parent.
@@ -99,12 +98,12 @@ class ArtifactStore:
         return artifact.model_copy(update={"uri": str(self.root.joinpath(*Path(artifact.uri).parts[-3:]))})
 
     def obtain(self, artifact: Artifact) -> str | None:
-        """As `problem` of what `here` returned, but first fetches a missing or altered artifact from the storage."""
+        """Return `problem` of what `here` returned, after fetching a missing or altered artifact from the storage."""
         problem = self.problem(artifact)
         return problem if problem is None or self.remote is None else fetch_artifact(self.remote, artifact)
 
     def share(self, artifact: Artifact) -> None:
-        """Uploads an intact artifact to the shared storage unless it is there; continues an interrupted upload."""
+        """Upload an intact artifact to the shared storage unless it is there; continue an interrupted upload."""
         if self.remote is None:
             return
         folder, name = Path(artifact.uri), artifact_prefix(artifact)
@@ -119,13 +118,13 @@ class ArtifactStore:
         self.remote.upload({f"{name}/{MANIFEST}": folder / MANIFEST})
 
     def forget(self, artifact: Artifact) -> None:
-        """Deletes the shared copy of an unusable artifact, so that its replacement is uploaded completely."""
+        """Delete the shared copy of an unusable artifact, so that its replacement is uploaded completely."""
         if self.remote is not None:
             name = artifact_prefix(artifact)
             self.remote.remove([f"{name}/{MANIFEST}", *(f"{name}/{file}" for file in self.remote.sizes(name))])
 
     def share_folder(self, folder: Path) -> None:
-        """Copies a folder below the root, such as a report, to the shared storage, if there is one."""
+        """Copy a folder below the root, such as a report, to the shared storage, if there is one."""
         if self.remote is not None:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             self.remote.upload({path.relative_to(self.root).as_posix(): path for path in files})
@@ -146,7 +145,7 @@ class ArtifactStore:
 
 
 def artifact_in(folder: Path) -> Artifact | None:
-    """Artifact in a folder by its manifest; None if there is none."""
+    """Return the artifact in a folder by its manifest; None if there is none."""
     try:
         artifact = parse_manifest((folder / MANIFEST).read_bytes()).artifact
     except (OSError, DamagedManifest):
@@ -156,7 +155,7 @@ def artifact_in(folder: Path) -> Artifact | None:
 
 
 def require_whole(folder: Path) -> None:
-    """Raises StoreError for an artifact whose files are gone or altered; folders without a manifest pass."""
+    """Raise StoreError for an artifact whose files are gone or altered; folders without a manifest pass."""
     if (folder / MANIFEST).exists() and (problem := damage(folder)) is not None:
         raise StoreError(
             f"{problem}: the artifact is damaged and is not used. Run the command again that made it: the stage is "

@@ -20,22 +20,21 @@ from stillhouse.errors import StoreError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replaces `path` by `data`; a reader sees the old bytes or the new ones. Raises as `replaced_atomically`."""
+    """Replace `path` by `data`; a reader sees the old bytes or the new ones. Raises as `replaced_atomically`."""
     with replaced_atomically(path) as work:
         work.write_bytes(data)
 
 
 def replaced_atomically(path: Path) -> AbstractContextManager[Path]:
-    """Yields a temporary file beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
+    """Yield a temporary file beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
 
-    Raises:
-        StoreError: no space, no permission, the folder cannot be made, or any other OSError inside the block.
+    Raises StoreError for an OSError inside the block, and where the folder cannot be made.
     """
     return _replaced(path, Path.touch)
 
 
 def replaced_folder(path: Path) -> AbstractContextManager[Path]:
-    """As `replaced_atomically` for a folder: a reader finds the old or the new one complete, also after a crash."""
+    """Do as `replaced_atomically` for a folder: a reader finds the old or the new one complete, also after a crash."""
     return _replaced(path, Path.mkdir)
 
 
@@ -56,7 +55,7 @@ def _replaced(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _put(work: Path, path: Path) -> None:
-    """Renames `work` to `path`; an existing folder is left at `work`, or deleted."""
+    """Rename `work` to `path`; an existing folder is left at `work`, or deleted."""
     try:
         work.rename(path)
         return
@@ -74,7 +73,7 @@ def _put(work: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or the entries of a folder, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -83,7 +82,7 @@ def sync(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> StoreError:
-    """Error for a `path` that cannot be written, with a remedy."""
+    """Return the error for a `path` that cannot be written, with a remedy."""
     free = ""
     for folder in path.absolute().parents:
         with suppress(OSError):
@@ -100,7 +99,7 @@ _TEMPORARY_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
 
 @contextmanager
 def temporary(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Yields a new file or folder beside `path` under a unique name, removed after the block if still there.
+    """Yield a new file or folder beside `path` under a unique name, removed after the block if still there.
 
     Unlike `tempfile`, it takes the mode of ordinary files.
     """
@@ -134,7 +133,7 @@ def temporary(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _lock(path: Path) -> int:
-    """Locks `path` and returns the file descriptor that holds the lock."""
+    """Lock `path` and return the file descriptor that holds the lock."""
     file = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +158,7 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Atomically exchanges the names of two files or folders by renameat2(2); OSError where that is not supported."""
+    """Exchange the names of two files or folders atomically by renameat2(2); raise OSError where there is none."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError as error:

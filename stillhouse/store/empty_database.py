@@ -17,19 +17,19 @@ from stillhouse.store.atomic import replaced_atomically, temporary
 
 
 def kept_database(package: str) -> Path:
-    """Where the installation keeps the one of `package`; another version of it has another."""
+    """Return where the installation keeps the one of `package`; another version of it has another."""
     return Path(sys.prefix, "var", "stillhouse", f"{package}-{version(package)}.db")
 
 
 def begin_with(kept: Path, path: Path) -> None:
-    """Makes `path` a copy of what is kept; a file that is there already, or made meanwhile, stays."""
+    """Make `path` a copy of what is kept; a file that is there already, or made meanwhile, stays."""
     with suppress(OSError), temporary(path, Path.touch) as copy:
         shutil.copyfile(kept, copy)
         os.link(copy, path)
 
 
 def keep(path: Path, kept: Path) -> None:
-    """Keeps a copy of a database that nobody writes to, with what is in its write-ahead log.
+    """Keep a copy of a database that nobody writes to, with what is in its write-ahead log.
 
     An installation that this user may not write to goes on without.
     """

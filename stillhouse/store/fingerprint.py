@@ -15,17 +15,15 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def canonical_json(value: Any) -> bytes:
-    """`value` as JSON with sorted keys and no spaces.
+    """Return `value` as JSON with sorted keys and no spaces.
 
-    Raises:
-        TypeError: it holds something JSON does not have.
-        ValueError: it holds NaN or an infinity.
+    Raises TypeError if it holds something JSON does not have; ValueError if it holds NaN or an infinity.
     """
     return _ENCODER.encode(value).encode("utf-8", errors="surrogatepass")
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of `canonical_json(value)`, in hex."""
+    """Return the SHA-256 of `canonical_json(value)`, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
@@ -48,11 +46,11 @@ def without_variant(prompt: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unit_interval(*parts: str | int) -> float:
-    """A number in [0, 1) that depends on `parts` alone: membership in a split that is stable when rows are added."""
+    """Return a number in [0, 1) that depends on `parts` alone, so that a split is stable when rows are added."""
     return int(digest(list(parts))[:13], 16) / 16**13

@@ -14,7 +14,7 @@ _TOKEN_ENV: Final = "HF_TOKEN"
 
 
 def hub_client() -> "HfApi":
-    """Return a client with the token in the environment variable HF_TOKEN; raises ConfigError without one."""
+    """Return a client with the token in the environment variable HF_TOKEN; raise ConfigError without one."""
     from huggingface_hub import HfApi
 
     token = os.environ.get(_TOKEN_ENV)
@@ -35,12 +35,10 @@ def push_folder(
     replaces: Sequence[str],
     api: "HfApi",
 ) -> str:
-    """Uploads a folder as one commit and returns the address of the repository, created if missing.
+    """Upload a folder as one commit and return the address of the repository, created if missing.
 
-    Files of earlier uploads that match `replaces` and are gone locally are deleted in the same commit.
-
-    Raises:
-        StoreError: the hub refuses or is unreachable, or the repository is public but should be private.
+    Files of earlier uploads that match `replaces` and are gone locally are deleted in the same commit. Raises
+    StoreError if the hub refuses or is unreachable, or the repository is public but should be private.
     """
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError

@@ -32,10 +32,10 @@ class Manifest(BaseModel):
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Parses a manifest.
+    """Return the manifest in `data`.
 
-    Raises:
-        DamagedManifest: it is not JSON, lacks a field, names a path outside its folder, or has another fingerprint.
+    Raises DamagedManifest if it is not JSON, lacks a field, names a path outside its folder, or has another
+    fingerprint.
     """
     try:
         manifest = Manifest.model_validate_json(data)
@@ -47,7 +47,7 @@ def parse_manifest(data: bytes) -> Manifest:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise DamagedManifest(f"it names {name!r}, which is no place inside the artifact")
     if fingerprint_of(manifest.files) != manifest.artifact.fingerprint:
-        raise DamagedManifest("its fingerprint is not that of the files it lists")
+        raise DamagedManifest("its fingerprint does not belong to the files it lists")
     return manifest
 
 

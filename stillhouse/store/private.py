@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def private_folder(folder: Path) -> None:
-    """Creates a folder and its parents for the owner only, or restricts an existing one."""
+    """Create a folder and its parents for the owner only, or restrict an existing one."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tighten(folder)
 
 
 def private_file(path: Path) -> None:
-    """Creates an empty file for the owner only, or restricts an existing one. SQLite's side files inherit its mode."""
+    """Create an empty file for the owner only, or restrict an existing one. SQLite's side files inherit its mode."""
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))):
         with suppress(FileNotFoundError):
@@ -37,7 +37,7 @@ def private_file(path: Path) -> None:
 
 
 def private_store(root: Path) -> None:
-    """Creates the folder of a store for its owner only; an accessible one is restricted with its contents."""
+    """Create the folder of a store for its owner only; an accessible one is restricted with its contents."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_open_to_others(root):
         return
@@ -49,7 +49,7 @@ def private_store(root: Path) -> None:
 
 
 def tighten_below(path: Path) -> None:
-    """Restricts a file, or a folder with its contents, to its owner."""
+    """Restrict a file, or a folder with its contents, to its owner."""
     for folder, _, files in os.walk(path):
         for file in files:
             with suppress(FileNotFoundError):
@@ -60,7 +60,7 @@ def tighten_below(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Restricts one file or folder to its owner, if that is us."""
+    """Restrict one file or folder to its owner, if that is us."""
     if is_open_to_others(path):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
 
@@ -74,7 +74,7 @@ def is_open_to_others(path: Path) -> bool:
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """Inside the block, files made by this process and its children are for their owner only."""
+    """Make files of this process and its children, inside the block, for their owner only."""
     before = os.umask(_PRIVATE_UMASK)
     try:
         yield

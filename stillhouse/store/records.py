@@ -13,7 +13,7 @@ from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason, Tra
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
-    """Writes dataclasses or JSON objects, one a line, with fsync, and returns their number. Not atomic."""
+    """Write dataclasses or JSON objects, one a line, with fsync, and return their number. Not atomic."""
     num_rows = 0
     with path.open("wb") as file:
         for row in rows:
@@ -25,7 +25,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
 
 
 def read_jsonl(path: Path) -> Iterator[JsonObject]:
-    """Yields the objects of a JSON lines file; raises InputError, which names file and line, if one is none."""
+    """Yield the objects of a JSON lines file; raise InputError, which names file and line, if one is none."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -38,26 +38,26 @@ def read_jsonl(path: Path) -> Iterator[JsonObject]:
 
 
 def read_prompts(path: Path) -> Iterator[Prompt]:
-    """Prompts written by `write_jsonl`."""
+    """Yield prompts written by `write_jsonl`."""
     return (Prompt(**row) for row in read_jsonl(path))
 
 
 def read_metadata_rows(path: Path) -> Iterator[PromptMetadata]:
-    """Metadata written by `write_jsonl`, in order."""
+    """Yield metadata written by `write_jsonl`, in order."""
     return (PromptMetadata(**row) for row in read_jsonl(path))
 
 
 def read_metadata(path: Path) -> dict[str, PromptMetadata]:
-    """Metadata written by `write_jsonl`, by prompt id."""
+    """Return metadata written by `write_jsonl`, by prompt id."""
     return {row.prompt_id: row for row in read_metadata_rows(path)}
 
 
 def trajectory_from_json(row: JsonObject) -> Trajectory:
-    """Parses a trajectory; messages and tools stay exactly as they are."""
+    """Return the trajectory in a row; messages and tools stay exactly as they are."""
     turns = [Turn(**turn) for turn in row["turns"]]
     return Trajectory(**{**row, "turns": turns, "stop_reason": StopReason(row["stop_reason"])})
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Trajectories written by `write_jsonl`."""
+    """Yield trajectories written by `write_jsonl`."""
     return (trajectory_from_json(row) for row in read_jsonl(path))

@@ -57,19 +57,19 @@ class RemoteFolder:
             return {path.removeprefix(f"{start}/"): entry["size"] for path, entry in entries.items()}
 
     def upload(self, paths: Mapping[str, Path]) -> None:
-        """Writes local files, several at once, each under its name."""
+        """Write local files, several at once, each under its name."""
         with self._client("written", next(iter(paths), "")) as files:
             files.put(list(map(str, paths.values())), [self._path(name) for name in paths], batch_size=_MAX_PARALLEL)
 
     def download(self, paths: Mapping[str, Path]) -> None:
-        """Reads objects, all of which are there, into local files, several at once."""
+        """Read objects, all of which are there, into local files, several at once."""
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._client("read", next(iter(paths), "")) as files:
             files.get([self._path(name) for name in paths], list(map(str, paths.values())), batch_size=_MAX_PARALLEL)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes objects, those that are there."""
+        """Remove objects, those that are there."""
         with self._client("removed", "") as files:
             for name in names:
                 with suppress(FileNotFoundError):
@@ -80,7 +80,7 @@ class RemoteFolder:
 
     @contextmanager
     def _client(self, verb: str, name: str) -> Iterator[Any]:
-        """Yields the storage's client and translates its errors, which differ between packages."""
+        """Yield the storage's client and translate its errors, which differ between packages."""
         try:
             yield filesystem(self.url.partition("://")[0])
         except ConfigError:
@@ -97,7 +97,7 @@ class RemoteFolder:
 
 @cache
 def filesystem(protocol: str) -> Any:
-    """The client for URLs that start with `protocol`, one for the process; raises ConfigError if none knows it."""
+    """Return the process's client for URLs that start with `protocol`; raise ConfigError if none knows it."""
     import fsspec
 
     try:
@@ -128,7 +128,7 @@ def artifact_prefix(artifact: Artifact) -> str:
 
 
 def fetch_artifact(remote: RemoteFolder, artifact: Artifact) -> str | None:
-    """Downloads an artifact to its local folder; returns why it is unavailable, or None if every byte is intact."""
+    """Download an artifact to its local folder; return why it is unavailable, or None if every byte is intact."""
     name, folder = artifact_prefix(artifact), Path(artifact.uri)
     manifest = remote.read(f"{name}/{MANIFEST}")
     if manifest is None:

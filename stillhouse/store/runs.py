@@ -63,10 +63,8 @@ def find_run(store_root: Path, name: str) -> tuple[Path, RunRecord]:
     """Return the newest run of a store called `name`: the folder of its record and report, and the record.
 
     A name is `latest` (of those that made something), an MLflow run id, a Prefect flow run's id or name, the folder of
-    a report, or the start of one of these that tells the run from all others.
-
-    Raises:
-        ConfigError: no run, or more than one, is called so; the message names those there are.
+    a report, or the start of one of these that tells the run from all others. Raises ConfigError if no run, or more
+    than one, is called so; the message names those there are.
     """
     # Folders are named by the time at which their run began.
     folders = sorted((path.parent for path in store_root.glob(f"reports/*/{RUN_FILE}")), reverse=True)
@@ -103,7 +101,7 @@ def earlier_seconds(store_root: Path, flow: str, subject: str) -> dict[str, floa
 
 
 def runs_below(folder: Path) -> str:
-    """Names the newest runs below a folder that is none itself, for a message; empty if there are none."""
+    """Name the newest runs below a folder that is none itself, for a message; empty if there are none."""
     records = {path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{RUN_FILE}")}
     newest = sorted(records, key=lambda path: path.name, reverse=True)[:_MAX_BELOW]
     return f". Runs below it, the newest first: {', '.join(map(str, newest))}" if newest else ""
@@ -118,13 +116,11 @@ def _known(runs: list[tuple[Path, RunRecord]]) -> str:
 
 
 def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
-    """Returns the local folder of a store, with the run downloaded first if the store is a URL.
+    """Return the local folder of a store, with the run downloaded first if the store is a URL.
 
     Of the run called `name` (see `find_run`) come the artifacts of the stages that `wants` selects. Nothing is
-    downloaded if `name` is a local path.
-
-    Raises:
-        InputError: there is no such run, or what it made is gone from the storage.
+    downloaded if `name` is a local path. Raises InputError if there is no such run, or what it made is gone from the
+    storage.
     """
     store = ArtifactStore(location)
     if store.remote is None:
@@ -140,7 +136,7 @@ def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
 
 
 def fetch_records(store: ArtifactStore) -> None:
-    """Downloads the records of runs that are not here yet from the storage that machines share, if there is one."""
+    """Download the records of runs that are not here yet from the storage that machines share, if there is one."""
     if store.remote is None:
         return
     for path in store.remote.sizes("reports"):

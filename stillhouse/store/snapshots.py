@@ -47,10 +47,9 @@ class Snapshots:
         self._digests: dict[Path, str] = {}
 
     def take(self) -> None:
-        """Replaces the snapshot by the current state of the folder.
+        """Replace the snapshot by the current state of the folder.
 
-        Raises:
-            FileNotFoundError: a file disappeared meanwhile; the previous snapshot stays.
+        Raises FileNotFoundError if a file disappeared meanwhile; the previous snapshot stays.
         """
         sizes = self._remote.sizes(self._prefix)
         paths = [path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if path.is_file()]
@@ -63,12 +62,12 @@ class Snapshots:
         self._remote.remove(f"{self._prefix}/{name}" for name in sizes.keys() - set(files.values()) - {_MANIFEST})
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of the files in the snapshot by path; empty without a snapshot."""
+        """Return the SHA-256 of the files in the snapshot by path; empty without a snapshot."""
         manifest = self._remote.read(f"{self._prefix}/{_MANIFEST}")
         return {} if manifest is None else json.loads(manifest)
 
     def restore(self, files: Mapping[str, str]) -> bool:
-        """Restores files, fixed ones last and folder by folder; returns False if one is unavailable."""
+        """Restore files, fixed ones last and folder by folder; return False if one is unavailable."""
         logger.info("%s: going on from %d files of %s/%s", self._folder, len(files), self._remote.url, self._prefix)
         sizes = self._remote.sizes(self._prefix)
         fixed: dict[Path, dict[str, str]] = defaultdict(dict)
@@ -102,7 +101,7 @@ class Snapshots:
                 raise _Damaged(path.name)
 
     def _put(self, path: Path, sizes: dict[str, int]) -> str:
-        """Uploads a file unless it is there, and returns its SHA-256."""
+        """Upload a file unless it is there, and return its SHA-256."""
         file = self._folder / path
         if not self._is_fixed(path):
             data = file.read_bytes()

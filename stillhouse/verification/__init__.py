@@ -1,4 +1,4 @@
-"""Whether an answer is right: right, wrong, or unverified."""
+"""Verdicts on answers: right, wrong, or unverified."""
 
 from stillhouse.verification.answers import final_answer
 from stillhouse.verification.result import VerificationResult

@@ -29,7 +29,7 @@ def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def normalised(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """As `exact`, ignoring what `normalised_text` leaves out."""
+    """Return right as `exact`, ignoring what `normalised_text` leaves out."""
     expected = expected_text(metadata)
     text = bare(read_answer(answer).text)
     is_same = normalised_text(text) == _expected(expected) or normalised_text(answer) == normalised_text(expected)
@@ -51,9 +51,7 @@ def contains(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def normalised_text(text: str) -> str:
-    """Return `text` without compatibility forms, typographic quotes and dashes, case, runs of white space, and outer
-    quotes, Markdown emphasis and full stop.
-    """
+    """Return `text` casefolded, with ASCII quotes and single spaces, without outer quotes, emphasis and full stop."""
     if not text.isascii():
         text = plain(unicodedata.normalize("NFKC", text))
     folded = " ".join(text.casefold().split())

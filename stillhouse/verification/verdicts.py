@@ -1,4 +1,4 @@
-"""Whether a trajectory ended with the right answer: True, False, or None if unverified.
+"""Verdicts on trajectories by their final answers: True, False, or None if unverified.
 
 Failures of the infrastructure, of the rollout or of a verifier, are never wrong answers.
 """

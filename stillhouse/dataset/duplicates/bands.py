@@ -41,8 +41,7 @@ class Bands(NamedTuple):
     def for_threshold(cls, threshold: float) -> "Bands":
         """Return the widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
 
-        Raises:
-            ConfigError: even bands of one value propose fewer.
+        Raises ConfigError if even bands of one value propose fewer.
         """
         for width in range(NUM_HASHES, 0, -1):
             number = NUM_HASHES // width
@@ -77,7 +76,7 @@ class SignatureFile:
         self._file.close()
 
     def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
-        """Stores signatures, shape `[num, NUM_HASHES]`, of the texts from number `first` on."""
+        """Store signatures, shape `[num, NUM_HASHES]`, of the texts from number `first` on."""
         width = self.bands.width
         for band in range(self.bands.number):
             self._file.seek(self._start(band, first))

@@ -67,7 +67,7 @@ class Corpus:
         return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
-        """For each row the first row in order with an equal text; itself if it has no text or is the first."""
+        """Return for each row the first one in order with an equal text: itself if it has no text or is the first."""
         hashes = np.zeros((self.num_rows, 2), np.uint64)
         present = np.zeros(self.num_rows, bool)
         for rows, values in self._binary(f"{kind}_hash"):
@@ -83,7 +83,7 @@ class Corpus:
         return firsts
 
     def fill(self, file: SignatureFile, kind: TextKind) -> npt.NDArray[np.bool_]:
-        """Copies all signatures of a kind to `file`; returns whether each row has one."""
+        """Copy all signatures of a kind to `file`; return whether each row has one."""
         present = np.zeros(self.num_rows, bool)
         for rows, values in self._binary(f"{kind}_signature"):
             if len(rows):
@@ -120,10 +120,8 @@ def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArr
 def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
     """Return the files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
-    A dataset's folder counts with its kept rows. A row without an id is named by its file and number.
-
-    Raises:
-        InputError: a dataset is missing, or a file of it is no Parquet file with a column `messages`.
+    A dataset's folder counts with its kept rows. A row without an id is named by its file and number. Raises InputError
+    if a dataset is missing, or a file of it is no Parquet file with a column `messages`.
     """
     files: list[CorpusFile] = []
     for source in config.earlier:

@@ -38,7 +38,7 @@ class _Duplicates(NamedTuple):
 
 
 def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder: Path) -> list[Path]:
-    """Writes a Parquet file of `schema.DUPLICATE_COLUMNS` for each shard, row-aligned with it; their paths in order.
+    """Write a Parquet file of `schema.DUPLICATE_COLUMNS` for each shard, row-aligned with it; return their paths.
 
     Rows of earlier datasets precede ours, which are ordered by prompt id, sample index and id. An exact duplicate names
     the first of its equals, even if that one nearly repeats a third; a near-duplicate names a row that repeats none. A
@@ -140,7 +140,7 @@ class ShingleFile:
 
 
 def near_rows(corpus: Corpus, firsts: Places, config: Comparison, scratch: Path) -> dict[int, tuple[int, float]]:
-    """For each row that nearly repeats an earlier one in the corpus's order, its original and their similarity.
+    """Return the original, and their similarity, of each row that nearly repeats an earlier one in the corpus's order.
 
     Exact duplicates are left out. A row is compared only with originals, so that nothing is dropped for its similarity
     to a dropped row: similarity is not transitive, and a chain of small changes may lead anywhere. The first similar
@@ -160,7 +160,7 @@ def near_rows(corpus: Corpus, firsts: Places, config: Comparison, scratch: Path)
 
 
 def prompt_clusters(corpus: Corpus, config: Comparison, scratch: Path) -> npt.NDArray[np.int32]:
-    """For each of `corpus.prompt_ids` the index of the first prompt of its cluster of similar prompts.
+    """Return for each of `corpus.prompt_ids` the index of the first prompt of its cluster of similar prompts.
 
     Similarity is transitive here, since a split must not separate similar prompts.
     """

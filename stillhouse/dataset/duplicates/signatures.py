@@ -3,8 +3,7 @@
 `rensa` computes the signatures (R-MinHash, after Fast Similarity Sketching, Dahlgaard et al. 2017, arXiv:1704.04370):
 128 hashes of 350 shingles in 2.5 us, less than splitting into words. Over sets of 5 to 3000 at similarities of 0.5 to
 0.95, the share of equal values missed the true Jaccard by 0.003 or less on average, with a standard deviation below
-that of independent permutations, `sqrt(J (1 - J) / 128)`. `datasketch` takes five
-times as long.
+what independent permutations have, `sqrt(J (1 - J) / 128)`. `datasketch` takes five times as long.
 """
 
 import hashlib
@@ -103,10 +102,8 @@ def read_texts(path: Path, numbers: Sequence[int] | None = None) -> Iterator[Com
     """Yield texts of a Parquet file's rows with these ascending numbers, or of all.
 
     Its column `messages` holds lists of objects in the OpenAI chat form, lists of JSON texts, or JSON texts. Without a
-    column `turns` all assistant messages count as sampled.
-
-    Raises:
-        InputError: the messages of a row are no conversation.
+    column `turns` all assistant messages count as sampled. Raises InputError if the messages of a row are no
+    conversation.
     """
     columns = [name for name in ("messages", "turns") if name in pq.read_schema(path).names]
     if numbers is None:

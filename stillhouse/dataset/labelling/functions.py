@@ -53,14 +53,12 @@ class Label:
 
 
 def label(function: Callable[[LabelArgs, list[Message]], Any], /) -> Label:
-    """Makes a label of a function `(args: LabelArgs, messages: list[Message]) -> float | str | None`.
+    """Make a label of a function `(args: LabelArgs, messages: list[Message]) -> float | str | None`.
 
     A number is a score under the function's name (True and False are 1 and 0); a text is an objection, a reason against
-    the row; None adds nothing. The function runs in this process, once per trajectory, on copies it may change.
-
-    Raises:
-        ConfigError: the function is async or has another signature, or its name is reserved; names function, file and
-            line.
+    the row; None adds nothing. The function runs in this process, once per trajectory, on copies it may change. Raises
+    ConfigError if the function is async or has another signature, or its name is reserved; names function, file and
+    line.
     """
     try:
         _check(function)
@@ -77,7 +75,7 @@ class FailureLog:
         self._counts: Counter[str] = Counter()
 
     def add(self, function: str, rollout_key: str, problem: str) -> None:
-        """Counts a failure of the function of this name on one trajectory."""
+        """Count a failure of the function of this name on one trajectory."""
         self._counts[function] += 1
         count = self._counts[function]
         if count in _LOGGED_COUNTS:
@@ -91,9 +89,8 @@ class UserLabels:
     """The columns scores and objections, by the functions under `@label` in a Python file.
 
     A function that raises, or returns neither a number nor a text, gives the score None: not measured, which is not 0.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no `@label`; names the file, and the line where possible.
+    Raises ConfigError if the file is missing, does not run, or has no `@label`; names the file, and the line where
+    possible.
     """
 
     def __init__(self, path: Path) -> None:

@@ -76,9 +76,7 @@ class Labelling(Section):
     ) -> "Labelling":
         """Return what a config asks to measure; equal for configs that differ only in what is not measured.
 
-        Raises:
-            ConfigError: the student is missing.
-            InputError: an evaluation set is missing.
+        Raises ConfigError if the student is missing; InputError if an evaluation set is missing.
         """
         labels, measured = config.labels, config.measured
         tools = tools if "rewards" in measured else ToolsConfig()
@@ -102,7 +100,7 @@ class Labelling(Section):
 
     @property
     def comparison(self) -> Comparison:
-        """The comparison that signatures are made for."""
+        """Return the comparison that signatures are made for."""
         return Comparison(near="near_duplicates" in self.measured)
 
     def identity(self, exclude: Any = None) -> JsonObject:
@@ -140,10 +138,9 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
 
 
 def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> LabelledShard:
-    """`label_shard` over files, in the pool of `label_processes` if there is one.
+    """Do as `label_shard` over files, in the pool of `label_processes` if there is one.
 
-    Raises:
-        StillhouseError: as `label_shard`, in whichever process; or that process was killed.
+    Raises StillhouseError as `label_shard`, in whichever process; or that process was killed.
     """
     pool = _pool.get()
     if pool is None:
@@ -160,15 +157,12 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
 def label_shard(
     trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
 ) -> LabelledShard:
-    """Fills an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
+    """Fill an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
 
     Messages of older versions and of other programs are read as an answer is today.
 
-    `metadata` is keyed by prompt id; a prompt without an entry is unverified.
-
-    Raises:
-        ConfigError: a file or tokenizer that the config names cannot be used.
-        InputError: an evaluation set cannot be read.
+    `metadata` is keyed by prompt id; a prompt without an entry is unverified. Raises ConfigError if a file or tokenizer
+    that the config names cannot be used; InputError if an evaluation set cannot be read.
     """
     remaining = (replace(one, messages=in_one_form(one.messages)) for one in trajectories)
     failures = RewardFailures()

@@ -17,12 +17,10 @@ _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
 class RenderLabels:
     """Labels `num_tokens`, `num_supervised_tokens` and `template_problem`.
 
-    Length is that of the longest sample; supervised tokens are counted over all samples. A conversation that the
+    The length is the longest sample's; supervised tokens are counted over all samples. A conversation that the
     template refuses, or that masks cannot follow, has a problem and no counts. One whose tool calls or content cannot
-    be recovered from the rendered text has both.
-
-    Raises:
-        ConfigError: the tokenizer cannot be loaded or has no chat template.
+    be recovered from the rendered text has both. Raises ConfigError if the tokenizer cannot be loaded or has no chat
+    template.
     """
 
     def __init__(self, tokenizer_ref: str, chat_template_kwargs: ChatTemplateKwargs) -> None:

@@ -20,10 +20,8 @@ class RewardLabels:
     """The column scores, by the functions of `tools.rewards_file`: `reward`, the total, and `reward/NAME` for each.
 
     A score is None if it could not be computed, or was skipped since a precondition gave 0. May be called with or
-    without a running event loop. The rewards' sandbox ends with `close`, the context manager, or this process.
-
-    Raises:
-        ConfigError: no file is named, it does not load, or it has no function under `@reward`.
+    without a running event loop. The rewards' sandbox ends with `close`, the context manager, or this process. Raises
+    ConfigError if no file is named, it does not load, or it has no function under `@reward`.
     """
 
     def __init__(self, tools: ToolsConfig) -> None:
@@ -51,7 +49,7 @@ class RewardLabels:
         return self._rewards.failures
 
     def close(self) -> None:
-        """Ends the sandbox; a later call starts another."""
+        """End the sandbox; a later call starts another."""
         if self._loop.is_running:
             self._loop.run_blocking(self._rewards.__aexit__())
             self._loop.close()

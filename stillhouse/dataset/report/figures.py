@@ -59,7 +59,7 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the values; None without any."""
+        """Return the mean of the values; None without any."""
         return self.sum / self.num_values if self.num_values else None
 
     def quantile(self, share: float) -> float | None:
@@ -157,11 +157,7 @@ class FunnelCounts:
         """Rows, student tokens and sampled tokens by the reasons of a row, joined by spaces."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count rows by `drop_reasons`.
-
-        Raises:
-            InputError: a reason that no step has.
-        """
+        """Count rows by `drop_reasons`; raise InputError for a reason that no step has."""
         names = ("num_tokens", "completion_tokens")
         rows = pa.table({name: batch.column(name).fill_null(0) for name in names})
         rows = rows.append_column("reasons", pc.binary_join(batch.column("drop_reasons"), " "))

@@ -99,11 +99,10 @@ REPORT_FILE: Final = "report.html"
 
 
 def write_report(folder: Path, summary: DatasetSummary, origin: Origin) -> None:
-    """Writes README.md and report.html into the folder of a dataset, each atomically.
+    """Write README.md and report.html into the folder of a dataset, each atomically.
 
-    Raises:
-        InputError: a file is missing, damaged or not a dataset of Stillhouse.
-        StoreError: the folder cannot be written to.
+    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse; StoreError if the folder cannot be
+    written to.
     """
     page = render_page(summary, origin, draw_samples(folder))
     write_atomic(folder / CARD_FILE, dataset_card(summary, origin).encode("utf-8"))

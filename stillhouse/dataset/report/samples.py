@@ -52,8 +52,7 @@ class SampleRows:
 def draw_samples(folder: Path) -> SampleRows:
     """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read.
 
-    Raises:
-        InputError: a file is missing, damaged or not a dataset of Stillhouse.
+    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse.
     """
     rows = pd.concat(_places(folder), ignore_index=True).sort_values("rank", kind="stable")
     is_kept = rows["file"] != _FILES.index(REJECTED_FILE)

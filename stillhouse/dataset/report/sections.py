@@ -65,7 +65,7 @@ def interval_of(accuracy: Accuracy) -> str:
 
 
 def compact(value: float | None) -> str:
-    """`1.84 M`, `12.3 k`, `640`."""
+    """Return `1.84 M`, `12.3 k`, `640`."""
     if value is None:
         return formats.DASH
     for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

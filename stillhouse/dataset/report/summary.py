@@ -94,17 +94,17 @@ class DatasetSummary:
 
     @property
     def num_kept(self) -> int:
-        """Rows for training and validation."""
+        """Return the number of rows for training and validation."""
         return sum(self.files[name].num_rows for name in KEPT_FILES)
 
     @property
     def num_rows(self) -> int:
-        """Distinct trajectories."""
+        """Return the number of distinct trajectories."""
         return self.num_kept + self.files[REJECTED_FILE].num_rows
 
     @property
     def num_rollouts(self) -> int:
-        """Trajectories, repeated ones included."""
+        """Return the number of trajectories, repeated ones included."""
         return self.num_rows + self.num_repeated
 
     def used(self, column: str, *parts: Figures) -> float | None:
@@ -122,7 +122,7 @@ class DatasetSummary:
         return sorted(rows, key=lambda row: (-row[1].total, row[0] is None, str(row[0])))
 
     def measures(self) -> list[tuple[Measure, KeptAndDropped]]:
-        """Measures with values in the order of their columns, then scores by name."""
+        """Return the measures with values in the order of their columns, then scores by name."""
         kept, dropped = self.kept, self.dropped
         columns = [
             (measure, KeptAndDropped(kept.measures[name], dropped.measures[name])) for name, measure in MEASURES.items()
@@ -140,12 +140,12 @@ class DatasetSummary:
 
     @property
     def tokens(self) -> int | None:
-        """Student tokens of the kept rows; None if no row was rendered."""
+        """Return the student tokens of the kept rows; None if no row was rendered."""
         return self.total("num_tokens")
 
     @property
     def supervised_tokens(self) -> int | None:
-        """Student tokens that are trained on; None if no row was rendered."""
+        """Return the student tokens that are trained on; None if no row was rendered."""
         return self.total("num_supervised_tokens")
 
     def per_kept_row(self, column: str) -> float | None:
@@ -190,7 +190,7 @@ class DatasetSummary:
 
 
 def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
-    """Summarises the dataset in `folder`.
+    """Return the summary of the dataset in `folder`.
 
     Args:
         folder: contains train.parquet, validation.parquet and rejected.parquet.

@@ -47,8 +47,7 @@ class Candidates:
 def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
     """Return all rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
 
-    Raises:
-        InputError: a file lacks columns or rows.
+    Raises InputError if a file lacks columns or rows.
     """
     limits, scores = config.limits, config.score_names
     parts, bits, present = [], [], set[str]()

@@ -82,11 +82,7 @@ def over_quota(rows: pd.DataFrame, remaining: Mask, quotas: Mapping[str, int]) -
 
 
 def check_quotas(quotas: Mapping[str, int], tags: Collection[str]) -> None:
-    """Validates that some row has each tag that a quota names.
-
-    Raises:
-        ConfigError: no row has it.
-    """
+    """Raise ConfigError for a quota of a tag that no row has."""
     if unknown := sorted(set(quotas) - set(tags)):
         raise ConfigError(
             f"dataset.selection.quotas names {', '.join(map(repr, unknown))}, which no trajectory is tagged; seen: "
@@ -146,7 +142,7 @@ class DuplicateGroups(NamedTuple):
     original: npt.NDArray[np.intp]
     """Row number, of the row itself if it repeats none."""
     is_near: Mask
-    """Whether the row repeats it only nearly."""
+    """True where the row repeats it only nearly."""
 
 
 def settle(rows: pd.DataFrame, remaining: Mask, duplicates: DuplicateGroups, rows_per_prompt: int | None) -> Settled:
@@ -168,11 +164,7 @@ def settle(rows: pd.DataFrame, remaining: Mask, duplicates: DuplicateGroups, row
 
 
 def duplicate_groups(rows: pd.DataFrame) -> DuplicateGroups:
-    """Return the original of each row.
-
-    Raises:
-        InputError: a row repeats one that is missing.
-    """
+    """Return the original of each row; raise InputError for one that is missing."""
     groups, is_near = np.arange(len(rows)), rows["is_near"].to_numpy(copy=True)
     repeats = np.flatnonzero((rows["original"] != rows["id"]) & ~rows["is_repeated"])
     if len(repeats) == 0:

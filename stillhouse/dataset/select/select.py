@@ -71,12 +71,9 @@ class Selection:
 def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_tokens: int | None) -> Selection:
     """Return the decision on every row of `shards`.
 
-    `max_tokens` is `student.max_length`, or None where rows are not rendered.
-
-    Raises:
-        NothingKept: no row is kept, or none to train on.
-        InputError: a file lacks columns or rows.
-        ConfigError: the config names a score or has a quota for a tag that no row has.
+    `max_tokens` is `student.max_length`, or None where rows are not rendered. Raises NothingKept if no row is kept, or
+    none to train on; InputError if a file lacks columns or rows; ConfigError if the config names a score or has a quota
+    for a tag that no row has.
     """
     candidates = read_candidates(shards, config, max_tokens)
     rows = candidates.rows.assign(preference=preference(candidates.rows, config.selection))

@@ -50,12 +50,9 @@ def export_dataset(
 ) -> Exported:
     """Write rows of a dataset, the output of its stage, to `output`, in the order of `splits`.
 
-    An existing file is replaced atomically. A folder of the form `hf` must not exist.
-
-    Raises:
-        ConfigError: `output` does not fit `form`.
-        InputError: `folder` is no dataset, or a row does not fit `form`.
-        StoreError: no space or no permission.
+    An existing file is replaced atomically. A folder of the form `hf` must not exist. Raises ConfigError if `output`
+    does not fit `form`; InputError if `folder` is no dataset, or a row does not fit `form`; StoreError if there is
+    no space or no permission.
     """
     check_output(output, form)
     if form == "hf":

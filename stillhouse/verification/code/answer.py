@@ -134,7 +134,7 @@ class _Service:
 
 
 class _Input(io.TextIOBase):
-    """Standard input: that of the tests."""
+    """Standard input of the tests."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask

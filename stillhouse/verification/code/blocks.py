@@ -31,7 +31,7 @@ _UNREADABLE: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 class _Block(NamedTuple):
     code: str
     acts: bool | None
-    """Whether it does more than define and import; None if it may be no Python."""
+    """True where it does more than define and import; None if it may be no Python."""
     defined: frozenset[str]
     """Global names that it assigns, and methods of its class `Solution`."""
     imported: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What a program printed or returned, compared with what it should have."""
+"""Output and results of a program, compared with what it should have."""
 
 import math
 from typing import Any, Final

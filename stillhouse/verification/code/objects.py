@@ -51,7 +51,7 @@ class SolutionObjects(Registry):
         return decode(form, self._decode_object, 3 * MAX_DEPTH)
 
     def encode_error(self, error: BaseException) -> Any:
-        """Return an exception: its number and that of its class, the bases, the arguments, the text, and the reason."""
+        """Return an exception: its number and its class's, the bases, the arguments, the text, and the reason."""
         number = getattr(error, "_of_tests", None)
         if number is not None:
             return ["tests", number]

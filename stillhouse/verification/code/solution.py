@@ -34,7 +34,7 @@ class SolutionClient:
         self._tests_objects = TestsObjects(self._decode)
         self._requested_name: str | None = None
         self.was_asked = False
-        """Whether the tests have used anything of the answer."""
+        """True once the tests have used anything of the answer."""
         self.verdict: VerificationResult | None = None
         """Wrong or unverified, if decided before the tests end; an empty note says that the process ended."""
 

@@ -37,7 +37,7 @@ _FIELDS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     datetime.time: lambda value: (value.isoformat(),),
     datetime.timedelta: lambda value: (value.days, value.seconds, value.microseconds),
 }
-"""What other plain values are written as."""
+"""Fields by which other plain values are written."""
 
 
 def _array(dtype: str, shape: list[int], data: str) -> Any:
@@ -212,7 +212,7 @@ BINARY: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matm
 """Operators that have a reflected form."""
 COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY: Final = ("neg", "pos", "invert", "abs", "len", "bool", "str", "repr", "hash", "int", "float", "round")
-"""What takes an object alone and gives a plain value, or another object."""
+"""Operators that take an object alone and give a plain value, or another object."""
 
 
 async def _wait(waiting: Any) -> Any:
