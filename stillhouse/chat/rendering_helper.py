@@ -23,12 +23,9 @@ def render_batch(request: JsonObject) -> JsonObject:
 
     A request has `templates`, Jinja sources; `variables`, what they see besides a conversation; and `conversations`,
     each with the index of its `template`, its `messages` and `tools`, and its `prefixes`: pairs of a number of messages
-    and whether a generation prompt follows them.
-
-    Returns:
-        `limit`, the limit that was exceeded, or `conversations`: for each its `texts`, up to the first prefix that the
-        template refuses, and `refusal`, the template's error for that one. A text is the number of characters it shares
-        with the start of the one before, and the rest.
+    and whether a generation prompt follows them. The result is the `limit` that was exceeded, or `conversations`, each
+    with its `texts`, up to the first prefix that the template refuses, and that `refusal`. A text is the number of
+    characters it shares with the start of the one before, and the rest.
     """
     try:
         return {"conversations": [_render(conversation, request) for conversation in request["conversations"]]}

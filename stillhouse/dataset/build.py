@@ -28,22 +28,12 @@ def build_dataset(
     folder: Path,
     lineage: Mapping[str, str] | None = None,
 ) -> tuple[int, JsonObject]:
-    """Label trajectories in this process and fill `folder` as `assemble_dataset` does.
+    """Label trajectories in this process and fill the empty `folder` as `assemble_dataset` does.
 
-    Labels by a judge or the student are not measured.
-
-    Args:
-        trajectories: finished and failed ones; among equal rollout keys the first wins.
-        metadata: by prompt id; a prompt without an entry is unverified.
-        config: what is measured and kept.
-        tokenizer_ref: model ref of the student, whose chat template is used.
-        max_length: maximum length of a training row in the student's tokens.
-        folder: an empty folder.
-        lineage: names and fingerprints of the inputs, for the card.
-
-    Raises:
-        InputError: no row is kept, or none in the training split.
-        ConfigError: a file or a tokenizer that the config names cannot be used.
+    Labels by a judge or the student are not measured. Among equal rollout keys the first trajectory wins; a prompt
+    without an entry in `metadata`, by prompt id, is unverified. `tokenizer_ref` is the student, whose chat template is
+    used, `max_length` the longest training row in its tokens, `lineage` names and fingerprints of inputs for the card.
+    Raises as `assemble_dataset`, and ConfigError for a file or a tokenizer that cannot be used.
     """
     from stillhouse.dataset.duplicates.find import find_duplicates
 
@@ -66,14 +56,9 @@ def build_dataset(
 def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: Path) -> tuple[int, JsonObject]:
     """Fill `folder` with train.parquet, validation.parquet, rejected.parquet, a card (README.md) and report.html.
 
-    Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes a row.
-
-    Returns:
-        Number of rows kept, and `DatasetSummary.facts`.
-
-    Raises:
-        InputError: no row is kept, or none in the training split.
-        ConfigError: the config names a score or a tag that no row has.
+    Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes a row. Returns
+    the number of rows kept, and `DatasetSummary.facts`. Raises InputError if no row is kept to train on; ConfigError if
+    the config names a score or a tag that no row has.
     """
     selection = select_rows(shards, origin.config, max_tokens=origin.max_tokens)
     write_rows(shards, selection, folder)

@@ -50,13 +50,8 @@ class ContaminationLabels:
     wrote, `tools`: what they returned) that share an n-gram of `ngram` words, the longest configured length they share;
     `text` is the first such n-gram. Among equal lengths, rows that share more n-grams come first.
 
-    Args:
-        sets: files by name.
-        lengths: words of n-grams, ascending.
-
-    Raises:
-        ConfigError: a file's suffix is unknown.
-        InputError: a set cannot be read, or all of its rows are shorter than the shortest n-gram.
+    `sets` are files by name, `lengths` ascending. Raises ConfigError for an unknown suffix; InputError if a set cannot
+    be read, or all of its rows are shorter than the shortest n-gram.
     """
 
     def __init__(self, sets: Mapping[str, str], lengths: Sequence[int]) -> None:
@@ -118,10 +113,7 @@ def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashe
 class NgramIndex:
     """N-grams of `length` words and the rows that contain them.
 
-    Args:
-        rows: word hashes of the texts of each row, the rows of a set together.
-        sets: the set of each row.
-        length: words of an n-gram.
+    `rows` has the word hashes of each row's texts, the rows of a set together; `sets` the set of each row.
     """
 
     def __init__(self, rows: Sequence[Sequence[Hashes]], sets: Sequence[str], length: int) -> None:

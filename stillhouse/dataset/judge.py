@@ -154,14 +154,12 @@ def cut_middle(text: str, max_characters: int) -> str:
 
 
 def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject | None:
-    """Combine the judgements of one trajectory; None if none succeeded.
+    """Return the combined judgements of one trajectory; None if none succeeded.
 
     A judgement that failed, or never matched its schema, does not count: it is neither a low grade nor a wrong answer.
-
-    Returns:
-        `scores`: the mean grade of each criterion over its best, in [0, 1], as `judge/NAME`. `verdict`: True or False
-        if more than half of `config.num_samples` say right or wrong, else None. `explanation`: of the first judgement
-        that agrees with the verdict. `num_judgements`: number of successful judgements.
+    `scores` are the mean grade of each criterion over its best, in [0, 1], as `judge/NAME`; `verdict` is True or False
+    if more than half of `config.num_samples` say right or wrong, else None; `explanation` is of the first judgement
+    that agrees with the verdict; `num_judgements` counts those that succeeded.
     """
     # The rollout engine validates answers against the schema; others end as invalid.
     texts = [final_answer(item.messages) for item in judgements if item.stop_reason is StopReason.ANSWERED]

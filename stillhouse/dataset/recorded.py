@@ -87,12 +87,9 @@ def _row(number: int, trajectory: Trajectory) -> dict[str, object] | None:
 
 
 def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray[np.bool_], path: Path) -> None:
-    """Write to `path` what the shards recorded of the kept rows, if anything.
+    """Write to `path` what the shards recorded of the rows that are kept, by `is_kept` over all shards, if anything.
 
-    Args:
-        files: of each shard, None where nothing was recorded, with its number of rows.
-        is_kept: for each row over all shards.
-        path: the new file.
+    `files` has the file of each shard, None where nothing was recorded, and its number of rows.
     """
     first = 0
     with RecordedWriter(path) as writer:

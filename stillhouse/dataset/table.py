@@ -22,14 +22,10 @@ _PLAIN_KINDS: Final = frozenset({Kind.TEXT, Kind.WHOLE, Kind.REAL, Kind.FLAG})
 
 
 class TableWriter:
-    """Writes a Parquet file in row groups, with bounded memory. The file is complete when the context exits.
+    """Writes a Parquet file in row groups of `group_bytes` of text. The file is complete when the context exits.
 
-    The bytes depend on rows and columns alone, not on how the rows were batched.
-
-    Args:
-        path: the file, not written atomically: it belongs to a folder that is.
-        columns: its columns.
-        group_bytes: bytes of text at which a row group is written.
+    The bytes depend on rows and columns alone, not on how the rows were batched. The file is not written atomically: it
+    belongs to a folder that is.
     """
 
     def __init__(self, path: Path, columns: Sequence[Column], *, group_bytes: int = _GROUP_BYTES) -> None:

@@ -33,16 +33,10 @@ _MEASURED: Final = [column.name for column in COLUMNS if column not in SELECTION
 
 
 def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
-    """Fill `folder` with train.parquet, validation.parquet and rejected.parquet.
+    """Fill `folder` with train.parquet, validation.parquet and rejected.parquet; return the rows in each, by name.
 
     What was recorded of kept rows goes into a file beside them. Rows keep the order of the shards. Memory holds a row
-    group of each file.
-
-    Returns:
-        Number of rows by file name without suffix.
-
-    Raises:
-        InputError: the files of a shard, or shards and selection, differ in their number of rows.
+    group of each file. Raises InputError if the files of a shard, or shards and selection, differ in their rows.
     """
     sizes = [pq.read_metadata(shard.candidates).num_rows for shard in shards]
     num_candidates = sum(sizes)

@@ -55,18 +55,12 @@ class ConvertOptions:
 def convert(
     source: Path, output: Path, form: str = "auto", options: ConvertOptions = ConvertOptions()
 ) -> ConversionReport:
-    """Convert foreign files into the folder `output`: prompts, trajectories, a config, and what is unmapped.
+    """Convert a foreign file, or a folder of one format, into prompts, trajectories, a config, and what is unmapped.
 
-    Args:
-        source: a file, or a folder of files of one format.
-        output: a folder that is new, empty, or of an earlier conversion.
-        form: a format of `stillhouse.interop.formats`; `auto` decides by the first row.
-        options: what the rows do not say.
-
-    Raises:
-        ConfigError: `form` does not fit, `output` holds other files, or the tools file does not load.
-        InputError: there is nothing to read, or nothing could be converted.
-        StoreError: `output` cannot be written.
+    `output` is a folder that is new, empty, or of an earlier conversion. `form` is a format of
+    `stillhouse.interop.formats`; `auto` decides by the first row. Raises ConfigError if `form` does not fit, `output`
+    holds other files, or the tools file does not load; InputError if nothing can be read or converted; StoreError if
+    `output` cannot be written.
     """
     check_output(output)
     toolbox = None if options.tools_file is None else Toolbox.from_config(ToolsConfig(file=str(options.tools_file)))

@@ -15,19 +15,12 @@ CALLS: Final = ("function_call", "tool_call")
 
 
 def read_messages(value: Any, key: str = "messages", *, reads_text: bool = True) -> list[Message]:
-    """Return the messages of a foreign row.
+    """Return the messages of a foreign row: a list under `key`, or one as JSON text, as each message may be.
 
-    Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
-    `function_call` becomes a tool call, tool results without an id get the id of the call they follow, empty text
-    beside calls and null keys are dropped.
-
-    Args:
-        value: a list of messages, or one as JSON text, as each message may be.
-        key: its key in the row.
-        reads_text: whether calls and reasoning are looked for in the text; else it stays as it is.
-
-    Raises:
-        RowProblem: it is no such list. The form of each message is validated by `parse_row`.
+    Calls and reasoning in the text become fields of the message unless `reads_text` is off, arguments become JSON text,
+    a deprecated `function_call` becomes a tool call, tool results without an id get the id of the call they follow,
+    empty text beside calls and null keys are dropped. Raises RowProblem if it is no such list; `parse_row` checks the
+    form of each message.
     """
     value = objects_in(value, key)
     messages: list[JsonObject] = []

@@ -53,15 +53,10 @@ def suffix_of(path: Path) -> str:
 
 
 def read_file(path: Path, ending: str, required: Sequence[str] = ()) -> Iterator[SourceRow]:
-    """Read every row of a file in order; blank lines are skipped.
+    """Yield every row of a file, which may be compressed, in order; blank lines are skipped.
 
-    Args:
-        path: the file, which may be compressed.
-        ending: its format, one of ENDINGS or `.txt`, which holds a prompt a line.
-        required: columns of which a table or csv file must have one.
-
-    Raises:
-        InputError: it cannot be read or has none of the columns `required`.
+    `ending` is its format, one of ENDINGS or `.txt`, which holds a prompt a line. Raises InputError if it cannot be
+    read, or is a table or csv file that has none of the columns `required`.
     """
     try:
         if ending in TABLES:

@@ -30,13 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class ArtifactStore:
-    """Outputs of runs in a folder, or on object storage with a local folder as its cache.
+    """Outputs of runs in a local folder, or on object storage with the local folder `scratch` as its cache.
 
-    Every method that writes or reaches the storage raises StoreError: no space, no permission, no way to reach it.
-
-    Args:
-        location: a local folder, which need not exist, or an fsspec URL such as `s3://BUCKET/PREFIX`.
-        scratch: local folder if `location` is a URL.
+    Storage is an fsspec URL such as `s3://BUCKET/PREFIX`. Every method that writes or reaches it raises StoreError: no
+    space, no permission, no way to reach it.
     """
 
     def __init__(self, location: str | Path, scratch: str | Path = "runs") -> None:
@@ -73,12 +70,9 @@ class ArtifactStore:
             raise unwritable(self.root, error) from error
 
     def write(self, stage: str, key: str, fill: Callable[[Path], tuple[int, JsonObject]]) -> Artifact:
-        """Write the artifact that `fill` makes, atomically.
+        """Write the artifact that `fill` makes of the folder it is given, atomically; `fill` returns (num_rows, facts).
 
-        Args:
-            stage: name of the stage, the folder's parent.
-            key: what the artifact depends on, as a digest; a second write under the same key replaces the first.
-            fill: writes files into the folder it is given and returns (num_rows, facts).
+        `key` is a digest of what it depends on; a second write under the same key replaces the first.
         """
         final = self.root / "artifacts" / stage / key[:16]
         self.make()

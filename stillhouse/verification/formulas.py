@@ -81,10 +81,9 @@ def _fraction(repeating: re.Match[str]) -> str:
 
 
 def read_formula(text: str) -> Any:
-    """Return a `Number`, a `Collection` or an expression of sympy; raises NotUnderstood.
+    """Return a `Number`, a `Collection` or an expression of sympy for a text as `spelled` returns it.
 
-    Args:
-        text: as `spelled` returns it.
+    Raises NotUnderstood.
     """
     text = text.strip()
     if len(text) > _MAX_CHARS:

@@ -57,10 +57,7 @@ class Bands(NamedTuple):
 class SignatureFile:
     """Signatures of numbered texts on disk, band by band, so that one band of all texts is read at once.
 
-    Args:
-        path: a scratch file.
-        num_texts: number of texts; one that is never written has a signature of zeros.
-        bands: how signatures are cut; values that fill no band are left out.
+    A text that is never written has a signature of zeros. Values that fill no band are left out.
     """
 
     def __init__(self, path: Path, num_texts: int, bands: Bands) -> None:
@@ -93,15 +90,10 @@ class SignatureFile:
 
 
 def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
-    """Return pairs of texts whose similarity may reach `threshold` according to their signatures.
+    """Return pairs of texts whose similarity may reach `threshold`, a Jaccard similarity, by their signatures.
 
-    Args:
-        signatures: of all texts.
-        texts: numbers of the texts to compare, in order of precedence.
-        threshold: a Jaccard similarity.
-
-    Returns:
-        Later and earlier index into `texts` of each pair, sorted by both; a function of the signatures in order.
+    `texts` are numbers in order of precedence. The result is the later and the earlier index into `texts` of each pair,
+    sorted by both; it is a function of the signatures in order.
     """
     kept = np.empty(0, np.uint64)
     pending = kept

@@ -44,14 +44,8 @@ def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder
     the first of its equals, even if that one nearly repeats a third; a near-duplicate names a row that repeats none. A
     row without sampled text repeats nothing, and a rollout that occurs twice does not repeat itself.
 
-    Args:
-        shards: with signatures made under the same `config`.
-        config: similarity, and the earlier datasets.
-        folder: where to write; scratch files there take about 1 kB a row and a likely duplicate.
-
-    Raises:
-        ConfigError: the threshold is too low.
-        InputError: an earlier dataset cannot be read.
+    The shards' signatures were made under the same `config`. Scratch files in `folder` take about 1 kB a row and a
+    likely duplicate. Raises ConfigError if the threshold is too low; InputError if an earlier dataset cannot be read.
     """
     if not shards:
         return []

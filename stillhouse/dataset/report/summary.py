@@ -190,14 +190,9 @@ class DatasetSummary:
 
 
 def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
-    """Return the summary of the dataset in `folder`.
+    """Return the summary of the dataset in `folder`; `num_repeated` rollouts have the key of an earlier one.
 
-    Args:
-        folder: contains train.parquet, validation.parquet and rejected.parquet.
-        num_repeated: rollouts with the key of an earlier one, which are in no file.
-
-    Raises:
-        InputError: a file is missing or damaged, lacks a column, or has an unknown drop reason.
+    Raises InputError if a file is missing or damaged, lacks a column, or has an unknown drop reason.
     """
     funnel, verdicts = FunnelCounts(STEPS), VerifiedRows()
     figures = {True: Figures(), False: Figures()}

@@ -51,13 +51,9 @@ def label_batch(rows: Sequence[JsonObject]) -> pa.RecordBatch:
 def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
     """Return the columns that filters and selection read, one row for each of `batch`.
 
-    Args:
-        batch: columns of the schema by name, JSON as text or under Arrow's JSON type; missing ones become null.
-        scores: names of scores, each of which becomes the column `score_column(name)`.
-
-    Returns:
-        `PLAIN`, where `verified` is the judge's verdict for rows under the verifier `judge`; `longest_overlap`, the
-        longest n-gram shared with an evaluation set; the scores.
+    `batch` has columns of the schema, JSON as text or under Arrow's JSON type; missing ones become null. The result has
+    `PLAIN`, with the judge's verdict as `verified` for rows under the verifier `judge`; `longest_overlap`, the longest
+    n-gram shared with an evaluation set; and `score_column(name)` for each of `scores`.
     """
     columns = {name: _column(batch, name) for name in PLAIN}
     columns["verified"] = _with_verdicts(columns["verified"], columns["verifier"], batch)

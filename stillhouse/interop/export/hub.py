@@ -69,20 +69,11 @@ def _card(path: Path, splits: Sequence[SplitName]) -> str:
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:
-    """Upload a dataset's kept rows and card as one commit; return the URL of the repository.
+    """Upload a dataset's kept rows and card as one commit to `OWNER/NAME`; return the URL of the repository.
 
-    Outdated data files of an earlier upload are removed in the same commit.
-
-    Args:
-        folder: output of the dataset stage.
-        repository: `OWNER/NAME`; created if missing.
-        private: whether only its owner may read it.
-        api: client of the hub; None creates one with the token in the environment variable HF_TOKEN.
-
-    Raises:
-        ConfigError: there is no token.
-        InputError: `folder` is no dataset.
-        StoreError: the hub refuses or is unreachable, or the repository is public although `private` is set.
+    The repository is created if missing; only its owner may read a `private` one. Outdated data files of an earlier
+    upload are removed. `api` None takes a client with the token in HF_TOKEN. Raises as `hub_client`, `write_hub_folder`
+    and `push_folder`.
     """
     api = api or hub_client()
     with tempfile.TemporaryDirectory() as scratch:
