@@ -43,9 +43,9 @@ REMOVED: Final[dict[str, str]] = {
         for name, instead in _OF_TRAINERS.items()
     },
     "approval.at_timeout": "leave it out: what nobody approves in time is rejected",
-    "dataset.embeddings": _OWN_SCORE,
-    "dataset.filters.max_teacher_nll": _OWN_SCORE,
-    "dataset.filters.min_teacher_nll": _OWN_SCORE,
+    **dict.fromkeys(
+        ("dataset.embeddings", "dataset.filters.max_teacher_nll", "dataset.filters.min_teacher_nll"), _OWN_SCORE
+    ),
     **{
         f"dataset.labels.{name}": "leave it out where a filter goes by it; else name it in dataset.labels.measure"
         for name in ("language", "privacy", "rewards", "student_nll")
@@ -78,23 +78,21 @@ REMOVED: Final[dict[str, str]] = {
         f"dataset.selection.{end}_pass_rate": "use dataset.selection.pass_rate: [lowest, highest], either may be null"
         for end in ("min", "max")
     },
-    "dataset.selection.score": "use dataset.selection.prefer: score:NAME",
-    "dataset.selection.prefer=score": "use dataset.selection.prefer: score:NAME",
-    "dataset.judge.model.prices_file": _PRICE,
-    "dataset.judge.model.usd_per_million_completion_tokens": _PRICE,
-    "dataset.judge.model.usd_per_million_prompt_tokens": _PRICE,
-    "dataset.judge.failure_budget": _ONE_BUDGET,
+    **{f"dataset.selection.{key}": "use dataset.selection.prefer: score:NAME" for key in ("score", "prefer=score")},
+    **{
+        f"{model}.{name}": _PRICE
+        for model in ("dataset.judge.model", "teacher")
+        for name in ("prices_file", "usd_per_million_completion_tokens", "usd_per_million_prompt_tokens")
+    },
+    **{f"{stage}.failure_budget": _ONE_BUDGET for stage in ("dataset.judge", "evaluation", "prompts", "rollouts")},
+    "runtime.reward_failure_budget": _ONE_BUDGET,
     "dataset.split_seed": "leave it out: each prompt's content decides, whatever prompts.split_seed is",
     "evaluation.confidence": "leave it out: intervals are of 95 %",
-    "evaluation.failure_budget": _ONE_BUDGET,
     "prompts.format": "leave it out, and give the file the ending of its format",
     "prompts.hf_split": "name the split in prompts.source, as `hf:NAME[SPLIT]`",
-    "prompts.failure_budget": _ONE_BUDGET,
     "rollouts.continue_message": "leave it out, as rollouts end with the first answer without a tool call",
     "rollouts.termination_policy": "leave it out: rollouts end with the first answer without a tool call",
     "rollouts.max_rollout_usd": "set rollouts.max_rollout_tokens, and budget.max_usd for the run",
-    "rollouts.failure_budget": _ONE_BUDGET,
-    "runtime.reward_failure_budget": _ONE_BUDGET,
     "runtime.embeddings_api_key_env": "leave it out: nothing is embedded any more",
     "runtime.label_processes": "set runtime.num_threads, which says how many processes label and render rows",
     "runtime.max_outage_s": "leave it out: a server that answered before is waited for up to ten minutes",
@@ -106,9 +104,7 @@ REMOVED: Final[dict[str, str]] = {
     "sft.max_tokens": "leave it out: answers are as long as student.max_length allows",
     "sft.max_turns": "leave it out: 10 completions of an answer are enough to measure",
     "sft.soft_weight": "leave it out, or weigh the cross-entropy by sft.hard_weight",
-    "sft.train_on_reasoning": "list what is learnt in sft.train_on",
-    "sft.train_on_text": "list what is learnt in sft.train_on",
-    "sft.train_on_tool_calls": "list what is learnt in sft.train_on",
+    **{f"sft.train_on_{part}": "list what is learnt in sft.train_on" for part in ("reasoning", "text", "tool_calls")},
     "sft.z_loss": "leave it out, or lower sft.learning_rate",
     "student.cast_lm_head_to_fp32": "leave it out; student.dtype `float32` computes all in float32",
     "student.lora_variant=dora": "use `lora` or `rslora`",
@@ -116,38 +112,27 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.adv_estimator=mean": "use `rloo`, which is that times G / (G - 1) in a group of G",
     "on_policy.advantage_against": "leave it out: the KL is taken under the weights being trained",
     "on_policy.agentic": "leave it out: the configured tools decide, and max_turns 1 samples one completion",
-    "on_policy.asymmetric": _OWN_LOSS,
-    "on_policy.balance=gaps": "use `teachers`, or a teacher's kl_coef",
-    "on_policy.balance=spreads": "use `teachers`, or a teacher's kl_coef",
-    "on_policy.cispo_max": _OWN_LOSS,
-    "on_policy.cispo_min": _OWN_LOSS,
+    **{f"on_policy.{name}": _OWN_LOSS for name in ("asymmetric", "cispo_max", "cispo_min", "prune", "token_weights")},
+    **dict.fromkeys(("on_policy.balance=gaps", "on_policy.balance=spreads"), "use `teachers`, or a teacher's kl_coef"),
     "on_policy.conversation_prefix": "begin the prompts' own `messages` with them",
-    "on_policy.correction_max": "use on_policy.correction_bounds",
-    "on_policy.correction_min": "use on_policy.correction_bounds",
+    **{f"on_policy.correction_{end}": "use on_policy.correction_bounds" for end in ("max", "min")},
     "on_policy.divergence.tail": "leave it out: the tokens outside the k count as one more",
     "on_policy.engine": "set on_policy.engine_url for vLLM, or leave it out",
     "on_policy.kl_baseline": "use a `divergence` of kind reverse_kl, whose variance is lower still",
     "on_policy.kl_discount_factor": "leave it out: each token answers for its own KL",
     "on_policy.kl_in_reward": "leave it out: the KL is taken off the advantage",
     "on_policy.loss_fn=cispo": "use `ppo`, or a loss of your own (on_policy.loss)",
-    "on_policy.ppo_clip_high": "use on_policy.ppo_clip",
-    "on_policy.ppo_clip_low": "use on_policy.ppo_clip",
+    **{f"on_policy.ppo_clip_{end}": "use on_policy.ppo_clip" for end in ("high", "low")},
     "on_policy.ppo_dual_clip": "leave it out, or bound advantages by adv_clip",
     "on_policy.prefix": "leave it out, or lower on_policy.max_tokens",
-    "on_policy.prune": _OWN_LOSS,
     "on_policy.show_every_steps": "leave it out: some trajectories of every 20 steps are shown",
     "on_policy.skip_first_n_tokens": "leave it out",
-    "on_policy.token_weights": _OWN_LOSS,
     "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
     "promotion.tag_level": "set promotion.level, which holds for tags as well",
     "promotion.no_worse.margin": "write no_worse as a mapping of metrics to margins, {mean_completion_tokens: 50}",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
-    "teacher.prices_file": _PRICE,
-    "teacher.usd_per_million_completion_tokens": _PRICE,
-    "teacher.usd_per_million_prompt_tokens": _PRICE,
     "tools.browse_max_characters": "set tools.max_result_characters, which holds for pages as well",
-    "tools.builtin=search": _OWN_SEARCH,
-    "tools.search_url": _OWN_SEARCH,
+    **dict.fromkeys(("tools.builtin=search", "tools.search_url"), _OWN_SEARCH),
     "tools.mcp.timeout_s": "set tools.timeout_s, which holds for MCP servers as well",
     "tracking.alias": "load the newest student by the alias `candidate`, or name one in promotion.alias",
     "tracking.num_sample_trajectories": "leave it out: reports show some 20; `stillhouse view` shows all",
@@ -157,13 +142,9 @@ REMOVED: Final[dict[str, str]] = {
 
 def check_removed(body: Mapping[str, Any]) -> None:
     """Raise ValueError naming each removed key or value that a config still has."""
-    if found := [key for key in REMOVED if _has(body, key)]:
+    parts = ((key, *key.partition("=")) for key in REMOVED)
+    if found := [key for key, path, _, value in parts if _holds(body, path.split("."), value)]:
         raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
-
-
-def _has(body: Mapping[str, Any], key: str) -> bool:
-    path, _, value = key.partition("=")
-    return _holds(body, path.split("."), value)
 
 
 def _holds(section: Any, path: Sequence[str], value: str) -> bool:
