@@ -1,56 +1,16 @@
 """Builds a dataset from labelled shards: selects and writes rows, and reports on every one."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from stillhouse.chat.refs import model_identity
-from stillhouse.config import DatasetConfig, StudentConfig, ToolsConfig
-from stillhouse.dataset.labelling.label import Labelling, label_shard
+from stillhouse.config import DatasetConfig
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.page import write_report
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
+from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.select import select_rows
 from stillhouse.dataset.write import write_rows
-from stillhouse.types import JsonObject, PromptMetadata, Trajectory
-from stillhouse.version import code_version
-
-
-def build_dataset(
-    trajectories: Iterable[Trajectory],
-    metadata: Mapping[str, PromptMetadata],
-    config: DatasetConfig,
-    *,
-    tokenizer_ref: str,
-    max_length: int,
-    folder: Path,
-    lineage: Mapping[str, str] | None = None,
-) -> tuple[int, JsonObject]:
-    """Label trajectories in this process and fill the empty `folder` as `assemble_dataset` does.
-
-    Labels by a judge or the student are not measured. Among equal rollout keys the first trajectory wins; a prompt
-    without an entry in `metadata`, by prompt id, is unverified. `tokenizer_ref` is the student, whose chat template is
-    used, `max_length` the longest training row in its tokens, `lineage` names and fingerprints of inputs for the card.
-    Raises as `assemble_dataset`, and ConfigError for a file or a tokenizer that cannot be used.
-    """
-    from stillhouse.dataset.duplicates.find import find_duplicates
-
-    labelling = Labelling.of(config, tools=ToolsConfig(), student=StudentConfig(model=tokenizer_ref))
-    with TemporaryDirectory(dir=folder.parent) as name:
-        work = Path(name)
-        label_shard(trajectories, metadata, labelling, work)
-        shard = CandidateShard(work / CANDIDATES_FILE, work / SIGNATURES_FILE)
-        (part,) = find_duplicates([shard], config.comparison, work)
-        origin = Origin(
-            config=config,
-            code_version=code_version(),
-            student=model_identity(tokenizer_ref) if config.labels.render else None,
-            max_tokens=max_row_tokens(config, max_length),
-            lineage=dict(lineage or {}),
-        )
-        return assemble_dataset([replace(shard, duplicates=part)], origin, folder)
+from stillhouse.types import JsonObject
 
 
 def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: Path) -> tuple[int, JsonObject]:

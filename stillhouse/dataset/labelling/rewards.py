@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from stillhouse.config import ToolsConfig
 from stillhouse.dataset.label_input import LabelInput
@@ -20,7 +20,7 @@ class RewardLabels:
     """The column scores, by the functions of `tools.rewards_file`: `reward`, the total, and `reward/NAME` for each.
 
     A score is None if it could not be computed, or was skipped since a precondition gave 0. May be called with or
-    without a running event loop. The rewards' sandbox ends with `close`, the context manager, or this process. Raises
+    without a running event loop. The rewards' sandbox ends with `close` or this process. Raises
     ConfigError if no file is named, it does not load, or it has no function under `@reward`.
     """
 
@@ -53,17 +53,6 @@ class RewardLabels:
         if self._loop.is_running:
             self._loop.run_blocking(self._rewards.__aexit__())
             self._loop.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self._loop.run_blocking(self._rewards.__aenter__())
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     async def _score_all(self, inputs: Sequence[LabelInput]) -> list[RewardScores]:
         slots = asyncio.Semaphore(_MAX_CONCURRENT)

@@ -87,7 +87,7 @@ def test_what_a_template_refuses_comes_after_what_it_rendered(
     "name", [name if number == 0 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(ENDLESS)]
 )
 def test_a_template_without_end_is_stopped(render: Callable[..., list[str]], name: str) -> None:
-    with pytest.raises(ConfigError, match=r"more than 0.6 s, which no sound template does"):
+    with pytest.raises(ConfigError, match=r"0\.6 s"):
         render(ENDLESS[name], max_s=0.5)
     assert render("{{ messages|length }}") == ["3"]
 

@@ -95,7 +95,7 @@ def test_arguments_that_are_no_object_are_a_problem_under_every_template(argumen
 
 def test_a_template_that_writes_no_calls_refuses_rows_that_call() -> None:
     assert problem({"content": "a"}, DEAF) is None
-    with pytest.raises(TemplateError, match="does not write the call of calculator in message 1"):
+    with pytest.raises(TemplateError, match="calculator in message 1"):
         problem({"content": "a", "tool_calls": [call("{}")]}, DEAF)
 
 

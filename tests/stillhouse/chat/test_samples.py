@@ -43,7 +43,7 @@ def test_a_call_that_is_not_in_the_openai_form_is_a_problem_of_its_conversation(
     call: Any, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     messages: list[Any] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    with pytest.raises(TemplateError, match="not in the OpenAI form"):
+    with pytest.raises(TemplateError, match="OpenAI form"):
         render_spans(tokenizer, messages, None)
 
 
@@ -82,10 +82,10 @@ def test_a_token_across_the_border_of_such_a_text_is_refused(family: Any) -> Non
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}:1"
         "{% else %}0{{ m.content }}</s>{% endif %}{% endfor %}",
     )
-    with pytest.raises(TemplateError, match="a token stands astride the end of 'the 10:1'"):
+    with pytest.raises(TemplateError, match="'the 10:1'"):
         render_samples(tokenizer, QUESTION, None)
 
 
 def test_a_message_of_the_assistants_alone_has_no_prompt_to_learn_it_from(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(TemplateError, match="it has no message"):
+    with pytest.raises(TemplateError, match="no message"):
         render_samples(tokenizer, QUESTION[1:], None)

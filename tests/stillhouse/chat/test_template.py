@@ -78,7 +78,7 @@ def test_a_template_that_rewrites_earlier_turns_gives_a_sample_for_each(speaking
     assert trained_text(tokenizer, first) == "first" + END
     assert trained_text(tokenizer, second) == "second" + END
     assert "first" not in tokenizer.decode(second.token_ids)
-    with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
+    with pytest.raises(TemplateError, match="message 1"):
         next_turn_ids(tokenizer, [], conversation("first", "")[:2], conversation("first", "")[2:3], None)
 
 
@@ -125,7 +125,7 @@ def test_next_turn_of_qwen3_follows_a_call_with_and_without_a_thought(
 def test_a_template_that_drops_a_thought_once_a_user_follows_is_refused(speaking: Speaking) -> None:
     tokenizer = speaking("qwen3")
     messages = [*conversation("<think>\nhm\n</think>\n\n3"), {"role": "user", "content": "Sure?"}]
-    with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
+    with pytest.raises(TemplateError, match="message 1"):
         next_turn_ids(tokenizer, [], messages[:2], messages[2:], None)  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ def test_what_is_learnt_follows_the_prompt_that_the_default_makes(speaking: Spea
     [("enable_thinkin", "did you mean 'enable_thinking'?"), ("thoughts_per_minute", "leave it out"), ("role", "leave")],
 )
 def test_a_variable_that_the_template_never_reads_is_refused(thinking: Any, name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"never reads '{name}'") as raised:
+    with pytest.raises(ConfigError, match=f"'{name}'") as raised:
         with_template_defaults(thinking, {name: True})
     assert hint in str(raised.value)
 
@@ -106,6 +106,6 @@ def test_a_folder_is_checked_before_anything_is_loaded(tmp_path: Path, form: str
     text = THINKING if form.endswith("jinja") else json.dumps({"chat_template": THINKING})
     (tmp_path / form).write_text(text)
     require_variables(str(tmp_path), {"enable_thinking": True, "style": "plain"})
-    with pytest.raises(ConfigError, match=r"never reads 'thinking'; did you mean 'enable_thinking'\?"):
+    with pytest.raises(ConfigError, match=r"'thinking'.* 'enable_thinking'"):
         require_variables(str(tmp_path), {"thinking": True})
     require_variables("somebody/model-on-the-hub", {"thinking": True})

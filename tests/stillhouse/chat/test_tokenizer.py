@@ -40,5 +40,5 @@ def test_a_slow_tokenizer_encodes_and_does_not_tell_places() -> None:
     tokenizer = ByT5Tokenizer()
     ids = encode(tokenizer, "an\u00e9")
     assert decode_all(tokenizer, [ids]) == ["an\u00e9"]
-    with pytest.raises(TemplateError, match="ByT5Tokenizer does not tell where its tokens stand"):
+    with pytest.raises(TemplateError, match="ByT5Tokenizer"):
         encode_placed(tokenizer, ["an"])

@@ -49,7 +49,7 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
     ],
 )
 def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{message}"):
+    with pytest.raises(ValidationError, match=f"'t' .*'{kind}' .*{message}"):
         teacher(kind, **settings)
 
 
@@ -63,9 +63,7 @@ def test_values_for_a_template_go_with_the_teachers_own_and_configs_without_one_
 
 def test_rows_of_sft_are_scored_as_they_are() -> None:
     near = {"name": "t", "model": "m", "template": "own"}
-    with pytest.raises(
-        ValidationError, match=r"'t' of sft.teachers scores the rows as they are: leave out its hint, t"
-    ):
+    with pytest.raises(ValidationError, match=r"sft\.teachers.* template"):
         SftConfig.model_validate({"loss": "kl", "teachers": [near]})
 
 

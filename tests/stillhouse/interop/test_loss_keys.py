@@ -59,5 +59,5 @@ def test_keys_of_a_row_that_change_what_is_learnt_are_listed(row: dict[str, Any]
 
 @pytest.mark.parametrize("row", [{"label": False}, {"images": ["a.png"]}, {"image": "a.png"}])
 def test_a_row_of_which_nothing_can_be_learnt_is_refused(row: dict[str, Any]) -> None:
-    with pytest.raises(RowProblem, match=f"{next(iter(row))} is .*; drop the row"):
+    with pytest.raises(RowProblem, match=next(iter(row))):
         pop_unread(row)

@@ -39,7 +39,7 @@ def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Convert) -> None:
 
 
 def test_both_ways_of_distilling_at_once_are_refused(roll: Convert) -> None:
-    with pytest.raises(ConfigError, match=r"is_pure_opd and use_opd are both true.* Leave out one"):
+    with pytest.raises(ConfigError, match="is_pure_opd and use_opd"):
         roll(is_pure_opd=True, use_opd=True)
 
 

@@ -57,5 +57,5 @@ def test_training_on_preferences_is_refused_by_its_keys(converted: Convert) -> N
 
 
 def test_an_empty_file_is_refused_as_such(converted: Convert) -> None:
-    with pytest.raises(InputError, match="holds no key"):
+    with pytest.raises(InputError, match="no key"):
         converted("empty.yaml", None)

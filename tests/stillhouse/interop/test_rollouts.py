@@ -183,35 +183,35 @@ def test_torn_and_malformed_rollouts_are_told_of_and_the_rest_goes_on(
 
 
 def test_nothing_is_written_where_nothing_could_be_read(tmp_path: Path, rollout: Make, write: Write) -> None:
-    with pytest.raises(InputError, match="no such file or folder"):
+    with pytest.raises(InputError, match="no such file"):
         convert(tmp_path / "absent", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="the folder is empty"):
+    with pytest.raises(InputError, match="empty"):
         convert(tmp_path / "empty", tmp_path / "out")
     write(tmp_path / "failed/sample_1.json", rollout(completed="error", success=False, error="HTTP 500"))
-    with pytest.raises(InputError, match=r"1 x the rollout failed.*--include-failed .*HTTP 500"):
+    with pytest.raises(InputError, match=r"--include-failed .*HTTP 500"):
         convert(tmp_path / "failed", tmp_path / "out")
     write(tmp_path / "torn/sample_1.json", "{")
-    with pytest.raises(InputError, match=r"sample_1\.json: expected a JSON object"):
+    with pytest.raises(InputError, match=r"sample_1\.json"):
         convert(tmp_path / "torn", tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "failed", "torn"]
 
 
 def test_a_wrong_format_is_refused_with_what_it_looks_like(tmp_path: Path, rollout: Make, write: Write) -> None:
     source = write(tmp_path / "sample_1.json", rollout())
-    with pytest.raises(InputError, match=r"expected files of .*\.jsonl.* as roll-jsonl has them; saw \.json"):
+    with pytest.raises(InputError, match=r"\.jsonl.* roll-jsonl .*\.json"):
         convert(source, tmp_path / "out", "roll-jsonl")
     lines = write(tmp_path / "chat.jsonl", {"instruction": "Hi", "output": "Ho"})
-    with pytest.raises(ConfigError, match=r"--from openai: expected rows with messages.* looks like alpaca"):
+    with pytest.raises(ConfigError, match=r"--from openai: .* alpaca"):
         convert(lines, tmp_path / "out", "openai")
-    with pytest.raises(InputError, match=r"of a known format: .*rnow-jsonl"):
+    with pytest.raises(InputError, match="rnow-jsonl"):
         convert(write(tmp_path / "other.jsonl", {"question": "Hi"}), tmp_path / "out")
 
 
 def test_only_a_folder_of_its_own_is_replaced(tmp_path: Path, rollout: Make, write: Write) -> None:
     source = write(tmp_path / "sample_1.json", rollout())
     write(tmp_path / "other/notes.txt", "mine")
-    with pytest.raises(ConfigError, match="other files in it"):
+    with pytest.raises(ConfigError, match="other files"):
         convert(source, tmp_path / "other")
     (tmp_path / "out").mkdir()
     convert(source, tmp_path / "out")

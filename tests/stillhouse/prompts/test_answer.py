@@ -102,7 +102,5 @@ def test_values_of_json_become_text(value: object, text: str | None) -> None:
 
 
 def test_a_float_that_cannot_hold_all_digits_is_refused() -> None:
-    with pytest.raises(
-        RowProblem, match=r"expected all digits of answer, saw the float 9\.876543210987654e\+19: quote it"
-    ):
+    with pytest.raises(RowProblem, match=r"answer, .* 9\.876543210987654e\+19"):
         parse_row({"prompt": "q", "answer": float(BIG)}, PromptsConfig())

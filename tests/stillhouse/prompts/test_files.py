@@ -87,22 +87,22 @@ def test_csv_row_with_a_cell_too_many_is_reported(tmp_path: Path, load: Load) ->
 
 
 def test_unusable_sources_are_named(tmp_path: Path, load: Load) -> None:
-    with pytest.raises(InputError, match="missing"):
+    with pytest.raises(InputError, match=r"none\.jsonl"):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match=r"is a folder; .*prompts.sources.* hf:.*stillhouse convert .* -o FOLDER"):
+    with pytest.raises(InputError, match=r"prompts\.sources.* hf:.*stillhouse convert "):
         load(tmp_path)
     (tmp_path / "p.doc").write_text("[]")
-    with pytest.raises(ConfigError, match="the ending tells no format"):
+    with pytest.raises(ConfigError, match=r"p\.doc"):
         load(tmp_path / "p.doc")
     (tmp_path / "p.csv").write_text("topic\nwhy\n")
-    with pytest.raises(InputError, match="saw columns: topic"):
+    with pytest.raises(InputError, match="topic"):
         load(tmp_path / "p.csv")
     (tmp_path / "p.parquet").write_text("no parquet")
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
+    with pytest.raises(InputError, match=r"p\.parquet"):
         load(tmp_path / "p.parquet")
     for name, content in (("p.txt", b"\xff\xfeh"), ("p.jsonl.gz", b"{}"), ("p.jsonl.zst", b"{}")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name} cannot be read: .*"):
+        with pytest.raises(InputError, match=name):
             load(tmp_path / name)
 
 
@@ -135,5 +135,5 @@ def test_hugging_face_folder_is_read_as_a_dataset(tmp_path: Path, load: Load) ->
 
 def test_missing_hugging_face_split_is_named(tmp_path: Path, load: Load) -> None:
     (tmp_path / "train.jsonl").write_text('{"prompt": "one"}\n')
-    with pytest.raises(InputError, match=r"hf:.*\[test\] cannot be read"):
+    with pytest.raises(InputError, match=r"\[test\]"):
         load(f"hf:{tmp_path}[test]")

@@ -96,18 +96,18 @@ def test_the_default_leaves_no_trace_in_cache_keys() -> None:
 def test_malformed_share_above_the_budget_fails_and_shows_rows(read: Load) -> None:
     content = '{"prompt": "x"}\n' * 18 + "bad\n" + "worse\n"
     assert len(read(content, failure_budget=0.1).report.malformed) == 2
-    with pytest.raises(InputError, match=r"2 of 20 rows .* \(10\.0%\)(.|\n)*line 19(.|\n)*line 20"):
+    with pytest.raises(InputError, match=r"2 of 20 (.|\n)*line 19(.|\n)*line 20"):
         read(content, failure_budget=0.09)
 
 
 def test_no_usable_row_fails_whatever_the_budget(read: Load) -> None:
-    with pytest.raises(InputError, match="leaving none"):
+    with pytest.raises(InputError, match="1 of 1 "):
         read("bad\n", failure_budget=1.0)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_empty_file_is_an_error(read: Load, content: str) -> None:
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match=r"prompts\.jsonl"):
         read(content)
 
 

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from stillhouse.config import DatasetConfig, LabelsConfig, RolloutsConfig
-from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import read_rows
 from stillhouse.inference import Journal
 from stillhouse.inference.top_tokens import TopTokens
@@ -19,6 +18,7 @@ from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, comple
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
+from tests.stillhouse.dataset.building import build_dataset
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]

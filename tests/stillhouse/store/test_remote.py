@@ -168,11 +168,11 @@ def test_an_upload_ended_by_kill_9_is_gone_on_with(there: ArtifactStore, here: A
 
 
 def test_a_bucket_that_is_not_there_is_told_of_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"s3://no-bucket/runs/stillhouse cannot be written.*AWS_ENDPOINT_URL"):
+    with pytest.raises(StoreError, match=r"s3://no-bucket/runs/stillhouse .*AWS_ENDPOINT_URL"):
         ArtifactStore("s3://no-bucket/runs", tmp_path).check()
     ArtifactStore(URL, tmp_path).check()
 
 
 def test_a_protocol_that_nothing_knows_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.store starts with nosuch://.*name a local folder"):
+    with pytest.raises(ConfigError, match=r"runtime\.store .*nosuch://"):
         ArtifactStore("nosuch://bucket/runs", tmp_path).check()

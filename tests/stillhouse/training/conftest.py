@@ -20,6 +20,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import join_ranks
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory, Turn
+from tests.stillhouse.dataset.building import build_dataset
 from tests.stillhouse.training.sections import sft_of
 
 NUM_PROMPTS = 16
@@ -194,7 +195,6 @@ def metadata_file(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, 
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory, prompts: list[Prompt], calculator: ToolsConfig) -> Path:
     """Conversations of different lengths with tool calls, split into train and validation rows."""
-    from stillhouse.dataset.build import build_dataset
     from stillhouse.tools.toolbox import Toolbox
 
     folder = tmp_path_factory.mktemp("dataset")

@@ -120,7 +120,7 @@ def test_a_long_system_prompt_does_not_make_questions_alike(make: Make, find: Fi
 
 def test_a_threshold_that_the_signatures_cannot_reach_is_refused(make: Make, find: Find) -> None:
     config = Comparison(near=True, threshold=0.02)
-    with pytest.raises(ConfigError, match=r"threshold = 0.02: expected 0\.04 or more"):
+    with pytest.raises(ConfigError, match=r"threshold = 0\.02: .*0\.04 "):
         find([make("Why?", "Since.")], config=config)
 
 
@@ -205,16 +205,16 @@ def test_a_rollout_of_earlier_data_repeats_itself(make: Make, write_shard: Any, 
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: None, r"dataset.duplicates.earlier names .*/earlier, which is missing; expected"),
-        (Path.mkdir, r"names the folder .*/earlier, which holds neither train.parquet nor validation.parquet"),
-        (lambda path: path.write_text("id,messages"), r"names .*/earlier, which is no Parquet"),
+        (lambda path: None, r"dataset\.duplicates\.earlier names .*/earlier"),
+        (Path.mkdir, r"/earlier.* train\.parquet nor validation\.parquet"),
+        (lambda path: path.write_text("id,messages"), "/earlier.* no Parquet"),
         (
             lambda path: pq.write_table(pa.table({"text": ["a"]}), path),
-            r"names .*/earlier, whose columns are text; expected .* a column `messages`",
+            "/earlier.* text; .*`messages`",
         ),
         (
             lambda path: pq.write_table(pa.table({"messages": ['[{"role": "user", "content": "a"}]', "torn ["]}), path),
-            r"earlier, row 1: expected messages in the OpenAI chat form, saw 'torn \['",
+            r"earlier, row 1: .*'torn \['",
         ),
     ],
 )

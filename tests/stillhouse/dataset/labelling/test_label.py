@@ -131,7 +131,7 @@ def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named_with_its_setting(tmp_path: Path, make_trajectory: Make) -> None:
     missing = labelling(LabelsConfig(render=False, file=str(tmp_path / "absent.py")))
-    with pytest.raises(ConfigError, match=r"absent\.py: no such file; dataset\.labels\.file must name"):
+    with pytest.raises(ConfigError, match=r"absent\.py.*dataset\.labels\.file"):
         labelled_rows([LabelInput.of(make_trajectory(), None)], missing)
 
 
@@ -188,12 +188,12 @@ def test_a_process_writes_what_this_one_would(label_into: LabelInto) -> None:
 
 
 def test_an_error_in_a_process_is_the_error_here(label_into: LabelInto) -> None:
-    with label_processes(1), pytest.raises(ConfigError, match=r"labels\.py, line 2: cannot be loaded: KeyError: 'x'"):
+    with label_processes(1), pytest.raises(ConfigError, match=r"labels\.py, line 2: .*KeyError: 'x'"):
         label_into("there", "\n{}['x']\n")
 
 
 def test_a_killed_process_is_an_error_with_what_to_do(label_into: LabelInto) -> None:
-    with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*Set runtime\.label_processes lower"):
+    with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*runtime\.num_threads"):
         label_into("there", DEADLY)
 
 

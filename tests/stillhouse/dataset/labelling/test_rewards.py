@@ -1,6 +1,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_total_and_each_reward_are_scores(
 ) -> None:
     inputs = [make_input("It is 5.", metadata=METADATA), make_input("6", metadata=METADATA)]
     inputs += [make_input(None, metadata=METADATA), make_input("5", metadata=None)]
-    with RewardLabels(write(REWARDS)) as labels, caplog.at_level(logging.WARNING):
+    with closing(RewardLabels(write(REWARDS))) as labels, caplog.at_level(logging.WARNING):
         assert labels(inputs)["scores"] == [
             {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0},
             {"reward": 0.0, "reward/answered": 1.0, "reward/right": 0.0},
@@ -67,11 +68,8 @@ def test_total_and_each_reward_are_scores(
 
 def test_a_caller_may_have_an_event_loop_of_its_own(write: Write, make_input: MakeInput) -> None:
     async def score() -> object:
-        labels = RewardLabels(write(REWARDS))
-        try:
+        with closing(RewardLabels(write(REWARDS))) as labels:
             return labels([make_input("5", metadata=METADATA)] * 100)["scores"][99]
-        finally:
-            labels.close()
 
     assert asyncio.run(score()) == {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0}
 
@@ -80,17 +78,17 @@ def test_a_caller_may_have_an_event_loop_of_its_own(write: Write, make_input: Ma
 def test_sandboxed_rewards_run_apart_and_start_again_after_close(write: Write, make_input: MakeInput) -> None:
     labels = RewardLabels(write(SANDBOXED.replace("PARENT", "os.getppid()")))
     for _ in range(2):
-        with labels:
+        with closing(labels):
             assert labels([make_input()])["scores"] == [{"reward": 1.0, "reward/apart": 1.0}]
 
 
 def test_a_file_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"measure names rewards, or .* but tools\.rewards_file names no file"):
+    with pytest.raises(ConfigError, match=r"tools\.rewards_file"):
         RewardLabels(ToolsConfig())
 
 
 @pytest.mark.usefixtures("jail")
-def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Write) -> None:
+def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Write, make_input: MakeInput) -> None:
     tools = write("import os\nif os.environ['HOME'].startswith('/tmp'):\n    raise RuntimeError('apart')\n" + SANDBOXED)
-    with pytest.raises(ConfigError, match="apart"):
-        RewardLabels(tools).__enter__()
+    with closing(RewardLabels(tools)) as labels, pytest.raises(ConfigError, match="apart"):
+        labels([make_input()])

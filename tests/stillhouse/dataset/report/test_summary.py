@@ -171,7 +171,7 @@ def _tokens(rows: list[tuple[set[str], int | None]]) -> int:
 
 def test_a_reason_nobody_knows_is_an_error_that_says_so(data: Any) -> None:
     folder = data.write([data.dropped(1, "ugly")])
-    with pytest.raises(InputError, match=r"'ugly'.*expected one of max_turns, length.*build it again"):
+    with pytest.raises(InputError, match=r"'ugly'.*max_turns, length"):
         summarise(folder, num_repeated=0)
 
 
@@ -179,11 +179,11 @@ def test_a_missing_file_a_damaged_one_and_a_missing_column_are_named(data: Any) 
     folder = data.write([data.kept(1)])
     path = folder / "validation.parquet"
     pq.write_table(pq.read_table(folder / "train.parquet").drop_columns(["verified"]), path)
-    with pytest.raises(InputError, match=r"validation\.parquet lacks verified"):
+    with pytest.raises(InputError, match=r"validation\.parquet .*verified"):
         summarise(folder, num_repeated=0)
     path.write_bytes(b"PAR1 no more")
-    with pytest.raises(InputError, match=r"validation\.parquet cannot be read"):
+    with pytest.raises(InputError, match=r"validation\.parquet"):
         summarise(folder, num_repeated=0)
     path.unlink()
-    with pytest.raises(InputError, match=r"validation\.parquet cannot be read"):
+    with pytest.raises(InputError, match=r"validation\.parquet"):
         summarise(folder, num_repeated=0)

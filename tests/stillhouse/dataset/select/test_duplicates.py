@@ -81,7 +81,7 @@ def test_a_row_that_replaces_one_it_nearly_repeats_makes_the_others_near(make_ro
 
 
 def test_a_repeat_of_a_row_that_is_not_there_is_an_error(make_row: MakeRow, select: Select) -> None:
-    with pytest.raises(InputError, match="1 of 1 rows repeat a row that is not among the 2 candidates"):
+    with pytest.raises(InputError, match=r"1 of 1 .* 2 candidates"):
         select([make_row("p"), make_row("q", **repeat("gone"))], **EXACT)
 
 

@@ -118,14 +118,14 @@ def test_nothing_kept_is_an_error_with_the_funnel_and_what_to_loosen(make_row: M
 
 
 def test_nothing_to_train_on_is_an_error_even_if_rows_are_kept(make_row: MakeRow, select: Select) -> None:
-    with pytest.raises(InputError, match="all 1 kept rows fall into the validation split"):
+    with pytest.raises(InputError, match="all 1 kept rows"):
         select([make_row("p")], validation_fraction=0.999999)
 
 
 @pytest.mark.parametrize("rows", [0, None])
 def test_no_trajectory_at_all_is_an_error(rows: int | None, write_shards: Write) -> None:
     shards = [] if rows is None else write_shards([])
-    with pytest.raises(InputError, match="there is no trajectory to choose from"):
+    with pytest.raises(InputError, match="no trajectory"):
         select_rows(shards, DatasetConfig(), max_tokens=None)
 
 
@@ -138,7 +138,7 @@ def test_no_trajectory_at_all_is_an_error(rows: int | None, write_shards: Write)
 )
 def test_an_unknown_score_is_named_with_those_seen(config: dict[str, Any], make_row: MakeRow, select: Select) -> None:
     rows = [make_row("p", scores='{"reward": 1}', judge='{"scores": {"judge/tone": 1}}'), make_row("q")]
-    with pytest.raises(ConfigError, match=r"the score 'rewrad', which no trajectory has; seen: 'judge/tone', 'reward'"):
+    with pytest.raises(ConfigError, match=r"'rewrad'.*'judge/tone', 'reward'"):
         select(rows, **config)
 
 
@@ -146,14 +146,14 @@ def test_a_side_file_of_other_rows_is_named(make_row: MakeRow, write_shards: Wri
     (shard,) = write_shards([make_row("p", student_nll=1.0), make_row("q", student_nll=1.0)])
     assert shard.difficulty is not None
     pq.write_table(pq.read_table(shard.difficulty).slice(1), shard.difficulty)
-    with pytest.raises(InputError, match=r"difficulty.parquet: has 1 rows, expected 2 as .*candidates.parquet has"):
+    with pytest.raises(InputError, match=r"difficulty\.parquet.* 1 .*2 .*candidates\.parquet"):
         select_rows([shard], DatasetConfig(), max_tokens=None)
 
 
 def test_a_file_without_a_column_that_decides_is_named(make_row: MakeRow, write_shards: Write) -> None:
     (shard,) = write_shards([make_row("p")])
     pq.write_table(pq.read_table(shard.candidates).drop_columns(["has_answer", "turns"]), shard.candidates)
-    with pytest.raises(InputError, match=r"candidates.parquet: has no column has_answer, turns"):
+    with pytest.raises(InputError, match=r"candidates\.parquet.* has_answer, turns"):
         select_rows([shard], DatasetConfig(), max_tokens=None)
 
 

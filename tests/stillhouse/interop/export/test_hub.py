@@ -28,7 +28,7 @@ def test_a_split_without_rows_is_left_out_since_nobody_could_load_it(dataset: Pa
     assert export_dataset(dataset, tmp_path / "hub", "hf").num_rows == 3
     loaded = datasets.load_dataset(str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 3}
-    with pytest.raises(InputError, match="there are no rows in validation; expected some to export"):
+    with pytest.raises(InputError, match="validation"):
         export_dataset(dataset, tmp_path / "empty", "hf", splits=["validation"])
 
 
@@ -43,14 +43,14 @@ def test_the_card_keeps_what_it_says_and_names_the_files_where_they_lie_now(data
 
 def test_a_folder_that_is_there_is_left_alone(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already"):
         export_dataset(dataset, tmp_path / "hub", "hf")
     assert list((tmp_path / "hub").iterdir()) == []
 
 
 def test_a_dataset_without_a_card_is_refused_and_nothing_is_left(dataset: Path, tmp_path: Path) -> None:
     (dataset / "README.md").unlink()
-    with pytest.raises(InputError, match="no dataset card"):
+    with pytest.raises(InputError, match="card"):
         export_dataset(dataset, tmp_path / "hub", "hf")
     assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
 
@@ -66,7 +66,7 @@ def test_a_push_uploads_what_the_folder_form_holds_in_one_commit(hub: Any, datas
 
 def test_nothing_private_goes_to_a_repository_that_is_public_already(hub: Any, dataset: Path) -> None:
     hub.public = True
-    with pytest.raises(StoreError, match="is public, expected a private one"):
+    with pytest.raises(StoreError, match="public"):
         push_to_hub(dataset, "me/sums", private=True, api=hub)
     assert hub.commits == []
 
@@ -77,11 +77,11 @@ def test_a_hub_that_cannot_be_reached_is_a_store_error(dataset: Path) -> None:
             raise httpx.ConnectError("no route")
 
     hub: Any = Down()
-    with pytest.raises(StoreError, match=r"me/sums cannot be written on the Hugging Face Hub: no route"):
+    with pytest.raises(StoreError, match=r"me/sums .*: no route"):
         push_to_hub(dataset, "me/sums", private=False, api=hub)
 
 
 def test_without_a_token_nothing_is_asked(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(ConfigError, match="HF_TOKEN is not set"):
+    with pytest.raises(ConfigError, match="HF_TOKEN"):
         push_to_hub(dataset, "me/sums", private=False)

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.samples import MessageStart
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import DatasetConfig, RolloutsConfig, RuntimeConfig, ToolsConfig
-from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.recorded import read_recorded
 from stillhouse.errors import TrainingError
 from stillhouse.inference.endpoint import Endpoint
@@ -35,6 +34,7 @@ from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
+from tests.stillhouse.dataset.building import build_dataset
 
 NewJob = Callable[..., TrainJob]
 TOP_K = 8
