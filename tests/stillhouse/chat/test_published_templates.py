@@ -48,7 +48,7 @@ END_TOKENS = {
 """The tokenizer's end token by part of the file's name; `<|im_end|>` or `<|eot_id|>` for the others."""
 
 THINKING = ("thinking: true", "enable_thinking: true", "reasoning_effort: high")
-"""What turns thinking on, where a template reads the variable."""
+"""Settings that turn thinking on, where a template reads the variable."""
 REASONS = {
     "does not write the call": "not every call is written",
     "is not in it": "text beside calls is dropped",
@@ -161,7 +161,7 @@ def test_every_conversation_is_learnt_exactly_or_refused_by_its_reason(
 
 
 def reads_calls(tokenizer: Any) -> bool:
-    """Whether calls are read in the form in which the template writes them."""
+    """Return whether calls are read in the form in which the template writes them."""
     ((_, messages, tools),) = (conversation for conversation in CONVERSATIONS if conversation[0] == "tool")
     try:
         ((ids, start, end), *_) = supervised_runs(render_samples(tokenizer, messages, tools)[0])
@@ -217,10 +217,9 @@ def reason_of(problem: str) -> str:
 
 
 def check_turn(tokenizer: Any, message: Any, text: str, case: str) -> bool:
-    """Checks that a learnt turn says each part of the message once, in order, and nothing else.
+    """Check that a learnt turn says each part of the message once, in order, and nothing else.
 
-    Returns:
-        Whether the reasoning is left out.
+    Returns whether the reasoning is left out.
     """
     reasoning = message.get("reasoning_content", "")
     calls = [call["function"] for call in message.get("tool_calls", ())]

@@ -1,4 +1,4 @@
-"""What is learnt of a message behind generation prompts that the history leaves out."""
+"""Messages are learnt behind generation prompts that the history leaves out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -95,11 +95,11 @@ def speaks(byte_level: Callable[..., PreTrainedTokenizerBase]) -> Callable[[str]
     return with_template
 
 
-def learnt(tokenizer: PreTrainedTokenizerBase, messages: list[Any]) -> list[str]:
+def learnt(tokenizer: PreTrainedTokenizerBase, messages: list[Any], tools: Any = None) -> list[str]:
     """The supervised text of each sample."""
     return [
         tokenizer.decode([token for token, trained in zip(*sample[:2], strict=True) if trained])
-        for sample in render_samples(tokenizer, messages, None)
+        for sample in render_samples(tokenizer, messages, tools)
     ]
 
 
@@ -146,14 +146,14 @@ def test_the_tokens_before_a_message_are_those_it_is_prompted_with(speaks: Any, 
 @pytest.mark.parametrize(
     ("template", "messages", "problem"),
     [
-        (CLOSES_IT, [USER, THINKS], "closes the thinking block before message 1, which has reasoning"),
-        (SWITCHED_OFF, [USER, THINKS], r"turn thinking on \(student.chat_template_kwargs: {enable_thinking: true}\)"),
-        (WRITES_LITERAL_CALLS, [USER, {**CALL, "content": "Wait."}], "does not write the call of look_up in message 1"),
-        (ENDS_TEXT_BEFORE_CALLS, [USER, {**CALL, "content": "Wait."}], "ends assistant message 1 with <.end.> and"),
-        (MOVES_THE_SYSTEM_PROMPT, [USER, {**CALL, "content": "I look_up this."}], "does not write the call of look_up"),
-        (MOVES_THE_SYSTEM_PROMPT, [USER, CALL], "does not write the call of look_up in message 1"),
+        (CLOSES_IT, [USER, THINKS], "thinking block before message 1"),
+        (SWITCHED_OFF, [USER, THINKS], r"student\.chat_template_kwargs: {enable_thinking: true}"),
+        (WRITES_LITERAL_CALLS, [USER, {**CALL, "content": "Wait."}], "look_up in message 1"),
+        (ENDS_TEXT_BEFORE_CALLS, [USER, {**CALL, "content": "Wait."}], "message 1 with <.end.> "),
+        (MOVES_THE_SYSTEM_PROMPT, [USER, {**CALL, "content": "I look_up this."}], "look_up in message 1"),
+        (MOVES_THE_SYSTEM_PROMPT, [USER, CALL], "look_up in message 1"),
         ("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}", [USER, ANSWER],
-         "closes assistant message 1 with no special end-of-turn token"),
+         "message 1 with no special "),
     ],
 )  # fmt: skip
 def test_what_a_template_cannot_express_is_refused_by_its_reason(
@@ -196,10 +196,6 @@ def test_the_next_turn_follows_sampled_tokens_that_the_history_renders_otherwise
 
 
 def test_instructions_behind_the_last_turn_are_not_learnt(speaks: Any) -> None:
-    tokenizer = speaks(INSTRUCTS_AT_THE_END)
-    tool: Any = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
-    (first, second) = render_samples(tokenizer, [USER, CALL, RESULT, ANSWER], [tool])  # type: ignore[list-item]
-    learnt = [
-        tokenizer.decode([i for i, trained in zip(*sample[:2], strict=True) if trained]) for sample in (first, second)
-    ]
-    assert learnt == [f"{WRITTEN_CALL}<|end|>", "A plant.<|end|>"]
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+    texts = learnt(speaks(INSTRUCTS_AT_THE_END), [USER, CALL, RESULT, ANSWER], [tool])
+    assert texts == [f"{WRITTEN_CALL}<|end|>", "A plant.<|end|>"]

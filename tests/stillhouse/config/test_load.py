@@ -21,32 +21,6 @@ def test_every_shipped_config_loads_and_begins_by_saying_what_it_shows(path: Pat
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("pure", {"reward_coef": 0.0, "kl_coef": 1.0}),
-        ("pure_agentic", {"reward_coef": 0.0, "kl_coef": 1.0}),
-        ("mixed", {"reward_coef": 1.0, "kl_coef": 0.3, "group_size": 4}),
-        ("mixed_agentic", {"reward_coef": 1.0, "kl_coef": 0.3, "updates_per_batch": 2}),
-        ("grpo", {"needs_teacher": False, "adv_estimator": "grpo"}),
-    ],
-)
-def test_each_mode_of_on_policy_distillation_has_an_example(name: str, mode: dict[str, object]) -> None:
-    config = load_config(FOLDER / "on_policy" / f"{name}.yaml")
-    assert {key: getattr(config.on_policy, key) for key in mode} == mode
-    assert bool(config.tools.builtin) is (name not in ("pure", "mixed"))
-
-
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [("self_distillation", ["base"]), ("ema", ["ema"]), ("several_teachers", ["local", "local"]), ("exact", [])],
-)
-def test_each_sort_of_teacher_has_an_example(name: str, kinds: list[str]) -> None:
-    on_policy = load_config(FOLDER / "on_policy" / f"{name}.yaml").on_policy
-    assert [teacher.kind for teacher in on_policy.teachers] == kinds
-    assert bool(on_policy.divergence) is (name == "exact")
-
-
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, "")) == DistillConfig()
 

@@ -29,10 +29,10 @@ def test_numbers_are_kept_and_shares_divide_the_rest_of_a_batch(mixture: Any, ex
     [
         ({"a": 1.0}, "less than 1"),
         ({"a": 0}, "greater than"),
-        ({"a": 5}, "takes 5 prompts of each batch, but prompts_per_step is 4"),
-        ({"a": 3}, "takes 3 prompts of each batch, but prompts_per_step is 4"),
-        ({"a": 0.01, "b": 0.99}, "leaves no prompt of a batch of 4 to a;"),
-        ({"a": 0.5, "b": 4}, "leaves no prompt of a batch of 4 to a;"),
+        ({"a": 5}, "5 .*prompts_per_step is 4"),
+        ({"a": 3}, "3 .*prompts_per_step is 4"),
+        ({"a": 0.01, "b": 0.99}, "4 to a;"),
+        ({"a": 0.5, "b": 4}, "4 to a;"),
     ],
 )
 def test_a_mixture_that_does_not_add_up_is_refused(mixture: Any, expected: str) -> None:

@@ -98,16 +98,16 @@ SOURCES = {"sources": {"maths": "maths.jsonl", "chat": "hf:chat"}}
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({"on_policy": {"mixture": {"maths": 0.5}}}, "names maths, but prompts.sources has none"),
+        ({"on_policy": {"mixture": {"maths": 0.5}}}, "maths, .*none"),
         (
             {"prompts": SOURCES, "on_policy": {"mixture": {"code": 0.5}}},
-            "names code, but prompts.sources has maths, chat",
+            "code, .*maths, chat",
         ),
-        ({"prompts": {**SOURCES, "entries": [5]}}, "leave out source and entries"),
-        ({"prompts": {**SOURCES, "source": "a.jsonl"}}, "leave out source and entries"),
+        ({"prompts": {**SOURCES, "entries": [5]}}, "source and entries"),
+        ({"prompts": {**SOURCES, "source": "a.jsonl"}}, "source and entries"),
         (
             {"prompts": {"held_out_fraction": 0}, "on_policy": {"trainer": {"generate_every_steps": 5}}},
-            "generate_every_steps measures on held-out prompts",
+            "generate_every_steps.*held_out_fraction",
         ),
     ],
 )
@@ -119,15 +119,15 @@ def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expec
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"promotion": {"enabled": True}}, "promotion.enabled is set, but no student is registered"),
-        ({"promotion": {"start_from_champion": True}}, "promotion.start_from_champion is set, but no student"),
+        ({"promotion": {"enabled": True}}, "promotion.enabled .*register_as"),
+        ({"promotion": {"start_from_champion": True}}, "promotion.start_from_champion .*register_as"),
         (
             {"promotion": {"enabled": True}, "tracking": {"register_as": "m", "enabled": False}},
-            "with tracking.enabled true",
+            "tracking.enabled",
         ),
         (
             {"promotion": {"enabled": True, "metric": "reward"}, "tracking": {"register_as": "m"}},
-            "tools.rewards_file names no file of rewards",
+            "tools.rewards_file",
         ),
     ],
 )

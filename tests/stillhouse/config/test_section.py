@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import DatasetConfig, OnPolicyConfig, PromptsConfig, SftConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig, StudentConfig
 from stillhouse.config.section import Section, later_field
 from stillhouse.store import digest
 
@@ -12,11 +12,7 @@ TEACHERS = {"teachers": [{"name": "t", "model": "m"}, {"name": "b", "kind": "bas
 @pytest.mark.parametrize(
     ("section", "key"),
     [
-        (PromptsConfig(), "8d589991243998a3555d4aa85cd3e5c60d0b4fbfbb782f82ee0be78efef89c45"),
-        (DatasetConfig(), "62dba92798bb49e1f6c3dfd42d4b5e39e8c1581e2f96bcce5aec328584d34206"),
-        (SftConfig(), "b711571f5cc57f8c60798cb42bc394d1c367ef42686a2bdac128a3616443bf04"),
         (StudentConfig(), "d612307fd1adf8b93816d29aeb484d41821140f6a4c9ada8b7e532e03cb422a1"),
-        (OnPolicyConfig(), "f25e127ef77cd8872af9153a96e98a0fee3270077264870432d18b910beb933b"),
         (OnPolicyConfig.model_validate(TEACHERS), "7435a55992aca93376cc9f867f6495c89a00dd5e5e6c3bfedd5ed42cf5ab8dd1"),
     ],
 )

@@ -11,32 +11,24 @@ from stillhouse.dataset.judge import question_of
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import Trajectory
 
-ODD = {
-    "an object": {"id": "c", "function": {"name": "f", "arguments": {"b": [1, "é"], "a": None}}},
-    "no arguments": {"id": "c", "function": {"name": "f"}},
-    "no name": {"id": "c", "function": {"arguments": '{"a": 1}'}},
-    "a number for a name": {"id": 3, "function": {"name": 7, "arguments": "x"}},
-    "no function": {"id": "c", "function": None},
-    "text": "f(1)",
-}
+NO_ARGUMENTS = {"id": "c", "function": {"name": "f"}}
 
 
 def message(*calls: Any) -> Any:
     return {"role": "assistant", "content": None, "tool_calls": list(calls)}
 
 
-@pytest.mark.parametrize("written", ODD)
-def test_labels_and_the_judge_read_odd_calls(make_trajectory: Callable[..., Trajectory], written: str) -> None:
+@pytest.mark.parametrize("written", [NO_ARGUMENTS, "f(1)"])
+def test_labels_and_the_judge_read_odd_calls(make_trajectory: Callable[..., Trajectory], written: Any) -> None:
     plain = make_trajectory()
-    trajectory = make_trajectory(messages=[plain.messages[0], message(ODD[written]), *plain.messages[2:]])
+    trajectory = make_trajectory(messages=[plain.messages[0], message(written), *plain.messages[2:]])
     (call,) = calls_of(trajectory.messages[1])
     item = LabelInput.of(trajectory, None)
     assert item.sampled_text == "\n".join(part for part in (call.arguments, item.answer) if part)
     question = question_of(trajectory, None, JudgeConfig(rubric=(Criterion(name="x", question="y"),)))
     assert question is not None
-    assert f"[2] assistant calls {call.name or 'a tool'}:\n{call.arguments}" in str(
-        question.prompt.messages[1]["content"]
-    )
+    asked = str(question.prompt.messages[1]["content"])
+    assert f"[2] assistant calls {call.name or 'a tool'}:\n{call.arguments}" in asked
 
 
 def test_arguments_are_the_same_text_to_compare_whether_stored_as_text_or_as_an_object() -> None:
@@ -44,4 +36,4 @@ def test_arguments_are_the_same_text_to_compare_whether_stored_as_text_or_as_an_
     stored = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     written = {"id": "c", "function": {"name": "f", "arguments": json.dumps(arguments, indent=1)}}
     assert texts_of([message(stored)], 1) == texts_of([message(written)], 1)
-    assert texts_of([message(ODD["no arguments"], ODD["text"])], 1).row == "f {}"
+    assert texts_of([message(NO_ARGUMENTS, "f(1)")], 1).row == "f {}"

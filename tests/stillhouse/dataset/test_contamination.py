@@ -139,13 +139,13 @@ def test_sets_of_every_format_are_read(tmp_path: Path, name: str, write: Callabl
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("gone.jsonl", None, InputError, r"aime: .*gone.jsonl is missing; expected a file that ends in"),
-        ("set.docx", "a", ConfigError, r"aime = '.*set.docx': the ending tells no format; expected .txt"),
-        ("set.jsonl", '{"problem": "What is 2 + 3?"}\n', InputError, r"aime: no row .* a text of 8 words"),
-        ("set.jsonl", '{"problem": "a"}\n{"prob', InputError, r"aime: .*, line 2: expected a JSON object, saw"),
-        ("set.csv", "id,question\n1\n", InputError, r"aime: .*, line 2: expected 2 cells as in the header"),
-        ("set.csv", b"id,question\n1,\xff\n", InputError, r"aime: .*set.csv, line 2: expected UTF-8"),
-        ("set.parquet", "PAR", InputError, r"aime: .*set.parquet cannot be read as parquet"),
+        ("gone.jsonl", None, InputError, r"aime: .*gone\.jsonl"),
+        ("set.docx", "a", ConfigError, r"aime = '.*set\.docx': .*\.txt"),
+        ("set.jsonl", '{"problem": "What is 2 + 3?"}\n', InputError, "aime: no row .* 8 words"),
+        ("set.jsonl", '{"problem": "a"}\n{"prob', InputError, "aime: .*, line 2: "),
+        ("set.csv", "id,question\n1\n", InputError, "aime: .*, line 2: "),
+        ("set.csv", b"id,question\n1,\xff\n", InputError, r"aime: .*set\.csv, line 2: "),
+        ("set.parquet", "PAR", InputError, r"aime: .*set\.parquet"),
     ],
 )
 def test_unusable_sets_are_named(

@@ -69,15 +69,6 @@ def test_a_row_scores_the_same_among_any_others_and_in_any_chunk(scorer: Student
     assert [together[0], together[69]] == pytest.approx(alone, rel=1e-4)
 
 
-def test_a_surprising_answer_scores_higher_than_the_usual_one(scorer: StudentScorer, make_trajectory: Make) -> None:
-    usual, odd = asyncio.run(
-        scorer.nll([make_trajectory(answer="5"), make_trajectory(answer="zq xv jk qz wq kx")], 4096)
-    )
-    assert usual is not None
-    assert odd is not None
-    assert odd > usual
-
-
 def test_bad_rows_have_none(scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: Make) -> None:
     good = make_trajectory()
     length = len(render_samples(tokenizer, good.messages, good.tools)[0].token_ids)

@@ -22,7 +22,7 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "o
 
 
 class Result:
-    """What a conversion left, read by those who will read it."""
+    """The files of a conversion, read by those who will read them."""
 
     def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
         folder = source.parent / "out"
@@ -234,13 +234,15 @@ def test_a_row_without_a_turn_to_train_on_is_left_out(tmp_path: Path, write: Wri
     assert any("nothing to train on" in row["reason"] for row in result.unmapped)
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".arrow"])
+@pytest.mark.parametrize("ending", [".jsonl", ".json", ".parquet", ".arrow"])
 def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, write: Write, ending: str) -> None:
     source = tmp_path / f"train{ending}"
     row = {"messages": [USER, FOUR]}
     table = pa.Table.from_pylist([row])
     if ending == ".jsonl":
         write(source, row)
+    elif ending == ".json":
+        source.write_text(json.dumps([row]))
     elif ending == ".parquet":
         pq.write_table(table, source)
     else:

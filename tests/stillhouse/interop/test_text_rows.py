@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stillhouse.interop import convert
+from stillhouse.interop.export.chat_lines import sharegpt_line
 from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.types import JsonObject, Trajectory
 
@@ -98,34 +99,34 @@ GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "val
 @pytest.mark.parametrize(
     ("odd", "problem"),
     [
-        ({"conversations": None}, "expected a row with conversations of from and value, saw {'conversations': None}"),
+        ({"conversations": None}, "saw {'conversations': None}"),
         ({"conversations": []}, r"saw {'conversations': \[\]}"),
-        ({"conversations": [None]}, "expected a row with conversations"),
+        ({"conversations": [None]}, "conversations"),
         ({"conversations": [GOOD["conversations"][0], None]}, r"conversations\[1\] to be an object, saw NoneType"),
         ({"conversations": [{"from": "human", "value": ["a"]}]}, r"conversations\[0\].*`value`, a text; saw .*\['a'\]"),
         ({"conversations": [{"from": "human", "value": 5}]}, r"conversations\[0\].*`value`, a text; saw .*5"),
-        ({"conversations": [{"from": "gpt", "value": "I start"}]}, "expected a system or user message first"),
+        ({"conversations": [{"from": "gpt", "value": "I start"}]}, "system or user"),
         ({"conversations": [{"from": "narrator", "value": "x"}]}, r"conversations\[0\] to have `from`"),
         (
             {"conversations": [GOOD["conversations"][0], {"from": "function_call", "value": "{"}]},
             r"messages\[1\] to be JSON",
         ),
-        ({"conversations": "[{"}, "expected conversations to be JSON"),
-        ({"topic": "x"}, "expected a row with conversations.*saw {'topic': 'x'}"),
+        ({"conversations": "[{"}, "conversations .*JSON"),
+        ({"topic": "x"}, "conversations.*{'topic': 'x'}"),
         ({"messages": [{"role": "user", "content": {"x": 1}}]}, r"messages\[0\].content to be text"),
-        ({"instruction": "i", "output": ["a", "b"]}, r"expected output to be a text, saw list \['a', 'b'\]"),
-        ({"instruction": 5, "output": "a"}, "expected instruction to be a text, saw int 5"),
-        ({"instruction": "i", "output": "a", "history": [["a", "b"], 3]}, "history to be pairs"),
-        ({**GOOD, "system": ["a"]}, r"expected system to be a text and the only one, saw list \['a'\]"),
+        ({"instruction": "i", "output": ["a", "b"]}, r"output .*list \['a', 'b'\]"),
+        ({"instruction": 5, "output": "a"}, "instruction .*int 5"),
+        ({"instruction": "i", "output": "a", "history": [["a", "b"], 3]}, "history"),
+        ({**GOOD, "system": ["a"]}, r"system .*list \['a'\]"),
         (
             {"messages": [{"role": "system", "content": "a"}, USER], "system": "b"},
-            "saw str 'b' beside messages that begin with",
+            "str 'b' beside messages",
         ),
         ({"messages": [USER, {"role": "assistant", "function_call": "f"}]}, r"messages\[1\].tool_calls"),
-        ({"messages": [USER, FOUR], "tools": [3]}, "expected tools to be names, or schemas"),
-        ({"messages": [USER, FOUR], "functions": 3}, "expected tools to be names, or schemas"),
-        ({"prompt": None, "completion": "a"}, "prompt to be a text or a list of messages"),
-        ({"prompt": "q", "completion": {"role": "assistant"}}, "completion to be a text or a list"),
+        ({"messages": [USER, FOUR], "tools": [3]}, "tools"),
+        ({"messages": [USER, FOUR], "functions": 3}, "tools"),
+        ({"prompt": None, "completion": "a"}, "prompt"),
+        ({"prompt": "q", "completion": {"role": "assistant"}}, "completion"),
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
@@ -146,45 +147,22 @@ def test_rows_of_another_form_in_one_file_are_read_in_that_unless_a_form_is_name
     assert convert(source, tmp_path / "out", "sharegpt").rows_left_out == 2
 
 
-def test_a_list_in_one_json_file_is_as_good_as_lines(tmp_path: Path) -> None:
-    path = tmp_path / "alpaca.json"
-    path.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}]))
-    form, trajectories, _ = read(path)
-    assert (form, len(trajectories)) == ("alpaca", 2)
-
-
-def test_calls_of_sharegpt_and_their_joined_results_are_told_apart_again(tmp_path: Path, write: Write) -> None:
-    calls = [{"name": "add", "arguments": {"a": number, "b": number}} for number in (2, 3)]
-    row = {
-        "conversations": [
-            {"from": "human", "value": "2 + 2, 3 + 3?"},
-            {"from": "function_call", "value": json.dumps(calls)},
-            {"from": "observation", "value": "4\n</tool_response>\n<tool_response>\n6"},
-            {"from": "gpt", "value": "4 and 6"},
-        ],
-        "tools": json.dumps([SCHEMA]),
-    }  # fmt: skip
-    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", row))
-    assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "tool", "assistant"]
-    written = trajectory.messages[1]["tool_calls"]
-    assert [call["function"]["arguments"] for call in written] == ['{"a":2,"b":2}', '{"a":3,"b":3}']
-    assert [message["tool_call_id"] for message in trajectory.messages[2:4]] == [call["id"] for call in written]
-    assert trajectory.tools == [{"type": "function", "function": SCHEMA}]
-
-
 def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Write) -> None:
-    from stillhouse.interop.export.chat_lines import sharegpt_line
-
+    calls = [{"id": name, "type": "function", "function": CALL} for name in "cd"]
     messages: list[Any] = [
         USER,
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": CALL}]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "c", "content": "4"},
+        {"role": "tool", "tool_call_id": "d", "content": "four"},
         FOUR,
     ]
     line = sharegpt_line({"messages": messages, "tools": [{"type": "function", "function": SCHEMA}]})
     _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", line))
-    assert [message["content"] for message in trajectory.messages] == ["2 + 2?", None, "4", "4"]
-    assert json.loads(trajectory.messages[1]["tool_calls"][0]["function"]["arguments"]) == {"a": 2, "b": 2}
+    assert [message["content"] for message in trajectory.messages] == ["2 + 2?", None, "4", "four", "4"]
+    written = trajectory.messages[1]["tool_calls"]
+    assert [call["function"] for call in written] == [CALL, CALL]
+    assert [message["tool_call_id"] for message in trajectory.messages[2:4]] == [call["id"] for call in written]
+    assert trajectory.tools == [{"type": "function", "function": SCHEMA}]
 
 
 def test_samples_of_an_inspect_log_are_trajectories_with_answers_and_scores(tmp_path: Path) -> None:

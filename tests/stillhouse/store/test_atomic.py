@@ -37,7 +37,7 @@ def test_a_relative_name_is_written_like_any_other_file(tmp_path: Path, monkeypa
 
 
 def _left_over(path: Path) -> Path:
-    """What a writer that was killed leaves: nobody holds its lock."""
+    """Leave what a killed writer does: nobody holds its lock."""
     work = path.with_name(f".{path.name}.{'0' * 32}.part")
     if path.suffix:
         work.write_text("half")

@@ -1,4 +1,4 @@
-"""What a store holds is for its owner alone, whatever the umask was when it was written."""
+"""A store is for its owner alone, whatever the umask was when it was written."""
 
 import os
 import sqlite3

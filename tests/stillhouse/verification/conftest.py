@@ -10,7 +10,7 @@ from stillhouse.verification.verdicts import VERIFIERS
 
 @pytest.fixture(scope="session")
 def find() -> Callable[..., VerificationResult]:
-    """What a verifier finds: `find("numeric", answer, expected, tolerance=0.1)`."""
+    """Ask a verifier: `find("numeric", answer, expected, tolerance=0.1)`."""
 
     def found(verifier: str, answer: str, expected: str | None, **metadata: object) -> VerificationResult:
         return VERIFIERS[verifier](answer, PromptMetadata("p", expected, None, verifier, metadata))

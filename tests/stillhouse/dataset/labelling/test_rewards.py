@@ -88,7 +88,10 @@ def test_a_file_is_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("jail")
-def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Write, make_input: MakeInput) -> None:
+def test_a_sandbox_that_does_not_load_gives_no_score_and_its_reason(
+    write: Write, make_input: MakeInput, caplog: pytest.LogCaptureFixture
+) -> None:
     tools = write("import os\nif os.environ['HOME'].startswith('/tmp'):\n    raise RuntimeError('apart')\n" + SANDBOXED)
-    with closing(RewardLabels(tools)) as labels, pytest.raises(ConfigError, match="apart"):
-        labels([make_input()])
+    with closing(RewardLabels(tools)) as labels, caplog.at_level(logging.WARNING):
+        assert labels([make_input()])["scores"] == [{"reward": None, "reward/apart": None}]
+    assert "rewards.py, line 3: " in caplog.text

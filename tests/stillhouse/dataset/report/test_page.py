@@ -16,7 +16,7 @@ _SECTIONS = ["funnel", "accuracy", "distributions", "kinds", "duplicates", "cont
 
 
 class Page(HTMLParser):
-    """What a browser would fetch, run or show of a page."""
+    """A page as a browser sees it: what it fetches, runs and shows."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

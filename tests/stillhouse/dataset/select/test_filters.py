@@ -29,7 +29,7 @@ AT_THE_LIMITS: Row = {
     "scores": '{"reward": 0.5, "other": null}', "judge": '{"scores": {"judge/tone": 0.5}}', "student_nll": 1.0,
     "student_pass_rate": 0.5, "contamination": ['{"ngram": 8}'],
 }  # fmt: skip
-"""What the strict limits just allow."""
+"""A row that the strict limits just allow."""
 
 
 def test_a_good_row_has_no_reason_at_the_very_limits(make_row: MakeRow) -> None:
