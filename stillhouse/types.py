@@ -40,7 +40,7 @@ class Message(TypedDict, total=False):
     reasoning_content: str
     """The model's reasoning, apart from its answer."""
     sent_back: JsonObject
-    """What the endpoint gets back in place of keys of the message, as it wrote them; null takes a key away."""
+    """Keys of the message as the endpoint wrote them, to send back in place of ours; null takes a key away."""
     refusal: str
     """Why OpenAI's models decline, in place of `content`."""
     tool_calls: list[ToolCall]

@@ -44,7 +44,7 @@ TRAJECTORY_COLUMNS: Final = (
            Measure("Reasoning tokens", "count", is_drawn=False)),
     Column("cached_tokens", Kind.WHOLE, "prompt tokens the provider had cached; null likewise"),
     Column("cost_usd", Kind.REAL, "price in USD; null if the price of a turn is unknown", Measure("Cost", "usd")),
-    Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if a turn's is unknown",
+    Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if that of a turn is unknown",
            Measure("Latency", "seconds")),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
