@@ -7,7 +7,7 @@ from typing import Any
 from stillhouse.chat.content import calls_of, reasoning_of, text_of
 from stillhouse.dataset.totals import prompt_part, sampled_part
 from stillhouse.labels.declare import Texts
-from stillhouse.types import Message, PromptMetadata, Trajectory
+from stillhouse.types import PromptMetadata, Trajectory
 from stillhouse.verification import final_answer
 
 
@@ -26,7 +26,12 @@ class LabelInput(Texts):
             metadata=metadata,
             answer=final_answer(trajectory.messages) if trajectory.turns else None,
             prompt_text=_joined(text_of(message) for message in prompt if message["role"] in ("system", "user")),
-            sampled_text=_joined(_assistant_text(message) for message in sampled if message["role"] == "assistant"),
+            sampled_text=_joined(
+                part
+                for message in sampled
+                if message["role"] == "assistant"
+                for part in (reasoning_of(message), text_of(message), *(call.arguments for call in calls_of(message)))
+            ),
             tool_text=_joined(text_of(message) for message in sampled if message["role"] == "tool"),
             refusal=refusal if isinstance(refusal, str) and refusal.strip() else None,
         )
@@ -35,10 +40,6 @@ class LabelInput(Texts):
 Labeller = Callable[[Sequence[LabelInput]], Mapping[str, Sequence[Any]]]
 """Maps a batch to columns of `schema.LABEL_COLUMNS` by name, one value for each input, in order. Values of JSON columns
 are objects, not text. A labeller raises only what should fail the whole stage."""
-
-
-def _assistant_text(message: Message) -> str:
-    return _joined([reasoning_of(message), text_of(message), *(call.arguments for call in calls_of(message))])
 
 
 def _joined(parts: Iterable[str]) -> str:

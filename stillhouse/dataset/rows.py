@@ -6,6 +6,7 @@ model wrote them.
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
@@ -30,8 +31,8 @@ def candidate_row(
     """
     if unknown := labels.keys() - _LABELS:
         raise KeyError(f"no label columns: {', '.join(sorted(unknown))}")
-    totals = totals_of(trajectory)
     row = {
+        **asdict(totals_of(trajectory)),
         "id": trajectory.rollout_key,
         "prompt_id": trajectory.prompt_id,
         "sample_index": trajectory.sample_index,
@@ -45,19 +46,10 @@ def candidate_row(
         "tag": metadata.tag if metadata else None,
         "teacher": trajectory.model,
         "sampling": sampling,
-        "providers": totals.providers,
         "request_ids": [turn.request_id for turn in trajectory.turns if turn.request_id is not None],
         "turns": len(trajectory.turns),
-        "num_tool_calls": totals.num_tool_calls,
         "tool_names": [call.name or None for message in sampled_part(trajectory) for call in calls_of(message)],
-        "num_tool_errors": totals.num_tool_errors,
         "stop_reason": trajectory.stop_reason.value,
-        "prompt_tokens": totals.prompt_tokens,
-        "completion_tokens": totals.completion_tokens,
-        "reasoning_tokens": totals.reasoning_tokens,
-        "cached_tokens": totals.cached_tokens,
-        "cost_usd": totals.cost_usd,
-        "latency_s": totals.latency_s,
         "error": trajectory.error,
         **labels,
     }

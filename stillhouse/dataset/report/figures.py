@@ -33,10 +33,6 @@ def hashes(column: pa.Array) -> npt.NDArray[np.uint64]:
     return np.asarray(hash_array(texts.astype(object), hash_key=_HASH_KEY, categorize=False), dtype=np.uint64)
 
 
-def _numbers(column: pa.Array) -> npt.NDArray[np.float64]:
-    return column.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
-
-
 class Distribution:
     """Finite values of a column, 8 bytes each; others are ignored."""
 
@@ -89,7 +85,8 @@ class Figures:
 
     def add(self, batch: pa.RecordBatch) -> None:
         for name in {*MEASURES, *USAGE_COLUMNS}:
-            self.measures[name].add(_numbers(batch.column(name)))
+            values = batch.column(name).drop_null().cast(pa.float64())
+            self.measures[name].add(values.to_numpy(zero_copy_only=False))
         # Rows without turns used nothing, since their first request failed.
         has_turns = pc.greater(batch.column("turns"), 0)
         for name in USAGE_COLUMNS:
@@ -98,7 +95,8 @@ class Figures:
         self._add_scores(batch.column("judge"), is_judged=True)
         for name in (*KINDS, "sampling"):
             values = batch.column(name)
-            self.counts[name].update(_count_values(values.flatten() if pa.types.is_list(values.type) else values))
+            items = values.flatten() if pa.types.is_list(values.type) else values
+            self.counts[name].update({one["values"]: one["counts"] for one in items.value_counts().to_pylist()})
         for name in FLAWS:
             if num_flawed := len(batch) - batch.column(name).null_count:
                 self.counts[name][True] += num_flawed
@@ -123,10 +121,6 @@ class Figures:
                     values_of[f"judge/{name}" if is_judged else name].append((float(score), entry["counts"]))
         for name, pairs in values_of.items():
             self.scores[name].add(np.repeat(*map(np.array, zip(*pairs, strict=True))))
-
-
-def _count_values(values: pa.Array) -> dict[Any, int]:
-    return {entry["values"]: entry["counts"] for entry in values.value_counts().to_pylist()}
 
 
 def _count_rows(batch: pa.RecordBatch, *names: str) -> dict[tuple[Any, ...], int]:
