@@ -34,7 +34,6 @@ REFUSALS = (
     "Lo siento, pero no puedo ayudarte con eso.",
     "很抱歉,我无法提供相关信息。",
     "作为一个AI语言模型,我没有个人观点。",
-    "I'm sorry, but I can't help with that.",
     "I cannot help you with that.",
     "No, I can't help with that.",
     "I'm sorry. I can't help with that.",

@@ -76,11 +76,8 @@ MANIFESTS = {
     "nothing": b"",
     "no JSON": b"\xff\xfe not JSON",
     "list": b"[]",
-    "artifact of another type": b'{"artifact": [], "files": {}}',
-    "files of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, "files": []}',
     "size of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, '
     b'"files": {"rows.txt": {"size": "four", "sha256": 3}}}',
-    "no sha256": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, "files": {"rows.txt": {"size": 4}}}',
 }
 
 
