@@ -47,7 +47,7 @@ class TurnRules(Section):
 
     @classmethod
     def of(cls, config: RolloutsConfig) -> "TurnRules":
-        """The rules of a config.
+        """Return the rules of a config.
 
         Raises:
             ConfigError: `response_schema` is no JSON schema.
@@ -63,7 +63,7 @@ class TurnRules(Section):
 
     @cached_property
     def answer_schema(self) -> AnswerSchema | None:
-        """The schema, ready to check answers with."""
+        """Return the schema, ready to check answers with."""
         return AnswerSchema(self.response_schema) if self.response_schema else None
 
 

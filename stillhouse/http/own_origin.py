@@ -63,7 +63,7 @@ class OwnOriginOnly:
 
 
 def names_of(host: str, allowed: Collection[str] = ()) -> set[str]:
-    """The names under which a server that listens on `host` is called, with those of `allowed`.
+    """Return the names under which a server that listens on `host` is called, with those of `allowed`.
 
     A server that only this machine reaches has none besides `localhost`.
     """

@@ -53,7 +53,7 @@ class Hedging:
         self.enabled, self.overdue_s = False, None
 
     def until_copy_s(self, waited_s: float) -> float:
-        """Seconds until a copy of a request that has waited `waited_s` may be sent; at most 0 for now."""
+        """Return the seconds until a copy of a request that has waited `waited_s` may be sent; at most 0 for now."""
         if self.overdue_s is None:
             return self._least_s
         if waited_s < self.overdue_s:

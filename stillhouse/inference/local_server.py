@@ -49,7 +49,7 @@ def served_model(
     *,
     start_timeout_s: float = 300.0,
 ) -> Iterator[str]:
-    """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
+    """Yield a base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
 
     The first user starts the server, the last one stops it, and a server that has died is replaced for the next user.
     Blocks while the server starts (a few seconds): an asyncio caller enters it by

@@ -69,20 +69,14 @@ class ModelServer:
         self._client = self.start(connect()).result()
 
     def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
-        """Runs a coroutine on the server's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def send(self, method: str, path: str, body: object) -> HttpAnswer:
-        """The answer with HTTP 200 to one attempt; for coroutines on the server's event loop.
-
-        Raises:
-            RequestFailed: there is none.
-        """
+        """Return one attempt's answer, on the server's event loop; raise RequestFailed if there is none."""
         relative = path.removeprefix("/")
         return await (self._client.get(relative) if method == "GET" else self._client.post(relative, body))
 
     def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
-        """As `post`, without a body."""
         return self._ask("GET", path, None, policy)
 
     def post(
@@ -94,11 +88,8 @@ class ModelServer:
     ) -> Any:
         """Return the answer of `path` with HTTP 200: the parsed JSON, in which NaN is a number, or else a text.
 
-        `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final`
-        is true are not tried again.
-
-        Raises:
-            RequestFailed: there is no such answer.
+        `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final` is
+        true are not tried again. Raise RequestFailed if there is no such answer.
         """
         return self._ask("POST", path, body, policy, is_final)
 
@@ -120,7 +111,7 @@ class ModelServer:
         ]
 
     def stop_retries(self) -> None:
-        """From now on nothing is sent a second time, and what waits to be is given up."""
+        """Send nothing a second time from now on, and give up what waits to be."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopped.set)
 
@@ -174,11 +165,7 @@ class ModelServer:
 
 
 def read_key(variable: str | None, setting: str) -> str | None:
-    """The key that an environment variable holds; None where there is no variable.
-
-    Raises:
-        AuthenticationError: the variable is not set.
-    """
+    """Return the variable's key, None where no variable is named; raise AuthenticationError if it is not set."""
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
         raise AuthenticationError(

@@ -27,11 +27,11 @@ class ModelAnswer(Protocol):
 
     @property
     def turn(self) -> Turn:
-        """Usage, cost and latency."""
+        """Return usage, cost and latency."""
 
     @property
     def limits(self) -> RateLimits | None:
-        """The endpoint's limits by the headers."""
+        """Return the endpoint's limits by the headers."""
 
 
 AnswerT = TypeVar("AnswerT", bound=ModelAnswer)

@@ -84,7 +84,7 @@ class GuardedProcess:
     def stop(self, grace_s: float | None = None) -> None:
         """End the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
         if self._is_stopped:
-            # Its pid may be that of another process by now.
+            # Another process may have its pid by now.
             return
         try:
             if self._process.poll() is None:

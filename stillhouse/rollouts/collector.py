@@ -123,7 +123,7 @@ class RolloutCollector:
         return self._generator
 
     async def aclose(self) -> None:
-        """Ends the collection at once; answers in flight are lost, all others are in the journal."""
+        """End the collection at once; answers in flight are lost, all others are in the journal."""
         await self._generator.aclose()
 
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:

@@ -16,13 +16,13 @@ class Plan(Protocol):
 
     @property
     def total(self) -> int | None:
-        """Rollouts in all; None where that is not known beforehand."""
+        """Return the number of rollouts in all; None where that is not known beforehand."""
 
     def next(self) -> tuple[Prompt, int] | None:
-        """Prompt and sample index to start now; None while that depends on running rollouts, or at the end."""
+        """Return prompt and sample index to start now; None while that depends on running rollouts, or at the end."""
 
     async def finished(self, trajectory: Trajectory) -> None:
-        """Called when a rollout that `next` gave has ended, well or not."""
+        """Note that a rollout that `next` gave has ended, well or not."""
 
 
 class EverySample:
@@ -33,7 +33,6 @@ class EverySample:
         self._pairs = ((prompt, sample_index) for prompt in prompts for sample_index in range(num_samples))
 
     def next(self) -> tuple[Prompt, int] | None:
-        """See `Plan.next`."""
         return next(self._pairs, None)
 
     async def finished(self, trajectory: Trajectory) -> None:
@@ -90,7 +89,6 @@ class UntilAccepted:
         self._by_id: dict[str, _Progress] = {}
 
     def next(self) -> tuple[Prompt, int] | None:
-        """See `Plan.next`."""
         if self.num_accepted + self._num_running >= self._target or self.num_started == self._max_candidates:
             return None
         progress = self._draw()

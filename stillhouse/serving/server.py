@@ -36,7 +36,7 @@ def serve(
     api_key_env: str | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serves a model over HTTP until SIGTERM or SIGINT.
+    """Serve a model over HTTP until SIGTERM or SIGINT.
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 

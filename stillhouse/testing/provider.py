@@ -69,17 +69,16 @@ class SimulatedProvider:
 
     @property
     def num_billed(self) -> int:
-        """Requests for which tokens were sampled."""
         return self._num_billed
 
     @property
     def billed(self) -> Counter[str]:
-        """How often each distinct request was billed."""
+        """Return how often each distinct request was billed."""
         return billed(self.ledger)
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """Bodies of the requests, in the order they came."""
+        """Return the bodies of the requests, in the order they came."""
         return [orjson.loads(body) for body in self._bodies]
 
     def __enter__(self) -> Self:
@@ -170,7 +169,7 @@ class SimulatedProvider:
         return received
 
     def _admitted(self, request: ReceivedRequest, entry: Entry, now: float) -> Reply:
-        """The script's answer, or a refusal where a limit is met."""
+        """Return the script's answer, or a refusal where a limit is met."""
         if not self._service.steps:
             return self.script(request)
         elapsed_s = now - self.ledger[0].arrived_at

@@ -30,13 +30,13 @@ class Rehearsal:
     rewards: RewardScores
     """By the functions under `@reward`; without any, nothing is scored."""
     requests: list[dict[str, Any]]
-    """What the teacher would have been sent, one body for each turn."""
+    """Bodies that the teacher would have been sent, one for each turn."""
 
 
 def rehearse(
     config: DistillConfig | str | Path, row: Mapping[str, Any], answers: Script | Sequence[Mapping[str, Any]]
 ) -> Rehearsal:
-    """Runs one rollout of a prompt over real HTTP, and scores it.
+    """Run one rollout of a prompt over real HTTP, and score it.
 
     Args:
         config: a config or its file. Its `prompts`, `rollouts` and `tools` apply as they do in a run.

@@ -20,7 +20,7 @@ class RewardFailures:
     """By reward."""
 
     def add(self, errors: Mapping[str, str]) -> None:
-        """Counts a trajectory with the errors of its rewards by name."""
+        """Count a trajectory with the errors of its rewards by name."""
         self.num_scored += 1
         self.num_failed += bool(errors)
         self.num_errors.update(errors.keys())
@@ -28,7 +28,7 @@ class RewardFailures:
             self.first_errors.setdefault(name, error)
 
     def check(self, file: str | None, budget: float) -> None:
-        """Checks that at most the share `budget` of the trajectories went without a reward.
+        """Check that at most the share `budget` of the trajectories went without a reward.
 
         Args:
             file: of the rewards, for the message.

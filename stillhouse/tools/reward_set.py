@@ -68,10 +68,9 @@ class RewardSet:
 
     @classmethod
     def from_config(cls, config: ToolsConfig) -> Self:
-        """The rewards of `tools.rewards_file`; none if it is not set.
+        """Return the rewards of `tools.rewards_file`; none if it is not set.
 
-        Raises:
-            ConfigError: the file does not load, or has no function under `@reward`.
+        Raise ConfigError if the file does not load, or has no function under `@reward`.
         """
         rewards: list[Reward] = []
         path = None if config.rewards_file is None else Path(config.rewards_file).expanduser().absolute()
@@ -82,11 +81,10 @@ class RewardSet:
 
     @property
     def names(self) -> list[str]:
-        """Names of the rewards, preconditions first."""
         return [reward.name for reward in self._rewards]
 
     async def score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
-        """Scores a finished trajectory; a reward that fails is recorded and counted, and never raises here."""
+        """Score a finished trajectory; a reward that fails is recorded and counted, and never raises here."""
         scores = await self._score(trajectory, metadata)
         # A rollout that failed left nothing to score.
         if trajectory.stop_reason is not StopReason.ERROR:
@@ -118,7 +116,7 @@ class RewardSet:
         return RewardScores(_total(chosen, values), values, errors)
 
     def _chosen(self, metadata: JsonObject) -> tuple[list[Reward], dict[str, str]]:
-        """The rewards of a row, which names its own among rnow's, and the errors of names without a function."""
+        """Return the rewards of a row, which names its own among rnow's, and the errors of names without a function."""
         names = metadata.get("rewards")
         if not names or not isinstance(names, list) or not any(reward.is_of_rnow for reward in self._rewards):
             return self._rewards, {}
@@ -129,7 +127,7 @@ class RewardSet:
         )
 
     async def _value(self, reward: Reward, args: RewardArgs, messages: list[Message]) -> float | str:
-        """The reward's value, or why there is none."""
+        """Return the reward's value, or why there is none."""
         timeout_s = reward.timeout_s or self._timeout_s
         try:
             async with reward.concurrency.slot():

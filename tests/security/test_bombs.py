@@ -30,7 +30,7 @@ def _gzipped(size: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def bombs() -> dict[str, tuple[str, bytes]]:
-    """Codings and bodies of some kilobytes that decode to 384 MiB."""
+    """Return codings and bodies of some kilobytes that decode to 384 MiB."""
     once = _gzipped(LARGE)
     brotli_ = brotli.Compressor(quality=5)
     block = bytes(1 << 20)
@@ -56,7 +56,7 @@ def _browse(url: str) -> Any:
 
 @pytest.fixture
 def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], Any]]:
-    """What reads an answer at an address, by name."""
+    """Return what reads an answer at an address, by name."""
     return {
         "browse": _browse,
         "chat": lambda url: clients["chat"](url, "none", max_bytes=MAX_BYTES),

@@ -74,7 +74,7 @@ class BatchClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """See `ChatClient`; it returns when the request's batch has ended.
+        """Return the answer once the request's batch has ended.
 
         Raises:
             RequestFailed: as the answer's line, or the end of its batch, says.
@@ -96,7 +96,7 @@ class BatchClient:
         return read_answer(row, self._endpoint, latency_s=time.monotonic() - started, sampling=sampling)
 
     async def aclose(self) -> None:
-        """Closes the connections. Open batches go on; the next client attaches to them.
+        """Close the connections. Open batches go on; the next client attaches to them.
 
         Call it once all answers are durable: their notes are struck out here.
         """
@@ -113,7 +113,7 @@ class BatchClient:
                 self._notes.strike(batch.note, batch.answered)
 
     async def _attached(self) -> None:
-        """Waits until the batches of earlier runs are known."""
+        """Wait until the batches of earlier runs are known."""
         task = self._attaching
         if task is None or (task.done() and task.exception() is not None):
             task = self._attaching = asyncio.create_task(self._attach())
@@ -184,7 +184,7 @@ def _line(custom_id: str, body: bytes) -> bytes:
 
 
 def batch_controller() -> Controller:
-    """A controller that admits everything at once: a batch endpoint has a queue and limits of its own.
+    """Return a controller that admits everything at once: a batch endpoint has a queue and limits of its own.
 
     A batch refused for too many tokens in that queue still shuts the gate.
     """
@@ -194,7 +194,7 @@ def batch_controller() -> Controller:
 def require_batchable(
     teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
 ) -> None:
-    """Validates that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
+    """Validate that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
 
     Raises:
         ConfigError: they do not; the message names every such field.

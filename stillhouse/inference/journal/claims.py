@@ -44,11 +44,7 @@ class Claims:
             raise
 
     def take(self, rollout_key: bytes) -> bool:
-        """Return whether the rollout is this journal's now, or was already.
-
-        Raises:
-            OSError: the file system has no such locks.
-        """
+        """Return whether the rollout is this journal's now, or was; raise OSError where there are no such locks."""
         try:
             self._lock(rollout_key, fcntl.F_WRLCK)
         # fcntl(2): held by another, by either name.

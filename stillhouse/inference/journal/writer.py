@@ -51,7 +51,7 @@ class Writer:
         self._thread.start()
 
     def put(self, place: bytes, body: bytes) -> _Waiting:
-        """A future of this event loop with what is stored at `place` once it is durable.
+        """Return a future of this event loop with what is stored at `place` once it is durable.
 
         It is stored also if the future is cancelled: it was paid for.
         """
@@ -60,7 +60,7 @@ class Writer:
         return stored
 
     def call_after(self, call: Callable[[], None]) -> None:
-        """Calls `call` in the writer's thread once all that was put before is durable or refused."""
+        """Call `call` in the writer's thread once all that was put before is durable or refused."""
         self._items.put(call)
 
     def close(self) -> None:

@@ -72,11 +72,11 @@ class RateControl:
 
     @property
     def limit(self) -> int:
-        """Requests that may usefully be in flight now."""
+        """Return the requests that may usefully be in flight now."""
         return self.brakes.window.limit
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
-        """Permission to send a request now, or None until a request is settled or `wait_s` has passed."""
+        """Return permission to send a request now, or None until a request is settled or `wait_s` has passed."""
         brakes = self.brakes
         if (blocker := brakes.blocker(now)) is not None:
             self._blocker = blocker
@@ -103,23 +103,19 @@ class RateControl:
         )
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until `admit` may answer otherwise; None where only a settled request can help."""
+        """Return the seconds until `admit` may answer otherwise; None where only a settled request can help."""
         wait_s = self.brakes.wait_s(now)
         return None if wait_s is None else max(wait_s, self._start_at() - now, 0.0)
 
     def _start_at(self) -> float:
-        """When the next of the first requests may be sent; long ago once they are."""
+        """Return when the next of the first requests may be sent; long ago once they are."""
         if self._is_known or self._num_sent >= self._initial:
             return -math.inf
         num_due = self._num_sent - _PER_ANSWER * self._num_answered
         return self._first_send + num_due * _START_S / min(self._initial, _START)
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
-        """Records how a request ended; None for one that was cancelled.
-
-        Raises:
-            ValueError: the ticket was settled before.
-        """
+        """Record how a request ended, None for a cancelled one; raise ValueError if the ticket was settled before."""
         if ticket.settled:
             raise ValueError(f"the request sent at {ticket.sent_at:.3f} s is settled twice; expected once")
         ticket.settled = True
@@ -166,7 +162,6 @@ class RateControl:
         self._begin_epoch()
 
     def _count_late(self, ticket: Ticket, scope: LimitScope | None) -> None:
-        """Counts a refusal of an earlier episode."""
         self.brakes.forgive(ticket)
         if scope is None:
             scope = LimitScope.REQUESTS if self._attribution.lean > 0 else LimitScope.CONCURRENCY
@@ -232,7 +227,7 @@ class RateControl:
         return self.brakes.reason(self._blocker)
 
     def snapshot(self, waiting: int) -> ControlSnapshot:
-        """The state, with `waiting` requests that have not been admitted."""
+        """Return the state, with `waiting` requests that have not been admitted."""
         return ControlSnapshot(
             limit=self.limit,
             in_flight=self.brakes.window.in_flight,

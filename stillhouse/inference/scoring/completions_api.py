@@ -132,7 +132,7 @@ class EchoApi:
 
 
 def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
-    """Tokens and log-probabilities of the prompt, without the generated token behind them."""
+    """Return the tokens and log-probabilities of the prompt, without the generated token behind them."""
     echoed = choice.get("logprobs")
     if not isinstance(echoed, dict):
         raise WrongAnswer("it has no `logprobs`")
@@ -147,11 +147,7 @@ def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
 
 
 def _ordered_choices(answer: object, count: int) -> list[JsonObject]:
-    """The choices of a completion, in the order of the prompts.
-
-    Raises:
-        WrongAnswer: there are not `count` of them.
-    """
+    """Return the choices in the order of the prompts; raise WrongAnswer if there are not `count` of them."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise WrongAnswer("it has no `choices`")

@@ -54,7 +54,7 @@ class Scorer:
         budget: what the run may spend; None sets no limit.
         hedge: send requests a second time that are overdue by far.
         max_outage_s: how long to wait for a server that answered before.
-        on_outage: as that of `Requester`.
+        on_outage: as `Requester` takes it.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Scorer:
         return [known[key] for key in keys]
 
     async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[SequenceScores]:
-        """As `score`, past the ledger, in one request and with patience only for a busy server."""
+        """Return scores past the ledger, in one request and with patience only for a busy server."""
         return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).scores
 
     async def spellings(self, sequence: TokenSequence) -> list[str | None]:
@@ -131,7 +131,7 @@ class Scorer:
         return self._api.spellings(answer.body, sequence)
 
     async def aclose(self) -> None:
-        """Waits for the requests on the wire and sends nothing more; what waits to be sent is cancelled."""
+        """Wait for the requests on the wire and send nothing more; what waits to be sent is cancelled."""
         self._closing = True
         for task in self._waiting:
             task.cancel()
@@ -172,7 +172,7 @@ class Scorer:
     async def _ask_once(
         self, sequences: Sequence[TokenSequence], send: Callable[[], Coroutine[None, None, _Answer]]
     ) -> _Answer:
-        """Waits for a server that has too much to do or still loads; any other failure is raised at once."""
+        """Wait for a server that has too much to do or still loads; any other failure is raised at once."""
 
         def is_final(failure: Failure) -> bool:
             return failure.kind is not FailureKind.RATE and failure.status != HTTPStatus.SERVICE_UNAVAILABLE
@@ -180,7 +180,7 @@ class Scorer:
         return await self._requester.ask(send, size=_size(sequences), is_final=is_final)
 
     async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:
-        """One attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
+        """Make one attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
         sending = asyncio.create_task(self._post_and_keep(batch))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -217,5 +217,5 @@ class Scorer:
 
 
 def _size(sequences: Sequence[TokenSequence]) -> RequestSize:
-    """The size of one request, in which a token counts as a character: how many there are is known."""
+    """Return the size of one request, in which a token counts as a character: how many there are is known."""
     return RequestSize(sum(len(sequence.token_ids) for sequence in sequences), max_tokens=len(sequences))

@@ -52,7 +52,7 @@ class SglangApi:
 
 
 def _start(sequence: TokenSequence) -> int:
-    """The token before the first that is scored."""
+    """Return the token before the first that is scored."""
     return sequence.loss_mask.index(True) - 1
 
 

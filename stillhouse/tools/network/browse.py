@@ -36,7 +36,7 @@ _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": 
 
 
 def to_markdown(page: WebPage) -> str:
-    """The page as markdown with absolute links, without images, scripts and styles; takes a second per megabyte."""
+    """Return the page as markdown with absolute links, without images, scripts, styles; takes a second per megabyte."""
     if page.content_type not in HTML_TYPES:
         return page.text
     scrape, generate = _crawl4ai()
@@ -93,7 +93,7 @@ class Browse:
         self.tool: Tool = replace(browse, max_characters=config.max_result_characters or _MAX_CHARACTERS)
 
     async def close(self) -> None:
-        """Ends the browser; a later call starts another."""
+        """End the browser; a later call starts another."""
         if self._thread.is_running:
             await self._thread.run(self._close_fetcher())
             await asyncio.to_thread(self._thread.close)

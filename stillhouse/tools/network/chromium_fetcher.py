@@ -61,7 +61,7 @@ class ChromiumFetcher:
         self._has_started = False
 
     async def get(self, url: str) -> WebPage:
-        """The page at an http or https URL.
+        """Return the page at an http or https URL.
 
         Raises:
             PageUnavailable: it cannot be loaded, or is not text.
@@ -81,7 +81,6 @@ class ChromiumFetcher:
                 await asyncio.shield(asyncio.ensure_future(self._give_back(browser)))
 
     async def close(self) -> None:
-        """Ends the browser, its driver and its proxy."""
         async with self._starting:
             if self._current is not None:
                 await _end(self._current)
@@ -195,7 +194,6 @@ class ChromiumFetcher:
         return WebPage(page.url, kind, text[:MAX_PAGE_CHARACTERS])
 
     async def _kind(self, visit: "_Visit", response: Any) -> str:
-        """The content type of a text response."""
         reason = response.headers.get(REASON_HEADER)
         if reason is not None:
             await self._guard.check(visit.url)

@@ -42,7 +42,7 @@ class Politeness:
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        """Waits for this request's turn at the host, first come, first served."""
+        """Wait for this request's turn at the host, first come, first served."""
         state = self._hosts.setdefault(host, _HostState(asyncio.Semaphore(self._max_at_once)))
         state.num_users += 1
         try:

@@ -51,7 +51,7 @@ class RnowReward(Reward):
     is_of_rnow: ClassVar[bool] = True
 
     def arguments(self, args: StillhouseRewardArgs, messages: list[Message]) -> tuple[RewardArgs, list[Message]]:
-        """Arguments as rnow gives them; messages without content have an empty text, as in its rows."""
+        """Return arguments as rnow gives them; messages without content have an empty text, as in its rows."""
         metadata = dict(args.metadata)
         if args.expected_answer is not None:
             metadata = {**dict.fromkeys(_ANSWER_KEYS, args.expected_answer), **metadata}
@@ -65,7 +65,7 @@ class RnowReward(Reward):
 def tool(
     function: Callable[..., Any] | None = None, *, sandbox: bool = False, timeout: float | None = None
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """The decorator `@tool`; `timeout` in seconds. A parameter called `args` is a `ToolArgs` without saying so."""
+    """Make a tool, with `timeout` in seconds; a parameter called `args` is a `ToolArgs` without saying so."""
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
         if "args" in decorated.__code__.co_varnames[: decorated.__code__.co_argcount]:
@@ -82,7 +82,7 @@ def reward(
     sandbox: bool = False,
     timeout: float | None = None,
 ) -> RnowReward | Callable[[Callable[..., Any]], RnowReward]:
-    """The decorator `@reward`; `timeout` in seconds."""
+    """Make a reward, with `timeout` in seconds."""
     validate_limits("reward", timeout_s=timeout)
 
     def decorate(decorated: Callable[..., Any]) -> RnowReward:
@@ -92,7 +92,7 @@ def reward(
 
 
 def get_response(messages: list[Any]) -> str:
-    """Text of the last assistant message; of content in parts those of type `text`, or all if there are none."""
+    """Return text of the last assistant message; of content in parts those of type `text`, or all if there are none."""
     content = next((message.get("content") for message in reversed(messages) if message.get("role") == "assistant"), "")
     if isinstance(content, list):
         texts = [part.get("text", "") for part in content if part.get("type") == "text"]
@@ -114,7 +114,7 @@ async def llm_judge(
     score_key: str = "score",
     **kwargs: Any,
 ) -> float:
-    """The score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
+    """Return the score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
 
     Args:
         prompt: asks for the score.
@@ -164,7 +164,7 @@ async def llm_judge(
 
 
 def _score(answer: JsonObject, key: str) -> float:
-    """The score in an answer of the Responses API, or of chat completions."""
+    """Return the score in an answer of the Responses API, or of chat completions."""
     if "choices" in answer:
         texts = [answer["choices"][0]["message"]["content"]]
     else:

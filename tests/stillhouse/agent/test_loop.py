@@ -29,7 +29,7 @@ def parsed(body: dict[str, Any]) -> Completion:
 
 
 class Played:
-    """What came of a script: the conversation, how it ended, the calls that ran, and how each turn was asked for."""
+    """The outcome of a script: the conversation, how it ended, the calls that ran, and how each turn was asked for."""
 
     def __init__(self, answers: list[dict[str, Any]], *, offers_tools: bool = True, **config: Any) -> None:
         self.conversation = Conversation([{"role": "user", "content": "go"}])

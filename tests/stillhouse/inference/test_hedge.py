@@ -26,7 +26,7 @@ def warm(*, num_answers: int = 320, latency_s: float = 0.001) -> Hedging:
 
 
 class Sends:
-    """What is sent, and what became of it."""
+    """Sends that note their cancellation."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -44,7 +44,7 @@ class Sends:
 
 @pytest.fixture
 def race(run_in_virtual_time: Callable[..., Any]) -> RunRace:
-    """Returns who answered, and who was given up."""
+    """Return who answered, and who was given up."""
 
     def run(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) -> tuple[str, list[str]]:
         sends = Sends()

@@ -34,7 +34,7 @@ def test_answers_that_come_together_share_a_commit(tmp_path: Path) -> None:
 
 
 def num_commits(wal: Path) -> int:
-    """Commits in a write-ahead log of SQLite: frames that give the size of the database after them.
+    """Count the commits in a write-ahead log of SQLite: frames that give the size of the database after them.
 
     See https://www.sqlite.org/fileformat2.html#walformat.
     """

@@ -25,7 +25,7 @@ RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 
 def servers() -> list[psutil.Process]:
-    """Server processes started by this process."""
+    """Return server processes started by this process."""
     return [
         child
         for child in psutil.Process().children(recursive=True)

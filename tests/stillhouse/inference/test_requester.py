@@ -192,7 +192,7 @@ def test_a_request_that_the_budget_does_not_hold_is_not_sent() -> None:
 
 
 async def num_sent(endpoint: Endpoint, answer: Completion) -> int:
-    """How often a request is sent that is answered late, after others that were answered at once."""
+    """Return how often a request is sent that is answered late, after others that were answered at once."""
     limited, budget = Controller(RateControl(2, Caps(2))), Budget(BudgetConfig(), None)
     requester = Requester(
         endpoint, limited, budget, max_attempts=1, hedge=True, stats=RolloutStats(), effects=Effects()

@@ -47,7 +47,7 @@ def wants(*path: str) -> Check:
 
 
 def refuses(key: str, error: Any) -> Check:
-    """The seller's words for a key that it does not know, in an assistant's message or a call of it."""
+    """Return the seller's words for a key that it does not know, in an assistant's message or a call of it."""
     return lambda messages: error if any(key in one for one in [*messages, *calls_in(messages)]) else None
 
 

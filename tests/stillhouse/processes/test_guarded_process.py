@@ -62,7 +62,7 @@ def wait_until_gone(*pids: int) -> None:
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose modules the children of this process and theirs can run."""
+    """Return a folder whose modules the children of this process and theirs can run."""
     known = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}" if known else str(tmp_path))
     (tmp_path / "guarded_child.py").write_text(CHILD)

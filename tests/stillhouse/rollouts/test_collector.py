@@ -1,4 +1,4 @@
-"""What the engine asks for, and what trajectories it hands out."""
+"""Requests of the engine, and the trajectories that it hands out."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What the engine does when something fails: tries again, records it, or stops with everything saved."""
+"""When something fails the engine tries again, records it, or stops with everything saved."""
 
 import socket
 from collections.abc import Callable

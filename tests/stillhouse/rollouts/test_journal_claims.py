@@ -34,7 +34,7 @@ def claim(journal: Journal, key: str = KEY) -> bool:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Two]:
-    """Two journals of one file."""
+    """Yield two journals of one file."""
     with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as other:
         yield one, other
 

@@ -22,7 +22,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def teacher() -> Iterator[str]:
-    """The base URL of a server of the embedded teacher."""
+    """Yield the base URL of a server of the embedded teacher."""
     options = {"model": "embedded:teacher", "name": "teacher", "device": "cpu", "num_threads": 1}
     with GuardedProcess("stillhouse.serving", [json.dumps(options)]) as process:
         yield json.loads(process.lines.readline())["url"]
@@ -30,7 +30,7 @@ def teacher() -> Iterator[str]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a script beside this file where only the named packages are installed; returns the JSON that it prints."""
+    """Run a script beside this file where only the named packages are installed; return the JSON that it prints."""
 
     def start(script: str, *args: str, packages: list[str], **environment: str) -> dict[str, Any]:
         subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)

@@ -14,7 +14,7 @@ Prompts = list[list[int]]
 
 
 def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: frozenset[int]) -> list[int]:
-    """Greedy completion by transformers' own `generate`."""
+    """Return the greedy completion by transformers' own `generate`."""
     ids = model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=0,
@@ -24,7 +24,7 @@ def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: 
 
 @contextmanager
 def fed_tokens(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Number of tokens of each forward pass inside the block."""
+    """Yield the number of tokens of each forward pass inside the block."""
     fed: list[int] = []
     hook = model.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True

@@ -13,7 +13,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def read(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> str:
-    """The text of a completion whose tokens are read until a stop string."""
+    """Return the text of a completion whose tokens are read until a stop string."""
     text = CompletionText(tokenizer, {2}, stop)
     for token in ids:
         if text.read(token):

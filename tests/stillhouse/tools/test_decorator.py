@@ -65,7 +65,7 @@ class Stop(BaseModel):
 
 
 def required_keys_everywhere(schema: object) -> bool:
-    """Whether OpenAI's strict mode takes the schema: https://platform.openai.com/docs/guides/structured-outputs."""
+    """Return whether OpenAI's strict mode takes the schema: https://platform.openai.com/docs/guides/structured-outputs."""
     if isinstance(schema, list):
         return all(map(required_keys_everywhere, schema))
     if not isinstance(schema, dict):

@@ -79,7 +79,7 @@ ScoreAll = Callable[..., list[RewardScores]]
 
 @pytest.fixture
 def score_all(tmp_path: Path) -> ScoreAll:
-    """Scores a trajectory for each `how`."""
+    """Score a trajectory for each `how`."""
     path = tmp_path / "rewards.py"
 
     def run(text: str, hows: list[str | None], *, at_once: bool = True) -> list[RewardScores]:

@@ -32,7 +32,7 @@ def called(open_toolbox: OpenToolbox, name: str, context: ToolContext | None = N
 
 
 def wait_until(num_alive: int, mark: str) -> None:
-    """Waits until so many processes run that a tool started with this mark."""
+    """Wait until so many processes run that a tool started with this mark."""
     deadline = time.monotonic() + 60
     while True:
         commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]

@@ -45,7 +45,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 class Session:
-    """What a rollout keeps: counts its calls, and is told when it ends."""
+    """A resource of a rollout that counts its calls, and is told when it ends."""
 
     def __init__(self, ended: list[int]) -> None:
         self.num_calls = 0

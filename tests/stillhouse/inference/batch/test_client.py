@@ -40,7 +40,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
 
 @pytest.fixture
 def ask_all(batch_server: Any, tmp_path: Path) -> AskAll:
-    """Sends questions together and gives their answers or errors; the batch they make is done at once."""
+    """Send questions together and return their answers or errors; the batch they make is done at once."""
 
     def ask(questions: Sequence[str], pace: BatchPace = PACE, price: Price | None = None, seed: int | None = 7) -> Any:
         async def main() -> list[Any]:
@@ -65,7 +65,7 @@ def failure_of(answer: Any) -> Any:
 
 
 def texts(answers: Sequence[Any]) -> list[str]:
-    """Contents without what the server writes around each question."""
+    """Return contents without what the server writes around each question."""
     return [answer.message["content"].removeprefix("answer to ").removesuffix("\u2028end") for answer in answers]
 
 

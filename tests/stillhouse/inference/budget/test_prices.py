@@ -38,7 +38,7 @@ def find_price(url: str, **teacher: Any) -> Price | None:
 
 
 def list_models(site: Any, body: Any, status: int = 200) -> str:
-    """The URL of an endpoint whose list of models is this."""
+    """Return the URL of an endpoint whose list of models is this."""
     site.pages["/v1/models"] = (status, {}, body if isinstance(body, bytes) else json.dumps(body))
     return str(site.url("/v1"))
 

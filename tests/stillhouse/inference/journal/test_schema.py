@@ -25,7 +25,7 @@ def _checkpointed(path: Path) -> None:
 
 
 def _flip(path: Path, record: bytes) -> None:
-    """Changes one bit in the middle of a record that the file holds once."""
+    """Change one bit in the middle of a record that the file holds once."""
     _checkpointed(path)
     data = bytearray(path.read_bytes())
     assert data.count(record) == 1

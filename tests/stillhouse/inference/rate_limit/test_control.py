@@ -28,7 +28,7 @@ def settle_all(control: RateControl, tickets: list[Ticket], outcome: Outcome | N
 
 
 def started(initial: int, caps: int = 1000) -> tuple[RateControl, list[Ticket]]:
-    """A control whose first window is full, at one second."""
+    """Return a control whose first window is full, at one second."""
     control = RateControl(initial, Caps(caps))
     return control, [control.admit(SIZE, index / initial) for index in range(initial)]  # type: ignore[misc]
 

@@ -100,7 +100,7 @@ def scorer_of(server: Server, path: Path, batch_tokens: int = 100, **more: Any) 
 
 
 def sequences(lengths: Sequence[int]) -> list[Tokens]:
-    """Sequences of these lengths, each told by its first token."""
+    """Return sequences of these lengths, each told by its first token."""
     return [Tokens([number, *range(1, length)]) for number, length in enumerate(lengths)]
 
 
@@ -109,7 +109,7 @@ Score = Callable[..., list[SequenceScores]]
 
 @pytest.fixture
 def score(tmp_path: Path) -> Score:
-    """What is scored of sequences of given lengths."""
+    """Return what is scored of sequences of given lengths."""
 
     def score(server: Server, lengths: Sequence[int], **more: Any) -> list[SequenceScores]:
         async def main() -> list[SequenceScores]:

@@ -20,7 +20,7 @@ Read = Callable[..., str]
 
 @pytest.fixture
 def read(site) -> Read:
-    """What `browse` says of a page, fetched without a browser."""
+    """Return what `browse` says of a page, fetched without a browser."""
 
     def browse(url: str, **fields: Any) -> str:
         one = Browse(ToolsConfig(**{"browse_with": "http", "allowed_hosts": (site.host,), **fields}))

@@ -30,7 +30,7 @@ Work = Callable[[ChromiumFetcher], Awaitable[Any]]
 
 
 def with_fetcher(work: Work, timeout_s: float = 10.0, **limits: int) -> Any:
-    """What the work gives with a fetcher of its own, which may reach 127.0.0.1."""
+    """Return what the work gives with a fetcher of its own, which may reach 127.0.0.1."""
 
     async def use() -> Any:
         fetcher = ChromiumFetcher(Guard(["127.0.0.1"]), timeout_s, **limits)
@@ -44,7 +44,7 @@ def with_fetcher(work: Work, timeout_s: float = 10.0, **limits: int) -> Any:
 
 @pytest.fixture(scope="module")
 def browse() -> Iterator[Browse]:
-    """One browser for the tests of this file; 127.0.0.1 may be reached, localhost may not."""
+    """Yield one browser for the tests of this file; 127.0.0.1 may be reached, localhost may not."""
     one = Browse(ToolsConfig(browse_with="browser", allowed_hosts=("127.0.0.1",)))
     yield one
     asyncio.run(one.close())
@@ -56,7 +56,7 @@ def read(browse: Browse) -> Read:
 
 
 def browsers(process: psutil.Process) -> list[psutil.Process]:
-    """The Chromiums below a process, without the helpers each of them has."""
+    """Return the Chromiums below a process, without the helpers each of them has."""
     found = []
     for child in process.children(recursive=True):
         try:

@@ -84,7 +84,7 @@ def test_a_proxy_of_the_environment_is_not_used(site, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def tls_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A TLS server on loopback with a certificate for shop.example, which is trusted for the test."""
+    """Yield a TLS server on loopback with a certificate for shop.example, which is trusted for the test."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
     now = datetime.now(UTC)

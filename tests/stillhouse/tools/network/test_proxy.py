@@ -16,7 +16,7 @@ async def _ask(proxy: str, *lines: str) -> bytes:
 
 
 def ask(guard: Guard, *lines: str) -> bytes:
-    """What the proxy answers to a request head."""
+    """Return what the proxy answers to a request head."""
 
     async def use() -> bytes:
         proxy = GuardedProxy(guard)
