@@ -56,32 +56,6 @@ def test_an_answer_whose_reader_was_cancelled_is_kept(tmp_path: Path) -> None:
         assert journal.completion(KEY, 0, ASKED) == b"paid"
 
 
-def test_processes_that_write_at_once_do_not_harm_the_file(tmp_path: Path) -> None:
-    program = textwrap.dedent("""
-        import asyncio, sys
-        from pathlib import Path
-        from stillhouse.inference import Journal
-        from stillhouse.store import digest
-        async def main():
-            with Journal(Path(sys.argv[1])) as journal:
-                for start in range(0, 200, 20):
-                    await asyncio.gather(*(
-                        journal.put_completion(digest(n), 0, digest("q"), sys.argv[2].encode())
-                        for n in range(start, start + 20)))
-        asyncio.run(main())
-    """)
-    children = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "j"), name]) for name in ("one", "two", "three")
-    ]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
-    with Journal(tmp_path / "j") as journal:
-        stored = [journal.completion(digest(n), 0, digest("q")) for n in range(200)]
-    assert all(body in (b"one", b"two", b"three") for body in stored)
-    with closing(sqlite3.connect(tmp_path / "j")) as connection:
-        assert connection.execute("SELECT count(*) FROM completion").fetchone() == (200,)
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
 def test_a_full_disk_is_an_error_that_keeps_what_was_saved(tmp_path: Path) -> None:
     # A limit on file size makes write() fail as a full disk does.
     program = textwrap.dedent("""

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,6 @@ def test_processes_that_work_off_one_list_pay_once_for_each_rollout(tmp_path: Pa
     assert len(paid) == len(set(paid)) == 100
     assert len(told) == 300
     assert len(set(told)) == 100
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        assert connection.execute("SELECT count(*) FROM completion").fetchone() == (100,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -31,10 +31,6 @@ async def accept_all(_trajectory: Trajectory) -> bool:
     return True
 
 
-async def accept_none(_trajectory: Trajectory) -> bool:
-    return False
-
-
 def test_every_sample_goes_through_one_prompt_after_the_other() -> None:
     plan = EverySample(prompts(2), 2)
     assert plan.total == 4
@@ -128,13 +124,3 @@ def test_the_engine_stops_asking_once_it_has_what_was_wanted(
         right = [row for row in got.trajectories if row.messages[-1]["content"] == "right"]
         assert len(right) == 5
         assert len(provider.ledger) == len(got.trajectories) <= 15
-
-
-def test_rollouts_that_fail_count_as_not_accepted(
-    collect: Callable[..., Any], make_prompts: Callable[..., list[Prompt]]
-) -> None:
-    with SimulatedProvider(lambda request: Reply(completion("no"))) as provider:
-        plan = UntilAccepted(make_prompts(4), 3, target=5, per_prompt=None, max_candidates=7, accepts=accept_none)
-        got = collect(provider.url, [], plan=plan, config=RolloutsConfig(num_samples=3))
-        assert len(got.trajectories) == len(provider.ledger) == 7
-        assert Counter(row.prompt_id for row in got.trajectories).most_common()[0][1] == 2

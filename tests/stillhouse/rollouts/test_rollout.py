@@ -1,4 +1,3 @@
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -66,19 +65,6 @@ def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect) -> 
         assert {key: sent[key] for key in thought} == thought
         assert sent["tool_calls"][0]["extra_content"] == signed
         assert row.messages[1] == sent
-
-
-def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(collect: Collect) -> None:
-    def ignore(request: ReceivedRequest) -> Reply:
-        return Reply(completion("five" if len(request.body["messages"]) == 1 else '{"sum": 5}'))
-
-    with SimulatedProvider(ignore) as provider:
-        row = only(collect(provider.url, 1, config=RolloutsConfig(response_schema=SCHEMA)))
-        assert row.stop_reason is StopReason.ANSWERED
-        assert json.loads(row.messages[-1]["content"] or "") == {"sum": 5}
-        described = {"name": "answer", "strict": True, "schema": SCHEMA}
-        form = {"type": "json_schema", "json_schema": described}
-        assert [request["response_format"] for request in provider.requests] == [form, form]
 
 
 def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(collect: Collect) -> None:
@@ -168,14 +154,6 @@ def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(col
         # What is paid for is used under any cap.
         assert only(collect(provider.url, 1, config=capped)) == free
         assert provider.num_billed == 2
-
-
-def test_further_keys_of_the_config_reach_the_endpoint(collect: Collect) -> None:
-    with SimulatedProvider(lambda request: Reply(completion("2"))) as provider:
-        config = RolloutsConfig(reasoning_effort="low", extra_body={"provider": {"order": ["x"]}})
-        only(collect(provider.url, 1, config=config))
-        (request,) = provider.requests
-        assert (request["reasoning_effort"], request["provider"]) == ("low", {"order": ["x"]})
 
 
 @tool

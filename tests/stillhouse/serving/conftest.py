@@ -36,7 +36,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture
 def teacher_forced() -> Callable[..., list[float]]:
-    """Return log-probabilities of a completion by one plain forward pass: the definition the engine is checked against."""
+    """Return log-probabilities of a completion by one plain forward pass, against which the engine is checked."""
 
     def score(
         model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0
@@ -69,7 +69,7 @@ def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., N
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """Yield the base URL of a real server of the embedded student with two places, three to wait, and the key `secret`."""
+    """Yield the URL of a real server of the embedded student: two places, three to wait, the key `secret`."""
     options = {"model": "embedded:student", "name": "student", "device": "cpu", "num_threads": 1}
     options |= {"max_batch": 2, "max_pending": 3, "api_key_env": "TEST_SERVER_KEY"}
     with GuardedProcess("stillhouse.serving", [json.dumps(options)], {"TEST_SERVER_KEY": "secret"}) as process:

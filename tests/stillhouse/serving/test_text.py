@@ -3,13 +3,7 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.serving.text import CompletionText
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 def read(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> str:
