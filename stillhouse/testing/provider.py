@@ -59,17 +59,13 @@ class SimulatedProvider:
         self.num_rejected = 0
         self._limiter = Limiter(service.steps)
         self._bodies: list[bytes] = []
-        self._num_billed = 0
+        self.num_billed = 0
         self._billed_recently: deque[float] = deque(maxlen=10_000)
         self._seen: Counter[str] = Counter()
         self._connections: set[Connection] = set()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._thread = threading.Thread(target=self._run, name="simulated-provider", daemon=True)
-
-    @property
-    def num_billed(self) -> int:
-        return self._num_billed
 
     @property
     def billed(self) -> Counter[str]:
@@ -134,7 +130,7 @@ class SimulatedProvider:
         connection.answer(reply)
         entry.answered_at = time.time()
         if entry.billed:
-            self._num_billed += 1
+            self.num_billed += 1
             self._billed_recently.append(entry.answered_at)
 
     def _free(self) -> None:
@@ -151,7 +147,7 @@ class SimulatedProvider:
         recently = time.time() - _RECENT_S
         return {
             "num_requests": len(self.ledger),
-            "num_billed": self._num_billed,
+            "num_billed": self.num_billed,
             "num_billed_recently": sum(1 for at in self._billed_recently if at >= recently),
             "num_rejected": self.num_rejected,
             "in_flight": self.in_flight,

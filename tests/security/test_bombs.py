@@ -92,5 +92,5 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     stranger, ways: dict[str, Callable[[str], Any]], way: str
 ) -> None:
     stranger.body = json.dumps({"choices": "x" * (MAX_BYTES + 1)}).encode()
-    with pytest.raises(RequestFailed, match=r"the answer is longer than 4 MiB"):
+    with pytest.raises(RequestFailed, match="4 MiB"):
         ways[way](stranger.url("/v1"))

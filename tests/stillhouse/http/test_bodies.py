@@ -37,7 +37,7 @@ def test_deflate_without_its_header_is_understood() -> None:
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,gzip,gzip", "br", "zstd", "deflate, identity", "x" * 500])
 def test_a_coding_that_was_not_asked_for_is_refused(coding: str) -> None:
-    with pytest.raises(BodyRefused, match="is encoded as"):
+    with pytest.raises(BodyRefused, match="encoded as"):
         Decoder({"content-encoding": coding})
 
 
@@ -45,10 +45,10 @@ def test_a_body_is_decoded_in_pieces_and_no_further_than_it_is_read() -> None:
     bomb = gzip.compress(bytes(100_000_000))
     pieces = Decoder({"content-encoding": "gzip"}).pieces(bomb)
     assert max(len(next(pieces)) for _ in range(5)) <= 1 << 18
-    with pytest.raises(BodyRefused, match=r"is longer than 1 MiB"):
+    with pytest.raises(BodyRefused, match="1 MiB"):
         read("gzip", bomb, 1 << 20)
 
 
 def test_what_is_not_encoded_as_its_headers_say_is_refused() -> None:
-    with pytest.raises(BodyRefused, match="is not encoded as gzip"):
+    with pytest.raises(BodyRefused, match="gzip"):
         read("gzip", b"hello", 100)

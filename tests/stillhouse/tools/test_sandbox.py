@@ -218,6 +218,6 @@ def test_a_file_that_needs_a_secret_to_load_is_refused_before_the_first_call(
         async with Toolbox.from_config(ToolsConfig(file=str(path), environment=names)) as toolbox:
             return await toolbox.call("tell", "{}")
 
-    with pytest.raises(ConfigError, match=r"needy\.py.*line 3: cannot be loaded: KeyError.*tools\.environment"):
+    with pytest.raises(ConfigError, match=r"needy\.py.*line 3.*KeyError.*tools\.environment"):
         asyncio.run(enter())
     assert asyncio.run(enter("SECRET")).content == "s"

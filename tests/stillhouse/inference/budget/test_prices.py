@@ -101,7 +101,7 @@ def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(p
 
 
 def test_a_cap_in_money_needs_a_price() -> None:
-    with pytest.raises(ConfigError, match=r"budget\.max_usd is 1, .* price of the teacher .* teacher\.usd_per_million"):
+    with pytest.raises(ConfigError, match=r"teacher\.usd_per_million"):
         require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_usd=1.0))
     require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), BudgetConfig(max_usd=1.0))
     require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5))
@@ -109,5 +109,5 @@ def test_a_cap_in_money_needs_a_price() -> None:
 
 def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section() -> None:
     judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
-    with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
+    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.usd_per_million"):
         require_prices(judge, BudgetConfig(max_usd=1.0))

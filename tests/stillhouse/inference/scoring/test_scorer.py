@@ -172,14 +172,11 @@ def test_a_busy_or_absent_server_gets_the_same_batch_until_it_is_given_up(
     assert len(server.batches) == num_batches_in_all
 
 
-def test_a_refused_key_ends_it_at_once(score: Score) -> None:
+def test_a_refused_key_ends_it_at_once_and_what_the_budget_does_not_hold_is_not_sent(score: Score) -> None:
     server = Server(KEY)
     with pytest.raises(RequestFailed, match="no key"):
         score(server, [2, 2])
     assert len(server.batches) == 1
-
-
-def test_what_the_budget_does_not_hold_is_not_sent(score: Score) -> None:
     server = Server()
     with pytest.raises(BudgetReached, match=r"budget\.max_tokens"):
         score(server, [50, 50], budget=Budget(BudgetConfig(max_tokens=100), None))

@@ -59,7 +59,7 @@ def test_public_addresses_are_told(address: str) -> None:
     ],
 )
 def test_every_spelling_of_loopback_is_refused(host: str) -> None:
-    with pytest.raises(AddressRefused, match="not on the public internet"):
+    with pytest.raises(AddressRefused, match="public"):
         asyncio.run(Guard([]).check(f"http://{host}:8000/"))
 
 
@@ -67,13 +67,13 @@ def test_every_spelling_of_loopback_is_refused(host: str) -> None:
     "url", ["file:///etc/passwd", "ftp://example.com/", "gopher://x/", "javascript:1", "//x", "http://", ""]
 )
 def test_only_web_addresses_are_taken(url: str) -> None:
-    with pytest.raises(AddressRefused, match="not a web address"):
+    with pytest.raises(AddressRefused, match="web address"):
         asyncio.run(Guard(["x", "example.com"]).check(url))
 
 
 @pytest.mark.parametrize("url", ["http://[::1/", "http://host:99999/"])
 def test_a_url_that_is_none_is_refused_and_does_not_raise_anything_else(url: str) -> None:
-    with pytest.raises(AddressRefused, match="not a URL"):
+    with pytest.raises(AddressRefused, match="URL"):
         asyncio.run(Guard([]).check(url))
 
 
@@ -101,5 +101,5 @@ def test_a_host_without_an_address_is_named() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         raise OSError("no such name")
 
-    with pytest.raises(HostUnknown, match=r"no host 'nowhere\.example'"):
+    with pytest.raises(HostUnknown, match=r"nowhere\.example"):
         asyncio.run(Guard([], resolve).addresses("nowhere.example", 80))

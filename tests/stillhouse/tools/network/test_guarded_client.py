@@ -137,5 +137,5 @@ def tls_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_the_certificate_must_be_of_the_host_and_not_of_the_address(tls_port: int) -> None:
     guard = Guard(["shop.example", "other.example"], Answers(["127.0.0.1"], ["127.0.0.1"]))
     assert get(guard, f"https://shop.example:{tls_port}/").text == f"shop.example:{tls_port}"
-    with pytest.raises(httpx.ConnectError, match=r"certificate is not valid for 'other\.example'"):
+    with pytest.raises(httpx.ConnectError, match=r"certificate.*other\.example"):
         get(guard, f"https://other.example:{tls_port}/")
