@@ -28,8 +28,7 @@ _MAX_SHOWN: Final = 200
 class AnswerSchema:
     """Validator of the final answer by a JSON schema of the draft that `$schema` names, 2020-12 without it.
 
-    Raises:
-        ConfigError: it is no JSON schema, or refers to something outside of it.
+    Raises ConfigError if it is no JSON schema, or refers to something outside of it.
     """
 
     def __init__(self, schema: JsonObject) -> None:

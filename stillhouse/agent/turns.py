@@ -47,11 +47,7 @@ class TurnRules(Section):
 
     @classmethod
     def of(cls, config: RolloutsConfig) -> "TurnRules":
-        """Return the rules of a config.
-
-        Raises:
-            ConfigError: `response_schema` is no JSON schema.
-        """
+        """Return the rules of a config; raise ConfigError if `response_schema` is no JSON schema."""
         return cls(**config.model_dump(include=set(cls.model_fields)))
 
     @field_validator("response_schema")

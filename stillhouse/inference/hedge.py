@@ -24,12 +24,7 @@ _MAX_SHARE: Final = 0.05
 
 
 class Hedging:
-    """Latencies and copies of one collection.
-
-    Args:
-        enabled: off, no request is ever overdue.
-        least_s: seconds after which an answer is overdue at the earliest.
-    """
+    """Latencies and copies of one collection; no request is overdue before `least_s`, and none if not `enabled`."""
 
     def __init__(self, *, enabled: bool, least_s: float = 2.0) -> None:
         self.enabled = enabled

@@ -55,11 +55,8 @@ def served_model(
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429.
-
-    Raises:
-        ConfigError: If `ref` names nothing.
-        EndpointError: If the server does not come up, with its last words.
+    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429. Raise
+    ConfigError if `ref` names nothing, EndpointError with the server's last words if it does not come up.
     """
     options = {
         "model": resolve_model(ref),

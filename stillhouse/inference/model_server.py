@@ -94,11 +94,7 @@ class ModelServer:
         return self._ask("POST", path, body, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
-        """Return what `/v1/models` lists, at least one.
-
-        Raises:
-            RequestFailed: it does not; with status 200 where it says something else.
-        """
+        """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""
         answer = self.get("/v1/models", policy)
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):

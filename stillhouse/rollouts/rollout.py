@@ -63,9 +63,7 @@ class Rollout:
     async def run(self) -> Trajectory:
         """Return the trajectory; durable, unless it failed or met its own cap: then the next collection resumes it.
 
-        Raises:
-            StillhouseError: the endpoint or the journal cannot be used, so that every rollout would fail.
-            Halted: `halted` was set.
+        Raise StillhouseError if endpoint or journal cannot be used, so that every rollout would fail, or Halted.
         """
         ending = await self._converse()
         self._has_ended = True

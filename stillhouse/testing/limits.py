@@ -123,11 +123,7 @@ class Quota:
 
 
 class Limiter:
-    """Limits that may change with time.
-
-    Args:
-        steps: the limits in the order of their times. Before the first of them there is no limit.
-    """
+    """Limits that change with time, by steps in the order of their times; before the first there is none."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = list(steps)

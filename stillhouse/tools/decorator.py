@@ -49,11 +49,7 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def serve(self, payload: JsonObject) -> str:
-        """Run a call inside a sandbox.
-
-        Args:
-            payload: `arguments` as the model wrote them, and `tool_args`, the fields of `ToolArgs`.
-        """
+        """Run a call inside a sandbox: `payload` has its `arguments` as the model wrote them, and `tool_args`."""
         kwargs = self.read_arguments(payload["arguments"])
         if self.args_parameter is not None:
             kwargs[self.args_parameter] = ToolArgs(**payload["tool_args"])

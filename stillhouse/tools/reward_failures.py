@@ -28,15 +28,7 @@ class RewardFailures:
             self.first_errors.setdefault(name, error)
 
     def check(self, file: str | None, budget: float) -> None:
-        """Check that at most the share `budget` of the trajectories went without a reward.
-
-        Args:
-            file: of the rewards, for the message.
-            budget: `runtime.failure_budget`.
-
-        Raises:
-            FailureBudgetExceeded: more did.
-        """
+        """Raise FailureBudgetExceeded if more than the share `budget` of the trajectories went without a reward."""
         if self.num_failed <= budget * self.num_scored:
             return
         ((name, count),) = self.num_errors.most_common(1)

@@ -43,14 +43,8 @@ class RewardProcess:
     async def call(self, name: str, payload: JsonObject, timeout_s: float) -> float:
         """Return the value of a reward; `timeout_s` counts from the moment the function is called.
 
-        Args:
-            name: of the reward.
-            payload: as `Reward.apply` takes it.
-            timeout_s: time limit in seconds.
-
-        Raises:
-            TimeLimitReached: it took longer.
-            ToolError: it raised, returned no number from 0 to 1, or its process ended.
+        `payload` is as `Reward.apply` takes it. Raise TimeLimitReached if it took longer, ToolError if it raised,
+        returned no number from 0 to 1, or its process ended.
         """
         request = json.dumps({"name": name, "payload": payload}).encode() + b"\n"
         async with self._slots.slot():

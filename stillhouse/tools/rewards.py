@@ -85,11 +85,7 @@ class Reward:
         return args, messages
 
     def apply(self, payload: JsonObject) -> Any:
-        """Call the function in another process.
-
-        Args:
-            payload: the fields of `RewardArgs` under `args`, and `messages`.
-        """
+        """Call the function in another process; `payload` has the fields of `RewardArgs` as `args`, and `messages`."""
         args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
         return self.function(*self.arguments(RewardArgs(**args), payload["messages"]))
 
@@ -134,11 +130,8 @@ def reward(
     runs on the main thread of a process that all `async` rewards of its file share.
 
     If a `precondition` returns 0, the trajectory's total is 0 and the other rewards are not run. The other options are
-    those of `tool`.
-
-    Raises:
-        ConfigError: the signature is another one, the timeout is not positive, or a file in `files` does not exist; the
-            message names function, file and line.
+    those of `tool`. Raise ConfigError, with function, file and line, if the signature is another one, the timeout is
+    not positive, or a file in `files` does not exist.
     """
     validate_limits("reward", timeout_s=timeout_s)
 

@@ -43,9 +43,8 @@ async def run_function(
 ) -> Any:
     """Return what `read`, which may run the user's code too, makes of the function's value; awaitables are awaited.
 
-    Raises:
-        TimeLimitReached: it has not returned after `timeout_s` seconds.
-        Exception: as the function raised it; a `ToolError` in place of KeyboardInterrupt, StopIteration and their like.
+    Raise TimeLimitReached after `timeout_s`, or what the function raised; a `ToolError` in place of KeyboardInterrupt,
+    StopIteration and their like.
     """
     deadline = time.monotonic() + timeout_s
 
@@ -129,11 +128,7 @@ def _harmless(error: BaseException) -> Exception:
 
 
 class ConcurrencyLimit:
-    """A semaphore across event loops, first come, first served.
-
-    Args:
-        num_slots: most holders at once; None for no limit.
-    """
+    """A semaphore across event loops, first come, first served, of `num_slots`; None sets no limit."""
 
     def __init__(self, num_slots: int | None) -> None:
         self._num_free = num_slots

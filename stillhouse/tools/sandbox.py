@@ -40,9 +40,8 @@ def sandboxed_function(
 ) -> SandboxedFunction | None:
     """Return the function as a sandbox finds it, with the options of its decorator; None if it runs in this process.
 
-    Raises:
-        ValueError: it is not at the top level of a Python file, a file is missing, network or files are given without a
-            sandbox, or this is not Linux; the message says what to do.
+    Raise ValueError, which says what to do, if it is not at the top level of a Python file, a file is missing, network
+    or files are given without a sandbox, or this is not Linux.
     """
     if not sandbox:
         if network or files:
@@ -72,8 +71,7 @@ class SandboxFailed(Exception):
 class Sandbox:
     """Runs functions of Python files in jails; a server for each file starts with its first call.
 
-    Args:
-        environment: the environment variables that reach them, beside PATH, LANG and HOME.
+    They see PATH, LANG, HOME and the variables of `environment`.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

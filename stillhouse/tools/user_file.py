@@ -26,15 +26,8 @@ _SHORT_NAMES: Final = {"np": "numpy as np", "pd": "pandas as pd"}
 def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purpose: str) -> list[T]:
     """Return the objects of one kind at the top of a Python file, in the order they are written.
 
-    Args:
-        path: the file.
-        setting: the setting that names it, for messages.
-        kind: what the decorator makes of a function.
-        decorator: name of the decorator in `stillhouse.tools`.
-        purpose: what such a function does, for messages.
-
-    Raises:
-        ConfigError: as `load_module`, or there is no such object.
+    `decorator` of `stillhouse.tools` makes them of functions; `setting` and `purpose` are for messages. Raise
+    ConfigError as `load_module`, or if there is none.
     """
     decorated = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
     if not decorated:
@@ -53,10 +46,8 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
 def load_module(path: Path, setting: str) -> ModuleType:
     """Run a user's Python file, as a module named after its path: two files called tools.py do not collide.
 
-    The decorators `tool` and `reward` are there without an import.
-
-    Raises:
-        ConfigError: `setting` names no file, or it does not run; the message names the file, and the line if known.
+    The decorators `tool` and `reward` are there without an import. Raise ConfigError if `setting` names no file, or it
+    does not run; the message names the file, and the line if known.
     """
     path = path.expanduser().absolute()
     if not path.is_file():

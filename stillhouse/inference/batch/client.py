@@ -51,11 +51,9 @@ class BatchPace:
 
 
 class BatchClient:
-    """A `ChatClient` over a batch endpoint. Make and use it inside one running event loop.
+    """A `ChatClient` over a batch endpoint, at the price of a batch. Make and use it inside one running event loop.
 
-    Args:
-        endpoint: the endpoint that is asked, at the price of a batch (`Price.half`).
-        folder: keeps the notes of open batches; the same for every run that shares a journal.
+    `folder` keeps the notes of open batches; it is the same for every run that shares a journal.
     """
 
     def __init__(self, endpoint: Endpoint, folder: Path, *, pace: BatchPace | None = None) -> None:
@@ -194,10 +192,9 @@ def batch_controller() -> Controller:
 def require_batchable(
     teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
 ) -> None:
-    """Validate that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
+    """Raise ConfigError if `teacher.batch` is set and rollouts take more than one turn, or may not wait for hours.
 
-    Raises:
-        ConfigError: they do not; the message names every such field.
+    The message names every such field.
     """
     if not teacher.batch:
         return

@@ -113,11 +113,7 @@ def end_failure(batch: Batch) -> Failure:
 
 
 class BatchEndpoint:
-    """Batches of chat completions at one endpoint. Make it inside a running event loop.
-
-    Args:
-        poll_s: seconds between two polls of a batch, and before a poll that failed is repeated.
-    """
+    """Batches of chat completions at one endpoint, polled every `poll_s`. Make it inside a running event loop."""
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
         # aiohttp takes a third of a second to import, which commands without requests should not wait for.

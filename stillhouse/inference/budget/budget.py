@@ -44,11 +44,8 @@ class _Collection:
 class Budget:
     """The caps of one run and what has gone against them. Safe to use from several threads and event loops at once.
 
-    Without any cap `reserve`, `settle` and `count_replayed` do nothing.
-
-    Args:
-        price: for the worst case of a request in money; None if unknown, and no money is then counted
-            (`require_prices` rules that out where it matters).
+    Without any cap `reserve`, `settle` and `count_replayed` do nothing. Where `price` is None no money is counted
+    (`require_prices` rules that out where it matters).
     """
 
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,15 +137,10 @@ _lock: Final = threading.Lock()
 
 
 def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | None) -> Budget:
-    """Return the process's budget of a run, as one of its collections sees it.
+    """Return the process's budget of a run, as one of its collections (`part`) sees it, at the price of its model.
 
-    A part that exists already was interrupted and runs again: answers replayed to it are not counted twice.
-
-    Args:
-        run_id: of the flow run.
-        part: names the collection within the run; the same at each of its attempts.
-        config: the caps; those of the run's first part hold.
-        price: of the model this part asks; None when it is unknown.
+    A part that exists already was interrupted and runs again: answers replayed to it are not counted twice. The caps
+    are those of the run's first part.
     """
     with _lock:
         parts = _shared.setdefault(run_id, {})

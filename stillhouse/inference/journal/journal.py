@@ -37,11 +37,8 @@ class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
     Keys and digests are SHA-256 in hex, bodies opaque bytes. A damaged record is logged and counts as absent, so that
-    it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees
-    all claims.
-
-    Raises:
-        StoreError: it cannot be opened, is no journal, or was written by a newer version.
+    it is requested again and replaced. Leaving its block waits for pending writes and frees all claims. Raises
+    StoreError if it cannot be opened, is no journal, or was written by a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,8 +108,7 @@ class Journal:
     async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
         """Make a completion durable, and return what is stored there, which another process may have written first.
 
-        Raises:
-            StoreError: no space, no permission, or the disk failed. So for all `put_` methods.
+        Raise StoreError, as all `put_` methods, if there is no space, no permission, or the disk failed.
         """
         key = bytes.fromhex(rollout_key)
         return await self._put(place(key, COMPLETION, turn, digest=bytes.fromhex(request_digest)), body)

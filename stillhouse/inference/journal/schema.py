@@ -148,10 +148,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def prepare(path: Path) -> None:
     """Create or migrate the file, once, also when two processes start at the same moment.
 
-    Raises:
-        NewerVersion: it was written by a newer Stillhouse.
-        OSError: it cannot be made.
-        sqlite3.Error: it cannot be opened, or is no journal.
+    Raise NewerVersion if a newer Stillhouse wrote it, OSError or sqlite3.Error if it cannot be made or opened.
     """
     private_file(path)
     with closing(connect(path)) as connection:

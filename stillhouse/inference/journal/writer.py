@@ -36,11 +36,7 @@ _Item = _Write | Callable[[], None] | None
 
 
 class Writer:
-    """Writes to the journal, in the order they were given.
-
-    Args:
-        connection: used by this writer's thread alone until `close` returns.
-    """
+    """Writes to the journal, in the order they were given, from a thread that alone uses `connection` until `close`."""
 
     def __init__(self, connection: sqlite3.Connection, as_error: Callable[[Exception], StoreError]) -> None:
         self._connection = connection

@@ -44,15 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreLedger:
-    """The scores of one teacher.
-
-    Args:
-        folder: of this teacher.
-        top_k: most probable tokens that are asked for at each token; 0 for none.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
+    """The scores of one teacher, with `top_k` alternatives at each token; raises StoreError if it cannot be read."""
 
     def __init__(self, folder: Path, top_k: int = 0) -> None:
         self.folder = folder
@@ -155,14 +147,8 @@ def open_ledger(
 ) -> Iterator[ScoreLedger]:
     """Yield a teacher's ledger, which on object storage begins with what others handed on, and is handed on itself.
 
-    Args:
-        store: holds the ledger.
-        teacher: everything by which the teacher is known, and on which its scores depend, such as the temperature.
-        probe: its log-probabilities of the tokens of a probe.
-        top_k: most probable tokens that are asked for at each token; 0 for none.
-
-    Raises:
-        StoreError: it cannot be read or written, or the storage cannot be reached.
+    `teacher` is everything on which its scores depend, such as the temperature, and `probe` its log-probabilities of
+    the tokens of a probe. Raise StoreError if it cannot be read or written, or the storage cannot be reached.
     """
     if store.remote is not None:
         _fetch(store.remote, store.root, digest(teacher)[:_IDENTITY_DIGITS])

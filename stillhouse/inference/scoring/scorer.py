@@ -100,13 +100,8 @@ class Scorer:
         """Return the scores of the scored tokens of each sequence.
 
         Sequences in the ledger are not sent, and equal ones are sent once. Batches go on after one has failed, so that
-        what they are answered is kept.
-
-        Raises:
-            RequestFailed: a sequence could not be scored.
-            WrongAnswer: an answer does not hold the scores.
-            StoreError: the ledger cannot be read or written.
-            BudgetReached: the run may not spend what a request could cost.
+        what they are answered is kept. Raise RequestFailed if a sequence could not be scored, WrongAnswer if an answer
+        does not hold the scores, StoreError and BudgetReached.
         """
         assert self.ledger is not None
         keys = [self.ledger.key(sequence) for sequence in sequences]

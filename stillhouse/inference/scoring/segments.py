@@ -50,11 +50,7 @@ class Place(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends to one new file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Appends to one new file; raises OSError where it cannot."""
 
     def __init__(self, path: Path) -> None:
         private_folder(path.parent)

@@ -97,9 +97,8 @@ class McpServer:
     async def call(self, scope: RolloutScope, name: str, arguments: JsonObject) -> str:
         """Return a tool's answer as text; may be awaited in any event loop.
 
-        Raises:
-            ToolError: the tool failed, or could not be called; the message is for the model.
-            CallFailed: it did not return in time.
+        Raise ToolError, for the model, if the tool failed or could not be called, CallFailed if it did not return in
+        time.
         """
         slot = self._pooled if self._config.stateless else scope.keep(self, lambda: SessionSlot(self))
         return await self._thread.run(self._call(slot, name, arguments))

@@ -61,12 +61,7 @@ class Session(Watched):
         return await asyncio.shield(self._entered)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
-        """Return the tool's answer.
-
-        Raises:
-            SessionLost: the session ended before the answer.
-            MCPError: the server refused the call.
-        """
+        """Return the tool's answer; raise SessionLost if the session ended before it, MCPError if it is a refusal."""
         client = await self.entered()
         answer = asyncio.ensure_future(client.call_tool(name, arguments))
         try:

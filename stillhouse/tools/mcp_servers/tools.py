@@ -31,10 +31,8 @@ class McpTools:
     """The servers' tools and their sessions. The constructor connects to every server to list its tools.
 
     Names, descriptions and input schemas are frozen for the run, as they are part of every prompt. Calls to a tool that
-    a server has since removed or changed are refused.
-
-    Raises:
-        ConfigError: a server cannot be used, or lacks an allowed tool; two servers offer tools of one name.
+    a server has since removed or changed are refused. Raises ConfigError if a server cannot be used or lacks an allowed
+    tool, or two servers offer tools of one name.
     """
 
     def __init__(self, servers: Sequence[McpServerConfig], timeout_s: float = 60.0) -> None:

@@ -60,8 +60,7 @@ def _crawl4ai() -> tuple[Any, Any]:
 class Browse:
     """The tool `browse` and the resources of its calls, which are started by the first one.
 
-    Raises:
-        ConfigError: crawl4ai is not installed, or `tools.browse_with` asks for a browser and there is none.
+    Raises ConfigError if crawl4ai is not installed, or `tools.browse_with` asks for a browser and there is none.
     """
 
     def __init__(self, config: ToolsConfig) -> None:

@@ -63,10 +63,8 @@ class ChromiumFetcher:
     async def get(self, url: str) -> WebPage:
         """Return the page at an http or https URL.
 
-        Raises:
-            PageUnavailable: it cannot be loaded, or is not text.
-            BrowserUnavailable: Chromium has never started; if it did before, that is a PageUnavailable.
-            AddressRefused, HostUnknown: as `Guard.addresses`.
+        Raise PageUnavailable if it is not text or cannot be loaded, BrowserUnavailable if Chromium has never started,
+        or what `Guard.addresses` raises.
         """
         # The browser would open other addresses (file:) without its proxy.
         await self._guard.check(url)

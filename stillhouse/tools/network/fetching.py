@@ -57,12 +57,7 @@ class HttpFetcher:
         self._timeout_s = timeout_s
 
     async def get(self, url: str) -> WebPage:
-        """Return the page at an http or https URL.
-
-        Raises:
-            PageUnavailable: it cannot be loaded, or is not text.
-            AddressRefused, HostUnknown: as `Guard.addresses`.
-        """
+        """Return the page at an http or https URL; raise PageUnavailable, or what `Guard.addresses` raises."""
         try:
             # A client per page: pages must not share cookies, and connections are not kept anyway.
             async with (

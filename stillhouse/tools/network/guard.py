@@ -80,9 +80,7 @@ class Guard:
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the checked addresses of a host; connections are made to these and to nothing else.
 
-        Raises:
-            AddressRefused: an address of the host is not public, and the config does not name the host.
-            HostUnknown: the host has no address.
+        Raise HostUnknown if it has none, AddressRefused if one is not public and the config does not name the host.
         """
         try:
             addresses = await self._resolve(host, port)
@@ -156,9 +154,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     """Sends a request to a checked address of its host; TLS and the Host header still name the host.
 
     Connections are not reused: httpx would find them by address, which hosts with different certificates may share.
-
-    Raises, from requests:
-        AddressRefused, HostUnknown: as `Guard.addresses`.
+    Requests raise what `Guard.addresses` raises.
     """
 
     def __init__(self, guard: Guard) -> None:

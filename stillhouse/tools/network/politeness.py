@@ -20,11 +20,7 @@ class _HostState:
 class Politeness:
     """Limits requests per host, however many rollouts name it at the same time.
 
-    Args:
-        max_at_once: most simultaneous requests to a host.
-        spacing_s: seconds between the starts of two requests to a host.
-        clock: monotonic seconds.
-        sleep: waits that many seconds.
+    At most `max_at_once` go to a host together, and `spacing_s` seconds lie between the starts of two.
     """
 
     def __init__(
