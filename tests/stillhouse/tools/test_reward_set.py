@@ -77,28 +77,30 @@ def broken_precondition(args: RewardArgs, messages: list[Message]) -> float:
     return 1 / 0
 
 
-def test_the_total_is_the_mean_of_the_rewards_that_are_no_precondition(score) -> None:
-    assert score(RewardSet([right, weighted, answered])) == RewardScores(
-        0.75, {"answered": 1.0, "right": 1.0, "weighted": 0.5}, {}
-    )
-
-
-def test_a_precondition_of_zero_makes_the_total_zero_and_spares_the_rest(score) -> None:
-    assert score(RewardSet([right, polite, answered])) == RewardScores(0.0, {"polite": 0.0, "answered": 1.0}, {})
-
-
-def test_preconditions_alone_make_the_total(score) -> None:
-    assert score(RewardSet([answered])).total == 1.0
+@pytest.mark.parametrize(
+    ("rewards", "total", "values"),
+    [
+        ([right, weighted, answered], 0.75, {"answered": 1.0, "right": 1.0, "weighted": 0.5}),
+        ([right, polite, answered], 0.0, {"polite": 0.0, "answered": 1.0}),
+        ([answered], 1.0, {"answered": 1.0}),
+        ([broken_precondition, polite], 0.0, {"broken_precondition": None, "polite": 0.0}),
+        ([], None, {}),
+    ],
+    ids=["a mean", "a precondition of zero spares the rest", "no other", "a broken one beside it", "no rewards"],
+)
+def test_the_total_is_the_mean_of_the_rewards_unless_a_precondition_is_zero(score, rewards, total, values) -> None:
+    scored = score(RewardSet(rewards))
+    assert (scored.total, scored.values) == (total, values)
 
 
 @pytest.mark.parametrize(
     ("failing", "message"),
     [
-        (broken, "ConnectionError: the judge is down"),
-        (slow, "did not return within 0.05 s"),
-        (generous, "returned 7; expected a number from 0 to 1"),
-        (not_a_number, "returned nan; expected a number from 0 to 1"),
-        (broken_precondition, "ZeroDivisionError: division by zero"),
+        (broken, "ConnectionError"),
+        (slow, "0.05 s"),
+        (generous, "7"),
+        (not_a_number, "nan"),
+        (broken_precondition, "ZeroDivisionError"),
     ],
 )
 def test_a_reward_that_fails_leaves_the_trajectory_unverified(score, failing: object, message: str) -> None:
@@ -106,15 +108,7 @@ def test_a_reward_that_fails_leaves_the_trajectory_unverified(score, failing: ob
     assert scored.total is None
     assert scored.values["right"] == 1.0
     assert scored.values[failing.name] is None  # type: ignore[attr-defined]
-    assert scored.errors == {failing.name: message}  # type: ignore[attr-defined]
-
-
-def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(score) -> None:
-    assert score(RewardSet([broken_precondition, polite])).total == 0.0
-
-
-def test_without_rewards_a_trajectory_is_unverified(score) -> None:
-    assert score(RewardSet.from_config(ToolsConfig())) == RewardScores(None, {}, {})
+    assert message in scored.errors[failing.name]  # type: ignore[attr-defined]
 
 
 def test_a_trajectory_without_metadata_can_be_scored() -> None:

@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jail")
 
@@ -33,14 +33,11 @@ def called(open_toolbox: OpenToolbox, name: str, context: ToolContext | None = N
 
 def wait_until(num_alive: int, mark: str) -> None:
     """Wait until so many processes run that a tool started with this mark."""
-    deadline = time.monotonic() + 60
-    while True:
-        commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-        marked = [command for command in commands if mark in command]
-        if len(marked) == num_alive:
-            return
-        assert time.monotonic() < deadline, f"alive: {marked}"
-        time.sleep(0.02)
+    assert until(
+        lambda: (
+            sum(mark in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])) == num_alive
+        )
+    )
 
 
 def test_arguments_metadata_and_result_travel_and_prints_do_not(open_toolbox) -> None:
@@ -110,29 +107,29 @@ def test_a_tool_reaches_no_server_of_this_machine(open_toolbox) -> None:
         ("explode", "exception", "KeyError: 'nothing here'"),
         ("refuse", "exception", "try another city"),
         ("leave", "exception", "SystemExit: 3"),
-        ("vanish", "killed", "vanish ended its process with code 4 before it returned"),
-        ("crash", "killed", "crash was killed by SIGSEGV"),
-        ("eat_memory", "exception", "MemoryError: at most 1024 MiB are allowed"),
-        ("fill_disk", "exception", "OSError: [Errno 27] File too large"),
+        ("vanish", "killed", "code 4"),
+        ("crash", "killed", "SIGSEGV"),
+        ("eat_memory", "exception", "1024 MiB"),
+        ("fill_disk", "exception", "File too large"),
     ],
 )
 def test_what_goes_wrong_is_a_message(open_toolbox, name: str, kind: str, message: str) -> None:
     result = called(open_toolbox, name)
     assert result.error_kind == kind
-    assert json.loads(result.content)["error"] == message
+    assert message in json.loads(result.content)["error"]
 
 
 def test_a_result_may_be_long_but_not_endless(open_toolbox) -> None:
     result = called(open_toolbox, "talk", num_bytes=5_000_000)
-    assert result.content.endswith("[cut here: these are the first 50000 of 5000000 characters]")
+    assert result.is_cut
     result = called(open_toolbox, "talk", num_bytes=20_000_000)
-    assert (result.error_kind, result.content) == ("killed", '{"error": "talk returned more than 10000000 bytes"}')
+    assert result.error_kind == "killed"
+    assert "10000000 bytes" in result.content
 
 
 def test_time_being_up_kills_all_that_the_tool_started(open_toolbox) -> None:
     result = called(open_toolbox, "hang", mark="late-sleeper")
     assert result.error_kind == "timeout"
-    assert json.loads(result.content)["error"] == "hang did not return within 3 s"
     wait_until(0, "late-sleeper")
 
 

@@ -47,13 +47,6 @@ def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio, offer) -
     assert rollouts.call("count_up") == "1"
 
 
-def test_rollouts_share_the_session_of_a_stateless_server(stdio, offer) -> None:
-    rollouts = offer(stdio(stateless=True))
-    assert rollouts.call("count_up") == "1"
-    rollouts.end()
-    assert rollouts.call("count_up", rollout="second") == "2"
-
-
 def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio, offer) -> None:
     rollouts = offer(stdio(), timeout_s=0.2)
     assert rollouts.call("count_up") == "1"
@@ -94,27 +87,20 @@ def test_a_tool_that_was_changed_during_the_run_is_not_called(
     assert "tool add is no longer what it was" in caplog.text
 
 
-def test_an_allowed_tool_that_is_not_there_is_named(stdio) -> None:
-    with pytest.raises(ConfigError, match="subtract"):
-        McpTools([stdio(allow=("add", "subtract"))])
-
-
-def test_two_servers_with_a_tool_of_one_name_are_named(stdio) -> None:
-    with pytest.raises(ConfigError, match="'shop' and 'market'"):
-        McpTools([stdio(), stdio(name="market", allow=("add",))])
-
-
-def test_a_server_that_does_not_start_is_named_with_what_it_wrote() -> None:
-    with pytest.raises(ConfigError, match="no-such-program"):
-        McpTools([McpServerConfig(name="shop", command=("no-such-program",))])
-
-
-def test_a_variable_that_is_not_set_is_named(stdio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_be_used_and_a_tool_or_variable_that_is_missing_are_named(
+    stdio, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SHOP_KEY", raising=False)
-    with pytest.raises(ConfigError, match="SHOP_KEY"):
-        McpTools([stdio(environment=("SHOP_KEY",))])
-    with pytest.raises(ConfigError, match="SHOP_KEY"):
-        McpTools([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env={"Authorization": "SHOP_KEY"})])
+    headers = {"Authorization": "SHOP_KEY"}
+    for servers, named in (
+        ([stdio(allow=("add", "subtract"))], "subtract"),
+        ([stdio(), stdio(name="market", allow=("add",))], "'shop' and 'market'"),
+        ([McpServerConfig(name="shop", command=("no-such-program",))], "no-such-program"),
+        ([stdio(environment=("SHOP_KEY",))], "SHOP_KEY"),
+        ([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env=headers)], "SHOP_KEY"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            McpTools(servers)
 
 
 def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio) -> None:
