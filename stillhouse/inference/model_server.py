@@ -37,11 +37,8 @@ class ListedModel(NamedTuple):
 class ModelServer:
     """A server's root and a pool of connections to it. Safe to use from several threads.
 
-    Args:
-        base_url: its address, with `/v1` or without.
-        key: sent with every request; None sends none.
-        model: the model that is asked, under which rate limits are kept; empty for several.
-        timeout_setting: config field that sets `timeout_s`; None if there is none.
+    `base_url` may end with `/v1`. Rate limits are kept under `model`, the model that is asked; it is empty for several.
+    `timeout_setting` is the config field that sets `timeout_s`; None if there is none.
     """
 
     def __init__(

@@ -120,7 +120,8 @@ def _chat_logprobs(
 
     def written(token_id: int, logprob: float) -> JsonObject:
         text = f"token_id:{token_id}" if body.return_tokens_as_token_ids else tokenizer.decode([token_id])
-        return _chat_token(text, logprob)
+        # For part of a character the text is a replacement sign, and the bytes are unknown.
+        return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
     tops = [[]] * len(generation.completion_ids) if ranked is None else [entry.top for entry in ranked]
     logprobs = [entry.logprob for entry in ranked] if ranked and body.raw_logprobs else generation.logprobs
@@ -128,11 +129,6 @@ def _chat_logprobs(
         {**written(token, logprob), "top_logprobs": [written(*entry) for entry in top]}
         for token, logprob, top in zip(generation.completion_ids, logprobs, tops, strict=True)
     ]
-
-
-def _chat_token(text: str, logprob: float) -> JsonObject:
-    # For part of a character the text is a replacement sign, and the bytes are unknown.
-    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
 
 def _text_logprobs(

@@ -37,10 +37,8 @@ _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "
 class SimulatedProvider:
     """An OpenAI-compatible endpoint at `url`, as a context manager.
 
-    Args:
-        script: what to answer; called in the server's thread, so it must not block. None answers as `service` says.
-        service: limits, headers and refusals; without a script, also answers, latencies and faults.
-        port: where to listen on loopback; 0 takes a free one.
+    `script` says what to answer; it is called in the server's thread, so it must not block. Limits, headers and
+    refusals are those of `service`; without a script, also answers, latencies and faults. Port 0 takes a free one.
     """
 
     def __init__(

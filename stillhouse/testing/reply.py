@@ -65,12 +65,8 @@ def completion(
 ) -> dict[str, Any]:
     """Return the body of a chat completion in OpenAI's form.
 
-    Args:
-        content: the answer; None where there are only calls.
-        tool_calls: (name, arguments as JSON text) of each call.
-        finish_reason: None takes `tool_calls` or `stop`.
-        completion_tokens: reported usage; None reports none.
-        message: further keys of the message.
+    `tool_calls` are pairs of a name and arguments as JSON text; `finish_reason` is then `tool_calls`, else `stop`.
+    `completion_tokens` are the reported usage, None reports none; `message` holds further keys of the message.
     """
     calls = [
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -40,11 +40,8 @@ class RewardScores:
 class RewardSet:
     """The rewards of a run, in this order but preconditions first; leaving the async block ends their processes.
 
-    Args:
-        rewards: functions under `@reward`.
-        timeout_s: time limit of rewards that set none, in seconds.
-        environment: the variables that they see in `RewardArgs`.
-        file: the Python file that holds them all, by which another process finds the async ones; None runs them here.
+    `timeout_s` is for rewards that set none; they see the variables of `environment` in `RewardArgs`. `file` holds them
+    all, by which another process finds the async ones; None runs them here.
     """
 
     def __init__(

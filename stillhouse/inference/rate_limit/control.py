@@ -46,11 +46,8 @@ _LONG_WAIT: Final = 10.0
 class RateControl:
     """The control of one endpoint. Not thread-safe; `Controller` guards it.
 
-    Args:
-        initial: requests in flight at the start.
-        caps: what the user allows.
-        learnt: by an earlier process.
-        is_known: `initial` is what the server takes, so that the window begins and stays there.
+    `initial` requests may be in flight at the start; where it `is_known` that the server takes them, the window stays
+    there. `learnt` comes from an earlier process.
     """
 
     def __init__(

@@ -47,14 +47,9 @@ class _Answer:
 class Scorer:
     """Scores through one server; what was answered is in the ledger before it is used.
 
-    Its coroutines run on the server's event loop.
-
-    Args:
-        batch_tokens: most tokens of one request; a longer sequence goes alone.
-        budget: what the run may spend; None sets no limit.
-        hedge: send requests a second time that are overdue by far.
-        max_outage_s: how long to wait for a server that answered before.
-        on_outage: as `Requester` takes it.
+    Its coroutines run on the server's event loop. A request holds at most `batch_tokens`; a longer sequence goes alone.
+    With `hedge`, requests that are overdue by far are sent a second time. A server that answered before is waited for
+    `max_outage_s`; `on_outage` is as `Requester` takes it.
     """
 
     def __init__(

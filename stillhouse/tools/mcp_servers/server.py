@@ -199,16 +199,16 @@ class McpServer:
 
     async def _open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
         """Return a new session and its tools; retried, since nothing was requested in it yet."""
-        for attempt in range(1, _CONNECT_ATTEMPTS):
+        attempt = 1
+        while True:
             try:
                 async with self._connects:
                     return await open_session(self._config, self._mode)
             except ServerUnreachable as error:
-                if error.speaks_another_revision:
+                if error.speaks_another_revision or attempt == _CONNECT_ATTEMPTS:
                     raise
             await asyncio.sleep(random.uniform(0.0, _RETRY_WITHIN_S * attempt))
-        async with self._connects:
-            return await open_session(self._config, self._mode)
+            attempt += 1
 
     async def _drop(self, slot: SessionSlot, session: Session) -> None:
         if slot.session is session:

@@ -116,23 +116,12 @@ async def llm_judge(
 ) -> float:
     """Return the score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
 
-    Args:
-        prompt: asks for the score.
-        api_url: the endpoint; None takes LLM_JUDGE_API_URL, else OpenAI's.
-        api_key: None takes OPENAI_API_KEY or LLM_JUDGE_API_KEY of `secrets`, then LLM_JUDGE_API_KEY or OPENAI_API_KEY
-            of the environment.
-        secrets: see `RewardArgs.secrets`.
-        model: name of the model.
-        temperature: sampling temperature; not sent for gpt-5 models, which refuse it.
-        max_tokens: most tokens of the answer.
-        timeout: of the request, in seconds.
-        schema: JSON schema of the answer; None asks for a score of 0 or 1.
-        score_key: key of the score in the answer.
-        kwargs: further fields of the request.
+    `api_url` is LLM_JUDGE_API_URL if None, else OpenAI's; `api_key` is OPENAI_API_KEY or LLM_JUDGE_API_KEY of `secrets`
+    (see `RewardArgs.secrets`), then LLM_JUDGE_API_KEY or OPENAI_API_KEY of the environment. `temperature` is not sent
+    for gpt-5 models, which refuse it. Without a `schema` the score is 0 or 1; `score_key` is its key in the answer.
+    `kwargs` are further fields of the request.
 
-    Raises:
-        ValueError: there is no key, or the answer holds no score.
-        aiohttp.ClientError: the request failed.
+    Raise ValueError if there is no key, or the answer holds no score, aiohttp.ClientError if the request failed.
     """
     # A third of a second, which only judges need.
     import aiohttp
