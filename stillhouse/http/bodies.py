@@ -24,8 +24,7 @@ class BodyRefused(Exception):
 class Decoder:
     """Decodes the body of an answer, whose headers are looked up by names in lower case.
 
-    Raises:
-        BodyRefused: it is encoded more than once, or in a coding that was not requested.
+    Raises BodyRefused if it is encoded more than once, or in a coding that was not requested.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:

@@ -185,11 +185,7 @@ class ChatClient(Protocol):
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """Return the completion of one attempt.
-
-        Raises:
-            RequestFailed: there is none; the failure says why and whether to try again.
-        """
+        """Return the completion of one attempt; raise RequestFailed, which says why and whether to try again."""
 
     async def aclose(self) -> None:
         """Close the connections."""

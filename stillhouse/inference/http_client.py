@@ -58,10 +58,8 @@ class HttpAnswer(NamedTuple):
 class HttpClient:
     """A `ChatClient` over aiohttp. Make it inside a running event loop.
 
-    Args:
-        timeout_s: longest wait for one answer in seconds, from sending to its last byte.
-        max_bytes: longest answer; what is longer is not read.
-        timeout_setting: config field that sets `timeout_s`, for the message when it has passed; None if there is none.
+    An answer is waited for `timeout_s`, from sending to its last byte; `timeout_setting` is the config field that sets
+    it, for the message when it has passed. Of an answer longer than `max_bytes` the rest is not read.
     """
 
     def __init__(

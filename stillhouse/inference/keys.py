@@ -57,8 +57,7 @@ class RequestDigest:
     def of_request(self, max_tokens: int | None = None) -> str:
         """Return the digest of a request with the messages so far, in hex.
 
-        Args:
-            max_tokens: if it differs from the config's; a completion cut earlier is another one.
+        It depends on `max_tokens` where that differs from the config's: a completion cut earlier is another one.
         """
         hasher = self._hasher.copy()
         hasher.update(b"]" if max_tokens is None else b",%d]" % max_tokens)

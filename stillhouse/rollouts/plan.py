@@ -50,19 +50,14 @@ class _Progress:
 
 
 class UntilAccepted:
-    """Rollouts until enough of them are accepted, and no more than could be needed.
+    """Rollouts until `target` are accepted, of one prompt at most `per_prompt`, and no more than could be needed.
 
     A rollout starts only while those accepted and those running could still fall short of the target and of the
     prompt's share. No answer is paid for without need, at the price of a slower end: the last rollouts wait for each
     other's verdicts. Every prompt gets its first sample before any gets its second.
 
-    Args:
-        prompts: distinct ones, drawn as they are needed.
-        num_samples: most rollouts of one prompt.
-        target: accepted rollouts wanted in all.
-        per_prompt: accepted rollouts wanted of one prompt; None lets one give all its samples.
-        max_candidates: most rollouts in all; None leaves it to `num_samples`.
-        accepts: called with every trajectory.
+    `prompts` are distinct, and drawn as they are needed. There are at most `num_samples` rollouts of one, and
+    `max_candidates` in all. `accepts` is called with every trajectory.
     """
 
     def __init__(

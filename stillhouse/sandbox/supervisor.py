@@ -56,7 +56,7 @@ class CallLimits:
 
 
 def supervise(call: socket.socket, limits: CallLimits, main: JailMain) -> NoReturn:
-    """Run `main` in a jail, send its answer, or the `kind` and `message` of a failure as JSON, and exits.
+    """Run `main` in a jail, send its answer, or the `kind` and `message` of a failure as JSON, and exit.
 
     Only the jail's first process reads the request from `call`. The call ends when the caller closes it.
     """

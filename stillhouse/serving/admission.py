@@ -113,10 +113,8 @@ class AdmissionController:
 class RequestGuard:
     """ASGI middleware that answers 401 without the API key and 413 to too long a body, before reading it whole.
 
-    Args:
-        app: wrapped application; gets the body in full.
-        api_key: key that clients must send; None asks for none. `/health` never needs one.
-        on_reject: called with the HTTP status of each refusal.
+    `app` gets the body in full. `api_key` None asks for none; `/health` never needs one. `on_reject` is called with the
+    HTTP status of each refusal.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, on_reject: Callable[[int], None]) -> None:

@@ -30,10 +30,8 @@ class Generator:
 
     Keys and values of finished sequences are kept while there is room: a prompt that continues one (the next turn of a
     conversation) is prefilled from there on, and requests with equal prompts share a prefill. Weights must not change
-    while requests are unfinished. If some are trainable they may change in between, so nothing is kept then.
-
-    Raises:
-        ValueError: the model's attention cannot be served from slots (see `slot_masks`).
+    while requests are unfinished. If some are trainable they may change in between, so nothing is kept then. Raises
+    ValueError as `SlotPasses`.
     """
 
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:

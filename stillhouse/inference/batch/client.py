@@ -74,9 +74,8 @@ class BatchClient:
     ) -> Completion:
         """Return the answer once the request's batch has ended.
 
-        Raises:
-            RequestFailed: as the answer's line, or the end of its batch, says.
-            StoreError: the note of a batch cannot be written; it is then not sent.
+        Raise RequestFailed as its line, or the end of its batch, says, StoreError if the note of a batch cannot be
+        written; it is then not sent.
         """
         started = time.monotonic()
         await self._attached()

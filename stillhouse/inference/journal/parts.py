@@ -70,7 +70,7 @@ async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[bool]:
-    """Return whether the part is not in use, and then locks it."""
+    """Yield whether the part is not in use, and is locked within the block."""
     with (part / _LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

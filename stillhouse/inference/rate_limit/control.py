@@ -168,7 +168,7 @@ class RateControl:
             (self.brakes.requests if scope is LimitScope.REQUESTS else self.brakes.tokens).count_refusal()
 
     def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
-        """Return what a refusal without a reason was about; lifts the limit learnt for the other reason."""
+        """Return what a refusal without a reason was about; lift the limit learnt for the other reason."""
         is_rate = self._attribution.refuse(ticket.ahead)
         is_long = retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)
         if is_rate or (self._attribution.lean == 0 and is_long):

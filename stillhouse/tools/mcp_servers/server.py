@@ -63,7 +63,7 @@ class McpServer:
         self._pooled = SessionSlot(self)
 
     async def freeze(self) -> list[mcp_types.Tool]:
-        """Return the tools to offer, as the server describes them now; frozen for the run.
+        """Return the tools to offer for the run, as the server describes them now.
 
         Raise ConfigError if the server cannot be reached, a variable it needs is not set, it lacks an allowed tool, or
         it has no sessions and is not declared stateless.

@@ -63,9 +63,8 @@ class HostUnknown(Exception):
 class Guard:
     """Resolves hosts to addresses that may be connected to.
 
-    Args:
-        allowed_hosts: hosts that may be reached whatever their addresses are, as `name` or `name:port`.
-        resolve: resolves names; None takes the system's resolver.
+    `allowed_hosts` may be reached whatever their addresses are, as `name` or `name:port`. `resolve` None takes the
+    system's resolver.
     """
 
     def __init__(self, allowed_hosts: Iterable[str], resolve: Resolve | None = None) -> None:
