@@ -31,20 +31,14 @@ async def accept_all(_trajectory: Trajectory) -> bool:
     return True
 
 
-def test_every_sample_goes_through_one_prompt_after_the_other() -> None:
+def test_every_sample_is_drawn_by_prompt_and_until_accepted_by_sample_and_no_more_than_could_be_needed() -> None:
     plan = EverySample(prompts(2), 2)
     assert plan.total == 4
     assert drawn(plan) == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
-
-
-def test_no_more_is_under_way_than_could_be_needed() -> None:
-    plan = UntilAccepted(prompts(10), 4, target=3, per_prompt=1, max_candidates=None, accepts=accept_all)
-    assert drawn(plan) == [("p0", 0), ("p1", 0), ("p2", 0)]
-
-
-def test_every_prompt_gets_its_first_sample_before_one_gets_its_second() -> None:
-    plan = UntilAccepted(prompts(2), 3, target=100, per_prompt=None, max_candidates=None, accepts=accept_all)
-    assert drawn(plan) == [("p0", 0), ("p1", 0), ("p0", 1), ("p1", 1), ("p0", 2), ("p1", 2)]
+    few = UntilAccepted(prompts(10), 4, target=3, per_prompt=1, max_candidates=None, accepts=accept_all)
+    assert drawn(few) == [("p0", 0), ("p1", 0), ("p2", 0)]
+    many = UntilAccepted(prompts(2), 2, target=100, per_prompt=None, max_candidates=None, accepts=accept_all)
+    assert drawn(many) == [("p0", 0), ("p1", 0), ("p0", 1), ("p1", 1)]
 
 
 def test_a_prompt_that_gave_what_it_should_is_left_alone_and_one_that_failed_is_asked_again() -> None:
