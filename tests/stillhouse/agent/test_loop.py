@@ -88,13 +88,6 @@ def test_calls_of_one_turn_run_together_and_answer_in_order() -> None:
     assert len(played.calls) == 3
 
 
-def test_without_a_closing_answer_the_calls_of_the_last_turn_are_left_unanswered() -> None:
-    played = Played([sums("1"), sums("2")], max_turns=2)
-    assert played.stop is StopReason.MAX_TURNS
-    assert played.conversation.messages[-1]["tool_calls"]
-    assert len(played.calls) == 1
-
-
 def test_a_closing_answer_follows_the_refusal_of_the_last_turns_calls() -> None:
     played = Played([sums("1"), sums("2", "3"), completion("five")], max_turns=2, closing_answer=True)
     assert played.stop is StopReason.ANSWERED
@@ -107,14 +100,6 @@ def test_a_closing_answer_follows_the_refusal_of_the_last_turns_calls() -> None:
     assert [(turn.num_refused_calls, turn.num_tool_errors) for turn in turns] == [(0, 0), (2, 0), (0, 0)]
 
 
-def test_a_closing_turn_that_calls_tools_all_the_same_is_the_last() -> None:
-    played = Played([sums("1"), sums("2")], max_turns=1, closing_answer=True)
-    assert played.stop is StopReason.MAX_TURNS
-    assert played.roles == ["user", "assistant", "tool", "assistant"]
-    assert played.conversation.messages[-1]["tool_calls"]
-    assert played.calls == []
-
-
 NO_TURN_LEFT: dict[str, Any] = {"response_schema": NUMBER, "max_turns": 1}
 FIVE = completion('{"sum": 5}')
 
@@ -123,19 +108,26 @@ FIVE = completion('{"sum": 5}')
     ("answers", "config", "stop"),
     [
         ([sums("1"), completion("one")], {"max_turns": 2, "closing_answer": True}, StopReason.ANSWERED),
+        ([sums("1"), sums("2")], {"max_turns": 2}, StopReason.MAX_TURNS),
+        ([sums("1"), sums("2")], {"max_turns": 1, "closing_answer": True}, StopReason.MAX_TURNS),
         ([sums("1")], {"max_turns": 1, "closing_answer": True, "offers_tools": False}, StopReason.MAX_TURNS),
         ([completion("five")], NO_TURN_LEFT, StopReason.INVALID),
         ([sums("2+3"), FIVE], {**NO_TURN_LEFT, "closing_answer": True}, StopReason.ANSWERED),
         ([sums("2+3"), completion("five")], {**NO_TURN_LEFT, "closing_answer": True}, StopReason.INVALID),
     ],
     ids=[
-        *("answered within the turns", "no closing answer without tools", "a correction takes a turn"),
+        *("answered within the turns", "no closing answer", "a closing answer that calls tools all the same"),
+        *("no closing answer without tools", "a correction takes a turn"),
         *("a closing answer that meets the schema", "one that misses it"),
     ],
 )
 def test_the_last_turn_decides(answers: list[dict[str, Any]], config: dict[str, Any], stop: StopReason) -> None:
     played = Played(answers, **config)
     assert (played.stop, len(played.asked)) == (stop, len(answers))
+    # Calls of the last turns are left unanswered.
+    if stop is StopReason.MAX_TURNS:
+        assert played.conversation.messages[-1]["tool_calls"]
+        assert len(played.calls) == config["max_turns"] - 1
 
 
 @pytest.mark.parametrize(

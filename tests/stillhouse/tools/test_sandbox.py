@@ -127,15 +127,10 @@ def test_a_result_may_be_long_but_not_endless(open_toolbox) -> None:
     assert "10000000 bytes" in result.content
 
 
-def test_time_being_up_kills_all_that_the_tool_started(open_toolbox) -> None:
-    result = called(open_toolbox, "hang", mark="late-sleeper")
-    assert result.error_kind == "timeout"
+@pytest.mark.parametrize(("name", "kind"), [("hang", "timeout"), ("litter", None)])
+def test_all_that_the_tool_started_is_killed_when_time_is_up_or_it_returns(open_toolbox, name, kind) -> None:
+    assert called(open_toolbox, name, mark="late-sleeper").error_kind == kind
     wait_until(0, "late-sleeper")
-
-
-def test_what_a_tool_leaves_running_is_killed_when_it_returns(open_toolbox) -> None:
-    assert called(open_toolbox, "litter", mark="left-sleeper").content == "done"
-    wait_until(0, "left-sleeper")
 
 
 def test_a_cancelled_call_leaves_nothing_behind(open_toolbox) -> None:

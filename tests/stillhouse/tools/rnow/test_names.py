@@ -105,9 +105,6 @@ def rewards(write: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch) -
 def test_the_rewards_that_a_row_names_are_added_up_with_the_preconditions(rewards: str) -> None:
     assert score(rewards, ROW) == RewardScores(2.5, {"format": 1.0, "accuracy": 1.0, "topical": 0.5}, {})
     assert score(rewards, {**ROW, "rewards": ["accuracy"]}) == RewardScores(1.0, {"accuracy": 1.0}, {})
-
-
-def test_a_precondition_of_zero_makes_the_total_zero(rewards: str) -> None:
     assert score(rewards, ROW, [ANSWERED[0], ANSWERED[-1]]) == RewardScores(0.0, {"format": 0.0}, {})
 
 
