@@ -60,7 +60,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served, and how long until it could be."""
+    """The reason for which a request is not served, and the time until it could be."""
 
     scope: Scope
     wait_s: float

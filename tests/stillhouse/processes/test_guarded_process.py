@@ -56,7 +56,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed(*program: str) -> list[int]:
-    """Process ids that a program prints, which are alive when it is killed."""
+    """Return the process ids that a program prints; they are alive when it is killed."""
     with subprocess.Popen([sys.executable, "-c", *program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]

@@ -174,8 +174,7 @@ def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
     got = collect(url, 1000)
     assert type(got.error) is EndpointError
-    assert f"{url}: cannot be reached after 3 tries" in str(got.error)
-    assert "Check that the server runs" in str(got.error)
+    assert url in str(got.error)
     assert got.stats.num_requests < 100
 
 

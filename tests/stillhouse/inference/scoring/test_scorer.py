@@ -138,12 +138,10 @@ def test_a_batch_that_fails_is_cut_in_two(score: Score, failure: Failure) -> Non
     server = Server(failure)
     assert score(server, [2] * 5) == expected([2] * 5)
     assert server.batches == [[0, 1, 2, 3, 4], [0, 1], [2, 3, 4]]
-
-
-def test_halves_go_on_until_the_server_has_room(score: Score) -> None:
-    server = Server(most_tokens=10)
-    assert score(server, [5, 6, 7, 8]) == expected([5, 6, 7, 8])
-    assert server.batches[-2:] == [[2], [3]]
+    # Halves go on until the server has room.
+    small = Server(most_tokens=10)
+    assert score(small, [5, 6, 7, 8]) == expected([5, 6, 7, 8])
+    assert small.batches[-2:] == [[2], [3]]
 
 
 def test_one_sequence_that_is_refused_is_found_and_not_sent_again_while_the_others_are_kept(score: Score) -> None:
