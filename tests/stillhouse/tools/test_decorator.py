@@ -49,14 +49,16 @@ def test_an_argument_called_title_and_a_title_in_a_default_survive() -> None:
     assert properties["kind"]["enum"] == ["a", "b"]
 
 
-def test_a_tool_is_still_a_function() -> None:
+def test_a_tool_is_still_a_function_and_the_injected_argument_is_not_in_its_schema() -> None:
     @tool(timeout_s=3.0)
-    def double(number: int) -> int:
-        """Twice a number."""
-        return 2 * number
+    def lookup(args: ToolArgs, city: str) -> str:
+        """Look a city up."""
+        return city
 
-    assert double(4) == 8
-    assert double.timeout_s == 3.0
+    assert list(lookup.schema["function"]["parameters"]["properties"]) == ["city"]
+    assert lookup.args_parameter == "args"
+    assert lookup.timeout_s == 3.0
+    assert lookup(ToolArgs(), "Rome") == "Rome"
 
 
 class Stop(BaseModel):
@@ -91,16 +93,6 @@ def test_a_function_without_defaults_has_a_schema_that_strict_mode_takes() -> No
 
     assert not required_keys_everywhere(travel.schema["function"]["parameters"])
     assert required_keys_everywhere(travel_strictly.schema["function"]["parameters"])
-
-
-def test_the_injected_argument_is_not_in_the_schema() -> None:
-    @tool
-    def lookup(args: ToolArgs, city: str) -> str:
-        """Look a city up."""
-        return city
-
-    assert list(lookup.schema["function"]["parameters"]["properties"]) == ["city"]
-    assert lookup.args_parameter == "args"
 
 
 @pytest.mark.parametrize("name", ["_x", "__x", "model_config", "model_extra", "model_dump", "schema", "json", "self"])

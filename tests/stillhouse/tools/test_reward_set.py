@@ -111,17 +111,13 @@ def test_a_reward_that_fails_leaves_the_trajectory_unverified(score, failing: ob
     assert message in scored.errors[failing.name]  # type: ignore[attr-defined]
 
 
-def test_a_trajectory_without_metadata_can_be_scored() -> None:
+def test_a_reward_is_still_a_function_and_a_trajectory_without_metadata_can_be_scored() -> None:
     @reward
     def knows_nothing(args: RewardArgs, messages: list[Message]) -> float:
         return args.metadata == {} and args.expected_answer is None and args.tag is None
 
     assert asyncio.run(RewardSet([knows_nothing]).score(TRAJECTORY, None)).total == 1.0
-
-
-def test_a_reward_is_still_a_function() -> None:
-    args = RewardArgs({}, "4", None, StopReason.ANSWERED, {}, "", "", 0)
-    assert right(args, TRAJECTORY.messages) is True
+    assert right(RewardArgs({}, "4", None, StopReason.ANSWERED, {}, "", "", 0), TRAJECTORY.messages) is True
 
 
 REWARDS = """

@@ -71,8 +71,7 @@ def texts(answers: Sequence[Any]) -> list[str]:
 
 def test_requests_sent_together_are_one_batch(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
-    answers = ask_all(["a", "b", "c"])
-    assert texts(answers) == ["a", "b", "c"]
+    assert texts(ask_all(["a", "b", "c"])) == ["a", "b", "c"]
     assert len(batch_server.batches) == 1
     assert [path.name for path in tmp_path.glob("*.json")] == ["broken.json"]
 
