@@ -28,8 +28,7 @@ _MAX_SHOWN: Final = 200
 class AnswerSchema:
     """Validator of the final answer by a JSON schema of the draft that `$schema` names, 2020-12 without it.
 
-    Raises:
-        ConfigError: it is no JSON schema, or refers to something outside of it.
+    Raises ConfigError if it is no JSON schema, or refers to something outside of it.
     """
 
     def __init__(self, schema: JsonObject) -> None:
@@ -70,7 +69,8 @@ class AnswerSchema:
         return "; ".join([*map(_described, errors[:_MAX_PROBLEMS]), *more])
 
     def bare(self, answer: Message) -> Message:
-        """The message as its row should hold it: with the JSON value alone, if a fence is all that is wrong with it.
+        """Return the message as its row should hold it: with the JSON value alone, if a fence is all that is wrong with
+        it.
 
         An answer that the endpoint took for reasoning, as vLLM may with a schema, becomes the content. A message that
         would still miss the schema, or calls tools, comes back as it is.
@@ -85,7 +85,7 @@ class AnswerSchema:
         return answer if self.problem(bare) else bare
 
     def correction(self, problem: str) -> Message:
-        """The user's message that asks for a corrected answer."""
+        """Return the user's message that asks for a corrected answer."""
         schema = orjson.dumps(self._schema).decode()
         content = (
             f"Your answer does not meet the required JSON schema: {problem}. Answer again with the corrected JSON "
@@ -95,7 +95,7 @@ class AnswerSchema:
 
 
 def _described(error: ValidationError) -> str:
-    """One violation; of a choice of schemas (`anyOf`), that of the closest one."""
+    """Describe one violation; of a choice of schemas (`anyOf`) the closest one's."""
     closest = best_match([error]) or error
     expected = {str(closest.validator): closest.validator_value}
     if isinstance(closest.instance, list | dict):

@@ -36,7 +36,6 @@ class Conversation:
             self.add(message)
 
     def add(self, message: Message) -> None:
-        """Appends a message."""
         self.messages.append(message)
         self.digest.add(message)
 
@@ -44,7 +43,7 @@ class Conversation:
 async def run_agent(
     conversation: Conversation, rules: TurnRules, state: TurnState, *, complete: Complete, call_tool: CallTool
 ) -> End:
-    """Continues the conversation until it ends, and returns why it did.
+    """Continue the conversation until it ends, and return why it did.
 
     The calls of one turn run at the same time. Exceptions of the two callables pass through; `conversation` keeps what
     was said before.

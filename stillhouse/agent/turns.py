@@ -47,11 +47,7 @@ class TurnRules(Section):
 
     @classmethod
     def of(cls, config: RolloutsConfig) -> "TurnRules":
-        """The rules of a config.
-
-        Raises:
-            ConfigError: `response_schema` is no JSON schema.
-        """
+        """Return the rules of a config; raise ConfigError if `response_schema` is no JSON schema."""
         return cls(**config.model_dump(include=set(cls.model_fields)))
 
     @field_validator("response_schema")
@@ -63,7 +59,7 @@ class TurnRules(Section):
 
     @cached_property
     def answer_schema(self) -> AnswerSchema | None:
-        """The schema, ready to check answers with."""
+        """Return the schema, ready to check answers with."""
         return AnswerSchema(self.response_schema) if self.response_schema else None
 
 

@@ -24,8 +24,7 @@ class BodyRefused(Exception):
 class Decoder:
     """Decodes the body of an answer, whose headers are looked up by names in lower case.
 
-    Raises:
-        BodyRefused: it is encoded more than once, or in a coding that was not requested.
+    Raises BodyRefused if it is encoded more than once, or in a coding that was not requested.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -36,11 +35,7 @@ class Decoder:
         self._inflating: zlib._Decompress | None = None
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The next bytes of the body decoded, in pieces of at most 256 KiB.
-
-        Raises:
-            BodyRefused: they are not encoded as the headers say.
-        """
+        """Yield the next bytes decoded, in pieces of at most 256 KiB; raise BodyRefused if they are no such code."""
         if self._coding not in _CODINGS:
             yield data
             return
@@ -57,11 +52,7 @@ class Decoder:
 
 
 async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
-    """The body put together.
-
-    Raises:
-        BodyRefused: it is longer than `max_bytes`.
-    """
+    """Return the body put together; raise BodyRefused if it is longer than `max_bytes`."""
     body = bytearray()
     async for piece in pieces:
         if len(body) + len(piece) > max_bytes:
@@ -71,11 +62,7 @@ async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
 
 
 async def complete_lines(pieces: AsyncIterable[bytes], max_line_bytes: int) -> AsyncIterator[bytes]:
-    """The same bytes in chunks that end at line feeds, the last one perhaps not.
-
-    Raises:
-        BodyRefused: a line is longer than `max_line_bytes`.
-    """
+    """Yield the bytes in chunks that end at line feeds, the last perhaps not; raise BodyRefused for a long line."""
     rest = bytearray()
     async for piece in pieces:
         rest += piece
@@ -90,11 +77,7 @@ async def complete_lines(pieces: AsyncIterable[bytes], max_line_bytes: int) -> A
 
 
 async def adecoded(headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The decoded pieces of a body that arrives in chunks.
-
-    Raises:
-        BodyRefused: as `Decoder`.
-    """
+    """Yield the decoded pieces of a body that arrives in chunks; raise BodyRefused as `Decoder`."""
     decoder = Decoder(headers)
     async for chunk in chunks:
         for piece in decoder.pieces(chunk):

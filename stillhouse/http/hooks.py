@@ -16,7 +16,8 @@ ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 def guard_answers(
     redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool], max_bytes: int = MAX_ANSWER_BYTES
 ) -> ResponseHook:
-    """A hook for `event_hooks["response"]` of an asynchronous client; `is_stream` tells answers that may be endless.
+    """Return a hook for `event_hooks["response"]` of an asynchronous client; `is_stream` tells answers that may be
+    endless.
 
     Raises, from requests and reads:
         httpx2.DecodingError: the answer is longer, or in a coding that was not requested.

@@ -16,7 +16,7 @@ MASK: Final = "***"
 _SHORTEST_KEY: Final = 8
 """Characters. What is shorter stands for no key, such as the `none` that local servers are sent."""
 _MARK: Final = {b"\\": re.compile(rb"\\(?:u00|x|/)"), b"%": re.compile(b"%"), b"&": re.compile(b"&#")}
-"""What is in every text that has an escaped character of a key in it, by its first byte, which is found much sooner."""
+"""Found in every text with an escaped character of a key, by its first byte, which is found much sooner."""
 _ESCAPE: Final = re.compile(
     rb"\\{1,4}(?:u00|x)([0-9a-fA-F]{2})|%(?:25){0,3}([0-9a-fA-F]{2})|&#[xX]0{0,6}([0-9a-fA-F]{2});|&#0{0,6}([0-9]{2,3});"
 )
@@ -49,13 +49,13 @@ class KeyRedactor:
         return self.body(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """An answer's headers without the keys; where one is taken out, names are in lower case."""
+        """Return an answer's headers without the keys; where one is taken out, names are in lower case."""
         if self._pattern is None or not self._may_be_in("\n".join(headers.values()).encode("utf-8", "surrogatepass")):
             return headers
         return {name.lower(): self.text(value) for name, value in headers.items()}
 
     def _may_be_in(self, content: bytes) -> bool:
-        """False of most answers, which simple searches tell much sooner than the pattern."""
+        """Return whether a key may be in it: of most answers simple searches tell much sooner than the pattern."""
         if any(form in content for form in self._narrow):
             return True
         # No text in UTF-8 has a zero byte in it that JSON would let pass.
@@ -73,7 +73,7 @@ def _unescaped(escape: re.Match[bytes]) -> bytes:
 
 
 def _base64_forms(key: bytes) -> set[bytes]:
-    """The characters that are the same wherever `key` stands in what is encoded, in both alphabets."""
+    """Return the characters that are the same wherever `key` stands in what is encoded, in both alphabets."""
     forms = set()
     for offset in range(3):
         encoded = b64encode(bytes(offset) + key)
@@ -84,7 +84,7 @@ def _base64_forms(key: bytes) -> set[bytes]:
 
 
 def _spellings(character: int) -> bytes:
-    """A pattern of one byte of a key: as it is or escaped, also where the escape was escaped a few times more."""
+    """Return a pattern of one byte of a key: as it is or escaped, also where the escape was escaped again."""
     code = b"".join(
         b"[%c%c]" % (digit, digit - 32) if digit >= ord("a") else b"%c" % digit for digit in b"%02x" % character
     )

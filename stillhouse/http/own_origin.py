@@ -20,10 +20,8 @@ _POLICY_VIOLATION = 1008
 class OwnOriginOnly:
     """ASGI middleware that answers 403 to a foreign `Host` or `Origin`, on web sockets too.
 
-    Args:
-        app: the application behind it.
-        names: names of the server, without port, besides IP addresses and `localhost`.
-        origins: origins, such as `https://team.example`, whose pages may call it besides its own; `*` stands for all.
+    `names` are those of the server, without port, besides IP addresses and `localhost`. Pages of `origins`, such as
+    `https://team.example`, may call it besides its own; `*` stands for all.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str] = (), origins: Collection[str] = ()) -> None:
@@ -63,7 +61,7 @@ class OwnOriginOnly:
 
 
 def names_of(host: str, allowed: Collection[str] = ()) -> set[str]:
-    """The names under which a server that listens on `host` is called, with those of `allowed`.
+    """Return the names under which a server that listens on `host` is called, with those of `allowed`.
 
     A server that only this machine reaches has none besides `localhost`.
     """

@@ -19,11 +19,7 @@ _SEVERAL: Final = (
 
 
 def parse_body(content: bytes) -> JsonObject:
-    """Return the object in the body of an answer with HTTP 200.
-
-    Raises:
-        RequestFailed: the body is cut, is a stream that nobody asked for, or is not one object.
-    """
+    """Return the object in an answer's body; raise RequestFailed if it is cut, an unasked stream, or not one object."""
     # A gateway that streams by habit ends a whole object so.
     content = content.strip().removesuffix(b"data: [DONE]")
     if _EVENTS.match(content):

@@ -28,16 +28,16 @@ class Completion:
     """In the form of `stillhouse.chat.assistant_message`; as its endpoint wrote it in journals of older versions."""
     turn: Turn
     limits: RateLimits | None = None
-    """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
+    """The endpoint's limits by the headers; true for a moment, so no journal keeps it."""
 
 
 def encode_completion(completion: Completion) -> bytes:
-    """The completion as the journal keeps it."""
+    """Return the completion as the journal keeps it."""
     return exact_json.dumps({"message": completion.message, "turn": completion.turn})
 
 
 def decode_completion(body: bytes) -> Completion:
-    """The completion that `encode_completion` wrote, equal in every field but `limits`."""
+    """Return the completion that `encode_completion` wrote, equal in every field but `limits`."""
     row = exact_json.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
 
@@ -53,16 +53,14 @@ def read_completion(
     tools: Sequence[ToolSchema] = (),
     max_tokens: int | None = None,
 ) -> Completion:
-    """The completion in the body of an answer with HTTP 200.
+    """Return the completion in the body of an answer with HTTP 200.
 
     An empty message counts as an answer unless its usage contradicts it: a model may end its turn at once, and with a
     seed it would do so again. If tokens were sampled and none are there, the answer was lost on the way.
 
     `headers` are looked up by names in lower case; `model` is used where the body does not name one. `tools` are those
-    that were offered; `max_tokens` tells whether a completion without a finish reason was cut.
-
-    Raises:
-        RequestFailed: the body is cut, carries an error, has no message in it, or one that its endpoint broke off.
+    that were offered; `max_tokens` tells whether a completion without a finish reason was cut. Raise RequestFailed if
+    the body is cut, carries an error, has no message in it, or one that its endpoint broke off.
     """
     body = parse_body(content)
     choice = _first_choice(body, headers)
@@ -110,7 +108,7 @@ def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
 
 
 def _unstated(message: Message, usage: TokenUsage, max_tokens: int | None) -> str:
-    """The finish reason of a completion whose endpoint gives none, as some local servers do of whole ones."""
+    """Return the finish reason of a completion whose endpoint gives none, as some local servers do of whole ones."""
     if max_tokens is not None and usage.get("completion_tokens", 0) >= max_tokens:
         return "length"
     return "tool_calls" if message.get("tool_calls") else UNSTATED
@@ -141,7 +139,7 @@ def _message(choice: JsonObject, tools: Sequence[ToolSchema]) -> Message:
 
 
 def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, list[int] | None, list[float] | None]:
-    """Prompt ids, completion ids and log-probabilities; None for what the endpoint does not give.
+    """Return prompt ids, completion ids and log-probabilities; None for what the endpoint does not give.
 
     Ids stand where vLLM and this project's own server put them, log-probabilities where OpenAI does. Those that do not
     belong one to one to the ids are dropped: the completion is paid for, and the ids are right without them.
@@ -187,11 +185,7 @@ class ChatClient(Protocol):
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """The completion of one attempt.
-
-        Raises:
-            RequestFailed: there is none; the failure says why and whether to try again.
-        """
+        """Return the completion of one attempt; raise RequestFailed, which says why and whether to try again."""
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""

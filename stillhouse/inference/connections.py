@@ -19,7 +19,7 @@ _shared: ContextVar[tuple[asyncio.AbstractEventLoop, aiohttp.TCPConnector] | Non
 
 @asynccontextmanager
 async def shared_connections() -> AsyncIterator[None]:
-    """Clients made inside, on this event loop, take connections from one pool, which is closed at the end."""
+    """Give clients made inside, on this event loop, the connections of one pool, which is closed at the end."""
     connector = aiohttp.TCPConnector(limit=_UNLIMITED)
     token = _shared.set((asyncio.get_running_loop(), connector))
     try:
@@ -30,7 +30,7 @@ async def shared_connections() -> AsyncIterator[None]:
 
 
 def connector_of_client() -> tuple[aiohttp.TCPConnector, bool]:
-    """The connector for a new client of this event loop, and whether the client has to close it."""
+    """Return the connector for a new client of this event loop, and whether the client has to close it."""
     shared = _shared.get()
     if shared is not None and shared[0] is asyncio.get_running_loop():
         return shared[1], False

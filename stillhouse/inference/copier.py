@@ -13,12 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Copier:
-    """Uploads what is new every so many seconds, and at the end; failures are logged and tried again.
-
-    Args:
-        hand_on: uploads what is new.
-        interval_s: seconds between two uploads.
-    """
+    """Uploads by `hand_on` what is new every so many seconds, and at the end; failures are logged and tried again."""
 
     def __init__(self, hand_on: Callable[[], object], interval_s: float = INTERVAL_S) -> None:
         self._upload, self._interval_s = hand_on, interval_s

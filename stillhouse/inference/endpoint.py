@@ -25,7 +25,7 @@ class Price:
     """USD for each completion on top of its tokens; not per million."""
 
     def of(self, usage: TokenUsage) -> float | None:
-        """USD for one completion; None when the endpoint did not report its tokens."""
+        """Return USD for one completion; None when the endpoint did not report its tokens."""
         if "prompt_tokens" not in usage or "completion_tokens" not in usage:
             return None
         usd = self.prompt * usage["prompt_tokens"] + self.completion * usage["completion_tokens"]
@@ -37,13 +37,13 @@ class Price:
         return usd / 1e6 + self.request
 
     def worst(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """USD for one completion if each token is charged at its highest price."""
+        """Return USD for one completion if each token is charged at its highest price."""
         prompt = max(self.prompt, self.cached_prompt or 0.0)
         completion = max(self.completion, self.reasoning or 0.0)
         return (prompt * prompt_tokens + completion * completion_tokens) / 1e6 + self.request
 
     def half(self) -> "Price":
-        """The price through a batch endpoint (https://platform.openai.com/docs/guides/batch: "50% lower costs")."""
+        """Return the price through a batch endpoint, half of it: https://platform.openai.com/docs/guides/batch."""
         halved: dict[str, Any] = {name: None if usd is None else usd / 2 for name, usd in asdict(self).items()}
         return Price(**halved)
 
@@ -56,7 +56,7 @@ class Endpoint:
     """Up to and with `/v1`."""
     model: str
     identity: str
-    """What enters rollout keys: model and address, or a digest of the weights; never a port of the moment."""
+    """Part of rollout keys: model and address, or a digest of the weights; never a port of the moment."""
     api_key: str = field(default="none", repr=False)
     """Sent to the endpoint and kept nowhere; an empty one is not sent."""
     price: Price | None = None
@@ -74,7 +74,7 @@ class Endpoint:
         return self.capacity is not None
 
     def with_cost(self, turn: Turn) -> Turn:
-        """The turn with its cost by the price, if known, where the endpoint did not report one."""
+        """Return the turn with its cost by the price, if known, where the endpoint did not report one."""
         if turn.cost_usd is not None or self.price is None:
             return turn
         return replace(turn, cost_usd=self.price.of(turn.usage))

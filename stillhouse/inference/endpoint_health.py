@@ -24,7 +24,7 @@ class EndpointHealth:
         self._num_failed_at_first = 0
 
     def note_contact(self, now: float, *, answered: bool) -> None:
-        """Records that the endpoint sent an answer or, with `answered` False, an error."""
+        """Record that the endpoint sent an answer or, with `answered` False, an error."""
         self._last_contact = now
         self._reached.add(self._endpoint.base_url)
         self._has_answered = self._has_answered or answered
@@ -34,7 +34,7 @@ class EndpointHealth:
         return self._endpoint.base_url in self._reached
 
     def fatal_error(self, failure: Failure, policy: RetryPolicy, started: float) -> EndpointError | None:
-        """The error to end the run with after a request was given up; None where others may still succeed."""
+        """Return the error to end the run with after a request was given up; None where others may still succeed."""
         url, model = self._endpoint.base_url, self._endpoint.model
         if failure.kind is FailureKind.AUTH:
             hint = ""

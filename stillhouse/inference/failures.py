@@ -51,7 +51,7 @@ class Failure:
     unreachable: bool = False
     """No connection: refused, or the name is unknown."""
     scope: LimitScope | None = None
-    """What a rate limit was about; None if it does not say."""
+    """The subject of a rate limit; None if it does not say."""
     limits: RateLimits | None = None
     """The limits by the answer's headers."""
 
@@ -103,7 +103,7 @@ _MAX_MESSAGE: Final = 500
 
 
 def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) -> Failure:
-    """The failure that an HTTP answer reports.
+    """Return the failure that an HTTP answer reports.
 
     For an error inside a body of HTTP 200 `status` is the one that the body names. `headers` have names in lower case,
     `body` is the parsed JSON or the text that would not parse, and `now` has a time zone.
@@ -127,7 +127,7 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
 
 
 def error_of(body: Any) -> JsonObject:
-    """The error object of an answer in any of the usual forms; empty where there is none."""
+    """Return the error object of an answer in any of the usual forms; empty where there is none."""
     if isinstance(body, list) and body:
         body = body[0]
     if not isinstance(body, dict):

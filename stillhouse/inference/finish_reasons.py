@@ -10,7 +10,7 @@ from typing import Final
 from stillhouse.types import StopReason
 
 UNSTATED: Final = "unknown"
-"""What stands for a finish reason that is null or absent, as some local servers leave it."""
+"""Stands for a finish reason that is null or absent, as some local servers leave it."""
 _WORDS: Final = {
     StopReason.ANSWERED: f"{UNSTATED} finish_reason_unspecified stop tool_calls function_call end_turn stop_sequence "
     "tool_use tool_call complete eos eos_token",
@@ -27,7 +27,7 @@ _STOPS: Final = {word: stop for stop, words in _WORDS.items() for word in words.
 
 
 def stop_of(finish_reason: str) -> StopReason:
-    """Why a rollout stops whose last completion has this finish reason.
+    """Return why a rollout stops whose last completion has this finish reason.
 
     `ANSWERED` where the model ended its turn, be it to call tools; `ERROR` where the endpoint failed amid it;
     `UNFINISHED` where the table does not know the word, so that the completion may be cut.

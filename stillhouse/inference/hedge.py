@@ -24,12 +24,7 @@ _MAX_SHARE: Final = 0.05
 
 
 class Hedging:
-    """Latencies and copies of one collection.
-
-    Args:
-        enabled: off, no request is ever overdue.
-        least_s: seconds after which an answer is overdue at the earliest.
-    """
+    """Latencies and copies of one collection; no request is overdue before `least_s`, and none if not `enabled`."""
 
     def __init__(self, *, enabled: bool, least_s: float = 2.0) -> None:
         self.enabled = enabled
@@ -53,7 +48,7 @@ class Hedging:
         self.enabled, self.overdue_s = False, None
 
     def until_copy_s(self, waited_s: float) -> float:
-        """Seconds until a copy of a request that has waited `waited_s` may be sent; at most 0 for now."""
+        """Return the seconds until a copy of a request that has waited `waited_s` may be sent; at most 0 for now."""
         if self.overdue_s is None:
             return self._least_s
         if waited_s < self.overdue_s:

@@ -51,17 +51,15 @@ class HttpAnswer(NamedTuple):
     """The endpoint's limits by the headers."""
 
     def body(self) -> Any:
-        """The parsed JSON, in which NaN and infinities are numbers, or the text that is no JSON."""
+        """Return the parsed JSON, in which NaN and infinities are numbers, or the text that is no JSON."""
         return _json_or_text(self.content)
 
 
 class HttpClient:
     """A `ChatClient` over aiohttp. Make it inside a running event loop.
 
-    Args:
-        timeout_s: longest wait for one answer in seconds, from sending to its last byte.
-        max_bytes: longest answer; what is longer is not read.
-        timeout_setting: config field that sets `timeout_s`, for the message when it has passed; None if there is none.
+    An answer is waited for `timeout_s`, from sending to its last byte; `timeout_setting` is the config field that sets
+    it, for the message when it has passed. Of an answer longer than `max_bytes` the rest is not read.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """See `ChatClient`. The conversation is sent without the keys that the endpoint refuses by name."""
+        """Return one attempt's completion; messages are sent without the keys that the endpoint refuses by name."""
         refused: Set[str] = self._refused_keys
         while True:
             body = request_body(self._endpoint, messages, tools, sampling, refused)
@@ -139,19 +137,15 @@ class HttpClient:
             )
 
     async def post(self, path: str, body: object) -> HttpAnswer:
-        """The answer with HTTP 200 to one POST of `body` as JSON; `path` is relative to the endpoint's `base_url`.
-
-        Raises:
-            RequestFailed: there is none.
-        """
+        """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
         return await self._ask("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
-        """As `post`, for a GET."""
+        """Return as `post` does, for a GET."""
         return await self._ask("GET", path, params=query or None)
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
-        """As `post`, for a form with a file; `timeout_s` bounds each wait for the endpoint, not the upload."""
+        """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
         form = aiohttp.FormData(fields)
         form.add_field("file", BytesIO(content), filename=name)
         body = form()
@@ -160,12 +154,10 @@ class HttpClient:
         )
 
     async def lines(self, path: str) -> AsyncIterator[bytes]:
-        """The lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
+        """Yield the lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
 
-        Lines end at a line feed alone. Redirects are followed, to another host without the key.
-
-        Raises:
-            RequestFailed: it cannot be read, or not to its end.
+        Lines end at a line feed alone. Redirects are followed, to another host without the key. Raise RequestFailed if
+        it cannot be read, or not to its end.
         """
         status = None
         try:
@@ -204,7 +196,7 @@ class HttpClient:
         await self._session.close()
 
     def _no_answer(self, error: Exception) -> Failure:
-        """Distinguishes an endpoint that is not there, one that is slow, and a lost connection."""
+        """Return the failure of an endpoint that is not there, one that is slow, or a lost connection."""
         if isinstance(error, _NEVER_SENT):
             return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):

@@ -46,11 +46,7 @@ class JournalledClient:
         """Return what the journal keeps of one attempt's answer, which another process may have written first.
 
         Hold the request's slot meanwhile: then a crash costs at most one completion for each slot a second time.
-        `attempt` is entered until the answer is durable.
-
-        Raises:
-            RequestFailed: as `ChatClient.complete`.
-            StoreError: the journal cannot be written.
+        `attempt` is entered until the answer is durable. Raise RequestFailed as `ChatClient.complete`, and StoreError.
         """
         with attempt():
             try:

@@ -26,7 +26,7 @@ class KeyForm:
         self._after = _members({key: value for key, value in shared.items() if key > "sample_index"})
 
     def key(self, prompt_id: str, sample_index: int, metadata: JsonObject | None = None) -> str:
-        """The identity of one rollout, in hex.
+        """Return the identity of one rollout, in hex.
 
         `metadata` is the prompt's if a tool gets it, else None.
         """
@@ -55,10 +55,9 @@ class RequestDigest:
         self.num_characters += len(encoded)
 
     def of_request(self, max_tokens: int | None = None) -> str:
-        """The digest of a request with the messages so far, in hex.
+        """Return the digest of a request with the messages so far, in hex.
 
-        Args:
-            max_tokens: if it differs from the config's; a completion cut earlier is another one.
+        It depends on `max_tokens` where that differs from the config's: a completion cut earlier is another one.
         """
         hasher = self._hasher.copy()
         hasher.update(b"]" if max_tokens is None else b",%d]" % max_tokens)
@@ -66,14 +65,14 @@ class RequestDigest:
 
 
 def request_seed(seed: int | None, rollout_key: str, turn: int) -> int | None:
-    """The seed of one request, in [0, 2**31): its own for each rollout and turn; None where no seed is wanted."""
+    """Return the seed of one request, in [0, 2**31), its own for each rollout and turn; None where none is wanted."""
     if seed is None:
         return None
     return int(digest([seed, rollout_key, turn])[:16], 16) % 2**31
 
 
 def call_digest(name: str, arguments: str) -> str:
-    """The identity of a tool call within its turn."""
+    """Return the identity of a tool call within its turn."""
     return digest([name, arguments])
 
 

@@ -49,17 +49,14 @@ def served_model(
     *,
     start_timeout_s: float = 300.0,
 ) -> Iterator[str]:
-    """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
+    """Yield a base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
 
     The first user starts the server, the last one stops it, and a server that has died is replaced for the next user.
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429.
-
-    Raises:
-        ConfigError: If `ref` names nothing.
-        EndpointError: If the server does not come up, with its last words.
+    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429. Raise
+    ConfigError if `ref` names nothing, EndpointError with the server's last words if it does not come up.
     """
     options = {
         "model": resolve_model(ref),

@@ -37,11 +37,8 @@ class ListedModel(NamedTuple):
 class ModelServer:
     """A server's root and a pool of connections to it. Safe to use from several threads.
 
-    Args:
-        base_url: its address, with `/v1` or without.
-        key: sent with every request; None sends none.
-        model: the model that is asked, under which rate limits are kept; empty for several.
-        timeout_setting: config field that sets `timeout_s`; None if there is none.
+    `base_url` may end with `/v1`. Rate limits are kept under `model`, the model that is asked; it is empty for several.
+    `timeout_setting` is the config field that sets `timeout_s`; None if there is none.
     """
 
     def __init__(
@@ -69,20 +66,14 @@ class ModelServer:
         self._client = self.start(connect()).result()
 
     def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
-        """Runs a coroutine on the server's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def send(self, method: str, path: str, body: object) -> HttpAnswer:
-        """The answer with HTTP 200 to one attempt; for coroutines on the server's event loop.
-
-        Raises:
-            RequestFailed: there is none.
-        """
+        """Return one attempt's answer, on the server's event loop; raise RequestFailed if there is none."""
         relative = path.removeprefix("/")
         return await (self._client.get(relative) if method == "GET" else self._client.post(relative, body))
 
     def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
-        """As `post`, without a body."""
         return self._ask("GET", path, None, policy)
 
     def post(
@@ -94,20 +85,13 @@ class ModelServer:
     ) -> Any:
         """Return the answer of `path` with HTTP 200: the parsed JSON, in which NaN is a number, or else a text.
 
-        `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final`
-        is true are not tried again.
-
-        Raises:
-            RequestFailed: there is no such answer.
+        `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final` is
+        true are not tried again. Raise RequestFailed if there is no such answer.
         """
         return self._ask("POST", path, body, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
-        """Return what `/v1/models` lists, at least one.
-
-        Raises:
-            RequestFailed: it does not; with status 200 where it says something else.
-        """
+        """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""
         answer = self.get("/v1/models", policy)
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):
@@ -120,7 +104,7 @@ class ModelServer:
         ]
 
     def stop_retries(self) -> None:
-        """From now on nothing is sent a second time, and what waits to be is given up."""
+        """Send nothing a second time from now on, and give up what waits to be."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopped.set)
 
@@ -174,11 +158,7 @@ class ModelServer:
 
 
 def read_key(variable: str | None, setting: str) -> str | None:
-    """The key that an environment variable holds; None where there is no variable.
-
-    Raises:
-        AuthenticationError: the variable is not set.
-    """
+    """Return the variable's key, None where no variable is named; raise AuthenticationError if it is not set."""
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
         raise AuthenticationError(

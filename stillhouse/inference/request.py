@@ -89,7 +89,7 @@ def request_body(
 
 
 def explain_refusal(failure: Failure, sampling: Sampling) -> Failure:
-    """The failure, with what to do where the endpoint refuses to give log-probabilities."""
+    """Return the failure, with what to do where the endpoint refuses to give log-probabilities."""
     if sampling.record_top_k is None or failure.kind is not FailureKind.PERMANENT or "logprob" not in failure.message:
         return failure
     return replace(

@@ -27,11 +27,11 @@ class ModelAnswer(Protocol):
 
     @property
     def turn(self) -> Turn:
-        """Usage, cost and latency."""
+        """Return usage, cost and latency."""
 
     @property
     def limits(self) -> RateLimits | None:
-        """The endpoint's limits by the headers."""
+        """Return the endpoint's limits by the headers."""
 
 
 AnswerT = TypeVar("AnswerT", bound=ModelAnswer)
@@ -93,10 +93,8 @@ class Requester:
         before new ones. `asleep` is entered while the request waits without asking for a slot. A caller that gives
         `is_final` deals with all failures by itself; those of which it is true are not tried again.
 
-        Raises:
-            RequestFailed: it failed for good, and this request alone.
-            EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
-            BudgetReached: the run may not spend what the request could cost.
+        Raise RequestFailed if this request alone failed for good, EndpointError if every one would (key refused, no
+        money, unknown model, nobody there), BudgetReached if the run may not spend what it could cost.
         """
         # Where nobody ever answered, the address is more likely to be wrong than the server to be down.
         policy = self._patient if self._health.was_reached else replace(self._patient, max_outage_s=0.0)

@@ -62,7 +62,7 @@ class Tries:
         self._unreachable_at: float | None = None
 
     def wait_s(self, failure: Failure) -> float | None:
-        """Seconds to wait after this failure; None where the request has failed for good."""
+        """Return the seconds to wait after this failure; None where the request has failed for good."""
         if failure.kind in _FINAL or (self._is_final is not None and self._is_final(failure)):
             return None
         now, policy = self._effects.clock(), self._policy
@@ -99,10 +99,8 @@ async def with_retries(
 ) -> ResultT:
     """Return the result of the first attempt that succeeds, of a request that costs nothing and that nothing limits.
 
-    `on_retry` is called before each wait with the failure and the seconds. Completions go through `Requester`.
-
-    Raises:
-        RequestFailed: the failure of the last attempt.
+    `on_retry` is called before each wait with the failure and the seconds. Completions go through `Requester`. Raise
+    RequestFailed if the failure of the last attempt.
     """
     tries = Tries(policy, effects, is_final)
     while True:
@@ -117,7 +115,8 @@ async def with_retries(
 
 
 def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> float:
-    """Seconds to wait before the next try: uniform in [0, min(60, 2^(attempt - 1))], no less than Retry-After.
+    """Return the seconds to wait before the next try: uniform in [0, min(60, 2^(attempt - 1))], no less than
+    Retry-After.
 
     Full jitter after Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015). A Retry-After above 60 s
     counts as 60: the next try will show whether the endpoint meant it. `attempt` counts the failed tries, from 1.

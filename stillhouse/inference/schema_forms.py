@@ -37,19 +37,11 @@ class SchemaForm(NamedTuple):
     """Keywords beside those of the structure."""
 
     def of(self, schema: JsonObject) -> JsonObject:
-        """Return the schema in this form.
-
-        Raises:
-            Misfit: there is none.
-        """
+        """Return the schema in this form; raise Misfit if there is none."""
         return _Fitting(self, schema).fitted(schema, "$", ())
 
     def of_tools(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
-        """Return the tools with their parameters in this form, each an object as all sellers want it.
-
-        Raises:
-            Misfit: as `of`.
-        """
+        """Return the tools, their parameters as objects in this form, which all sellers want; raise Misfit as `of`."""
         return [{**tool, "function": {**tool["function"], **self._parameters(tool["function"])}} for tool in tools]
 
     def _parameters(self, function: JsonObject) -> JsonObject:
@@ -58,7 +50,7 @@ class SchemaForm(NamedTuple):
 
 CLOSED: Final = SchemaForm(is_closed=True)
 OPEN: Final = SchemaForm(is_closed=False)
-"""Also that of Gemini's function declarations."""
+"""The form of Gemini's function declarations, too."""
 _OPENAI: Final = SchemaForm(is_closed=True, kept=_BOUNDS | _SILENT | {"format", "const", "$ref"})
 _BY_HOST: Final = {"openai.com": _OPENAI, "azure.com": _OPENAI, "anthropic.com": CLOSED, "groq.com": CLOSED}
 

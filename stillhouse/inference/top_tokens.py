@@ -42,7 +42,7 @@ class TopTokens:
     """The distinct tokens in UTF-8; None where the endpoint gives ids."""
 
     def pack(self) -> str:
-        """As text: base64 of what zlib makes of the arrays."""
+        """Return the tokens as text: base64 of what zlib makes of the arrays."""
         arrays = (self.tokens_N, self.logprobs_N, self.top.ids_NK, self.top.logprobs_NK, self.top.log_tail_N)
         spellings = [] if self.spellings is None else self.spellings
         parts = [
@@ -55,11 +55,7 @@ class TopTokens:
 
     @classmethod
     def of_bytes(cls, packed: bytes) -> Self:
-        """Return what `pack` made a text of, from its bytes without base64.
-
-        Raises:
-            ValueError: the bytes are others.
-        """
+        """Return what `pack` made a text of, from its bytes without base64; raise ValueError for other bytes."""
         try:
             content = memoryview(zlib.decompress(packed))
             num_tokens, num_top, num_spellings = _HEAD.unpack_from(content)
@@ -85,7 +81,7 @@ class TopTokens:
 
 
 def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
-    """The `top_k` most probable tokens at each sampled one; None where the endpoint does not give them.
+    """Return the `top_k` most probable tokens at each sampled one; None where the endpoint does not give them.
 
     `logprobs` are the choice's, as they came.
     """
@@ -120,7 +116,7 @@ def _is_scored(entry: Any) -> bool:
 
 
 def _token(entry: Any) -> int | bytes | None:
-    """The token's id, else its bytes; None for part of a character whose bytes are not told."""
+    """Return the token's id, else its bytes; None for part of a character whose bytes are not told."""
     text, written = entry.get("token"), entry.get("bytes")
     if isinstance(text, str) and text.startswith(AS_ID) and text.removeprefix(AS_ID).isdecimal():
         return int(text.removeprefix(AS_ID))
@@ -135,7 +131,7 @@ def _token(entry: Any) -> int | bytes | None:
 
 
 def _best(entries: Any, top_k: int) -> Sequence[tuple[int | bytes | None, float]]:
-    """Tokens and log-probabilities, best first; of two with the same text the better."""
+    """Return the tokens and log-probabilities, best first; of two with the same text the better."""
     pairs = [(_token(entry), float(entry["logprob"])) for entry in entries or () if _is_scored(entry)]
     pairs.sort(key=lambda pair: -pair[1])
     first: dict[int | bytes | None, float] = {}

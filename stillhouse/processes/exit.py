@@ -50,7 +50,7 @@ def without_teardown() -> Iterator[None]:
     """Skip, around a process's main function, the freeing of modules, which takes seconds once torch is imported.
 
     Threads are joined and functions registered with `atexit` inside the block run as usual, so that what they flush is
-    written. The exit code is that of the SystemExit that leaves the block, or 0; other exceptions are left to Python.
+    written. A SystemExit that leaves the block gives the exit code, else it is 0; other exceptions are left to Python.
     """
     exit_codes: list[int] = []
 

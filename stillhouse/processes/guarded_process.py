@@ -23,16 +23,9 @@ from stillhouse.processes.forked import ForkedChild, can_fork, fork_child
 class GuardedProcess:
     """A Python module run as a child, `python -m MODULE ARGS`, whose standard output the parent reads line by line.
 
-    Use as a context manager: leaving the block, also by an exception or a signal turned into one, stops the group.
-
-    Args:
-        module: the module to run.
-        args: command line arguments.
-        env: environment variables of the child, on top of the parent's.
-        inherit_env: False gives the child only the variables of `env`.
-        pass_fds: open files the child shares, under the same numbers.
-        needs_torch: whether the module imports torch; it then starts in milliseconds after the first such one.
-        grace_s: seconds between SIGTERM and SIGKILL when it is stopped.
+    Leaving its block, also by an exception or a signal turned into one, stops the group: by SIGTERM, and `grace_s`
+    later by SIGKILL. The variables of `env` come on top of the parent's, or stand alone if not `inherit_env`; open
+    files of `pass_fds` keep their numbers. A module that `needs_torch` starts in milliseconds after the first such one.
     """
 
     def __init__(
@@ -84,7 +77,7 @@ class GuardedProcess:
     def stop(self, grace_s: float | None = None) -> None:
         """End the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
         if self._is_stopped:
-            # Its pid may be that of another process by now.
+            # Another process may have its pid by now.
             return
         try:
             if self._process.poll() is None:

@@ -8,7 +8,7 @@ from stillhouse.config import RolloutsConfig
 from stillhouse.types import Turn
 
 _BYTES_PER_TOKEN: Final = 3
-"""Bytes per token of a prompt not counted yet: about that of Chinese, and a third less than that of English."""
+"""Bytes per token of a prompt not counted yet: as Chinese has; English has half as many again."""
 _USEFUL_TOKENS: Final = 64
 """Least `max_tokens` worth the price of a prompt, unless the config bounds all completions to less."""
 
@@ -38,7 +38,7 @@ class RolloutCaps:
         self._last: _LastRequest | None = None
 
     def allowed_tokens(self, num_characters: int) -> int | None:
-        """`max_tokens` of the next request: the config's, or less where that would pass a cap.
+        """Return `max_tokens` of the next request: the config's, or less where that would pass a cap.
 
         None where too little is left for a useful answer. `num_characters` is the length of the prompt.
         """
@@ -47,7 +47,7 @@ class RolloutCaps:
         return int(allowed) if allowed >= min(self._max_tokens, _USEFUL_TOKENS) else None
 
     def count(self, turn: Turn, num_characters: int, max_tokens: int) -> None:
-        """Counts a completion; usage that the endpoint did not report counts as the most it can have been."""
+        """Count a completion; usage that the endpoint did not report counts as the most it can have been."""
         self.has_cut = max_tokens < self._max_tokens
         prompt_tokens = turn.usage.get("prompt_tokens", self._prompt_tokens(num_characters))
         completion_tokens = turn.usage.get("completion_tokens", max_tokens)

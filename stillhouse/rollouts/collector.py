@@ -49,11 +49,8 @@ class RolloutCollector:
     opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
     `response_schema` lose the code fence around them. `progress` is updated about twice a second.
 
-    Raises:
-        ConfigError: the config's `response_schema` is no JSON schema.
-        EndpointError: the endpoint cannot be reached, or does not serve the model. Like AuthenticationError, QuotaError
-            and BudgetReached it is raised while iterating, once answers in flight have come in and are durable.
-        StoreError: the journal cannot be written.
+    Raises ConfigError if `response_schema` is no JSON schema. While iterating, EndpointError, AuthenticationError,
+    QuotaError and BudgetReached, once answers in flight have come in and are durable, and StoreError.
     """
 
     def __init__(
@@ -123,7 +120,7 @@ class RolloutCollector:
         return self._generator
 
     async def aclose(self) -> None:
-        """Ends the collection at once; answers in flight are lost, all others are in the journal."""
+        """End the collection at once; answers in flight are lost, all others are in the journal."""
         await self._generator.aclose()
 
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:

@@ -82,7 +82,7 @@ def rollout_keys(
     identity: str,
     metadata: Mapping[str, JsonObject],
 ) -> Iterator[str]:
-    """The key of every rollout that a collection may begin; prompts that name a tool not configured have none.
+    """Yield the key of every rollout that a collection may begin; prompts that name a tool not configured have none.
 
     `identity` is `Endpoint.identity`; `metadata` is by prompt id.
     """

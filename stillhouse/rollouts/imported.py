@@ -80,11 +80,7 @@ class _Row(_Part):
 
 
 def parse_trajectory(row: JsonObject) -> Trajectory:
-    """The trajectory in a row of the form that `stillhouse convert` and the rollouts stage write.
-
-    Raises:
-        RowProblem: a key is missing, unknown, or has a value of the wrong kind.
-    """
+    """Return the trajectory in a row as `stillhouse convert` writes it; raise RowProblem if a key or value is wrong."""
     try:
         _Row.model_validate(row)
     except ValidationError as error:
@@ -132,11 +128,7 @@ class TrajectoryFile:
                 self.num_unmatched += 1
 
     def check(self, failure_budget: float) -> None:
-        """Checks that enough of the file could be used.
-
-        Raises:
-            InputError: a larger share of its rows than `failure_budget` is malformed, or none is of a known prompt.
-        """
+        """Raise InputError if a larger share of rows than `failure_budget` is malformed, or no prompt is known."""
         if not self._num_rows:
             raise InputError(f"{self._path} is empty; expected trajectories, as `stillhouse convert` writes them")
         num_malformed = len(self.problems)

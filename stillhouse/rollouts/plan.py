@@ -16,13 +16,13 @@ class Plan(Protocol):
 
     @property
     def total(self) -> int | None:
-        """Rollouts in all; None where that is not known beforehand."""
+        """Return the number of rollouts in all; None where that is not known beforehand."""
 
     def next(self) -> tuple[Prompt, int] | None:
-        """Prompt and sample index to start now; None while that depends on running rollouts, or at the end."""
+        """Return prompt and sample index to start now; None while that depends on running rollouts, or at the end."""
 
     async def finished(self, trajectory: Trajectory) -> None:
-        """Called when a rollout that `next` gave has ended, well or not."""
+        """Note that a rollout that `next` gave has ended, well or not."""
 
 
 class EverySample:
@@ -33,7 +33,6 @@ class EverySample:
         self._pairs = ((prompt, sample_index) for prompt in prompts for sample_index in range(num_samples))
 
     def next(self) -> tuple[Prompt, int] | None:
-        """See `Plan.next`."""
         return next(self._pairs, None)
 
     async def finished(self, trajectory: Trajectory) -> None:
@@ -51,19 +50,14 @@ class _Progress:
 
 
 class UntilAccepted:
-    """Rollouts until enough of them are accepted, and no more than could be needed.
+    """Rollouts until `target` are accepted, of one prompt at most `per_prompt`, and no more than could be needed.
 
     A rollout starts only while those accepted and those running could still fall short of the target and of the
     prompt's share. No answer is paid for without need, at the price of a slower end: the last rollouts wait for each
     other's verdicts. Every prompt gets its first sample before any gets its second.
 
-    Args:
-        prompts: distinct ones, drawn as they are needed.
-        num_samples: most rollouts of one prompt.
-        target: accepted rollouts wanted in all.
-        per_prompt: accepted rollouts wanted of one prompt; None lets one give all its samples.
-        max_candidates: most rollouts in all; None leaves it to `num_samples`.
-        accepts: called with every trajectory.
+    `prompts` are distinct, and drawn as they are needed. There are at most `num_samples` rollouts of one, and
+    `max_candidates` in all. `accepts` is called with every trajectory.
     """
 
     def __init__(
@@ -90,7 +84,6 @@ class UntilAccepted:
         self._by_id: dict[str, _Progress] = {}
 
     def next(self) -> tuple[Prompt, int] | None:
-        """See `Plan.next`."""
         if self.num_accepted + self._num_running >= self._target or self.num_started == self._max_candidates:
             return None
         progress = self._draw()

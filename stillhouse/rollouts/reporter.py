@@ -34,15 +34,14 @@ class Reporter:
         self._outage_s: float | None = None
 
     def note_outage(self, seconds: float | None) -> None:
-        """Notes since when no connection can be made to the endpoint; None where one can be."""
+        """Note since when no connection can be made to the endpoint; None where one can be."""
         self._outage_s = seconds
 
     def count_rollout(self, usd: float | None) -> None:
-        """Adds the cost of a finished rollout to the projection; None where its price is unknown."""
+        """Add the cost of a finished rollout to the projection; None where its price is unknown."""
         self._usd.add(math.nan if usd is None else usd)
 
     def report(self) -> None:
-        """Sends the current figures."""
         now, stats, limits = self._clock(), self._stats, self._controller.snapshot()
         self._watcher.update_rollouts(
             "rollouts",

@@ -56,16 +56,14 @@ class Rollout:
         return self._num_paying > 0 or self._has_ended
 
     def finished(self) -> Trajectory | None:
-        """The trajectory that an earlier collection finished, or None."""
+        """Return the trajectory that an earlier collection finished, or None."""
         body = self._context.journal.trajectory(self.key)
         return None if body is None else trajectory_from_json(exact_json.loads(body))
 
     async def run(self) -> Trajectory:
-        """The trajectory; durable, unless it failed or met its own cap: then the next collection resumes it.
+        """Return the trajectory; durable, unless it failed or met its own cap: then the next collection resumes it.
 
-        Raises:
-            StillhouseError: the endpoint or the journal cannot be used, so that every rollout would fail.
-            Halted: `halted` was set.
+        Raise StillhouseError if endpoint or journal cannot be used, so that every rollout would fail, or Halted.
         """
         ending = await self._converse()
         self._has_ended = True
@@ -77,11 +75,11 @@ class Rollout:
         return trajectory if stored == body else trajectory_from_json(exact_json.loads(stored))
 
     def failed(self, error: ErrorRecord) -> Trajectory:
-        """The trajectory of a rollout that could not start."""
+        """Return the trajectory of a rollout that could not start."""
         return self._trajectory(End(StopReason.ERROR, error))
 
     async def _converse(self) -> End:
-        """Runs the agent with tools of its own, and closes what they opened for it; how it ended, or why it failed."""
+        """Run the agent with tools of its own, close what they opened, and return how it ended or why it failed."""
         tool_context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
         state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
         ending: End | None = None
@@ -121,7 +119,7 @@ class Rollout:
         return End(StopReason.ERROR, {"kind": type(error).__name__, "message": str(error)})
 
     def _explained_cut(self, ending: End) -> End:
-        """Notes where the endpoint cut a completion below max_tokens without a word, as vLLM does at its context."""
+        """Return the ending, with a note where the completion was cut below max_tokens, as vLLM does at its context."""
         usage, max_tokens = self._conversation.turns[-1].usage, self._context.config.max_tokens
         num_tokens = usage.get("completion_tokens", max_tokens)
         if num_tokens >= max_tokens:
@@ -134,7 +132,7 @@ class Rollout:
         return End(StopReason.LENGTH, {"kind": "max_tokens_lowered", "message": message})
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
-        """The next completion, read: the journal's, or the endpoint's once it is in the journal."""
+        """Return the next completion, read: the journal's, or the endpoint's once it is in the journal."""
         context, digest = self._context, self._conversation.digest
         max_tokens = context.config.max_tokens
         place = Place(self.key, turn, digest.of_request())
@@ -162,7 +160,7 @@ class Rollout:
 
     @contextmanager
     def _paying(self) -> Iterator[None]:
-        """Counts an attempt that may be paid for, of a rollout that is not halted; the first one starts the clock."""
+        """Count an attempt that may be paid for, of a rollout that is not halted; the first one starts the clock."""
         self._check_halted()
         self._start_clock()
         self._num_paying += 1
@@ -211,7 +209,7 @@ class Rollout:
             raise Halted
 
     def _start_clock(self) -> None:
-        """Starts the deadline with the first request: time spent waiting for a slot does not count."""
+        """Start the deadline with the first request: time spent waiting for a slot does not count."""
         timeout_s = self._context.config.timeout_s
         if timeout_s is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)

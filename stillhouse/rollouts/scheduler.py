@@ -43,15 +43,14 @@ class Scheduler:
         self._num_asleep = 0
         self._changed = asyncio.Event()
         self.error: Exception | None = None
-        """What stopped it before the end of the plan."""
+        """The error that stopped it before the end of the plan."""
 
     @property
     def tasks(self) -> Collection["asyncio.Task[None]"]:
-        """Tasks of the running rollouts."""
         return self._running.keys()
 
     async def run(self, context: RolloutContext) -> None:
-        """Returns when the last rollout has ended, at the end of the plan or because of `error`."""
+        """Run until the last rollout has ended, at the end of the plan or because of `error`."""
         self._context = context
         try:
             while self.error is None:
@@ -73,12 +72,12 @@ class Scheduler:
             await asyncio.wait(set(self._running))
 
     def wake(self) -> None:
-        """Makes the scheduler check again whether there is room."""
+        """Make the scheduler check again whether there is room."""
         self._changed.set()
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Context in which a rollout wants no slot, so that another may start."""
+        """Enter while a rollout wants no slot, so that another may start."""
         self._num_asleep += 1
         self._changed.set()
         try:
@@ -87,7 +86,7 @@ class Scheduler:
             self._num_asleep -= 1
 
     async def _offered(self, prompt: Prompt, sample_index: int) -> Rollout | None:
-        """The rollout with the tools that its prompt names; None where one is not configured, so that it has failed."""
+        """Return the rollout with the tools that its prompt names; None where it failed, as one is not configured."""
         try:
             return Rollout(prompt, sample_index, self._toolbox.select(prompt.tools), self._context)
         except ConfigError as error:
@@ -96,7 +95,7 @@ class Scheduler:
             return None
 
     async def _start_when_room(self, rollout: Rollout) -> None:
-        """Starts a rollout once there is room, unless the collection has stopped by then."""
+        """Start a rollout once there is room, unless the collection has stopped by then."""
         while self.error is None and not self._has_room():
             await self._next_change()
         if self.error is None:
@@ -109,7 +108,7 @@ class Scheduler:
         await self._changed.wait()
 
     async def _take_over(self) -> None:
-        """Tries again to claim rollouts of other processes: replays those finished by now, runs those abandoned."""
+        """Try again to claim rollouts of other processes: replay those finished by now, run those abandoned."""
         rollouts, self._claimed_elsewhere = self._claimed_elsewhere, []
         _LOG.info("waiting for %d rollouts that another process is at", len(rollouts))
         await asyncio.sleep(_CLAIM_RETRY_S)
@@ -154,7 +153,7 @@ class Scheduler:
             self._halt(error)
 
     def _halt(self, error: Exception) -> None:
-        """Cancels rollouts that lose nothing and lets answers in flight come in."""
+        """Cancel rollouts that lose nothing and let answers in flight come in."""
         if self.error is not None:
             return
         self.error = error

@@ -7,7 +7,7 @@ from stillhouse.types import JsonObject, StopReason, Trajectory
 
 
 def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
-    """Counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown."""
+    """Return counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown."""
     stop_reasons: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     prompt_tokens = completion_tokens = num_turns = num_tool_calls = num_tool_errors = 0
@@ -38,7 +38,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
 
 
 def add_up(summaries: Sequence[JsonObject]) -> JsonObject:
-    """The summary of all shards together; keys that hold neither a number nor counts are left out."""
+    """Return the summary of all shards together; keys that hold neither a number nor counts are left out."""
     total: JsonObject = {}
     for summary in summaries:
         for name, value in summary.items():

@@ -45,7 +45,7 @@ _NOBODY: Final = 65534
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a jail may access beyond the interpreter, its packages and a scratch folder."""
+    """Access of a jail beyond the interpreter, its packages and a scratch folder."""
 
     network: bool = False
     """The network of this machine, including loopback and abstract Unix sockets."""

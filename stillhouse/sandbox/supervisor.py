@@ -19,7 +19,7 @@ from stillhouse.sandbox.jail import MAX_PROCESSES, JailEntry, Permissions
 from stillhouse.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, JailUnavailable, prctl
 
 MAX_MEMORY_BYTES: Final = 1 << 30
-"""Address space of each process beyond that of the server."""
+"""Address space of each process beyond the server's own."""
 MAX_FILE_BYTES: Final = 100 * 1000 * 1000
 """Size of one written file."""
 MAX_RESULT_BYTES: Final = 10 * 1000 * 1000
@@ -56,7 +56,7 @@ class CallLimits:
 
 
 def supervise(call: socket.socket, limits: CallLimits, main: JailMain) -> NoReturn:
-    """Run `main` in a jail, send its answer, or the `kind` and `message` of a failure as JSON, and exits.
+    """Run `main` in a jail, send its answer, or the `kind` and `message` of a failure as JSON, and exit.
 
     Only the jail's first process reads the request from `call`. The call ends when the caller closes it.
     """

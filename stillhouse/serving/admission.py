@@ -50,7 +50,7 @@ class AdmissionController:
 
     @asynccontextmanager
     async def admitted(self, num_sequences: int) -> AsyncIterator[None]:
-        """Holds places for sequences inside the block; answers 429 if too many are waiting."""
+        """Hold places for sequences inside the block; answer 429 if too many are waiting."""
         if self._num_admitted + num_sequences > self._max_admitted and self._num_admitted:
             # Half of the mean time to answer: by then a place is free on average.
             wait_s = max(0.05, self._mean_latency_s / 2)
@@ -71,7 +71,7 @@ class AdmissionController:
             self._mean_latency_s += 0.1 * (time.monotonic() - start - self._mean_latency_s)
 
     async def wait_all(self, request: Request, futures: Sequence["Future[T]"]) -> list[T]:
-        """Results of the worker's futures, in order. Abandons them and raises ClientGone if the client leaves."""
+        """Return the results of the futures in order; abandon them and raise ClientGone if the client leaves."""
         results = asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
         disconnect: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
         awaited: set[asyncio.Future[Any]] = {results, disconnect}
@@ -93,7 +93,6 @@ class AdmissionController:
                     self.worker.abandon(future)
 
     def count_answer(self, generations: Sequence[Generation], *prompts: Sequence[int]) -> dict[str, int]:
-        """Counts a finished request and returns its `usage`."""
         num_prompt = sum(map(len, prompts))
         num_completion = sum(len(generation.completion_ids) for generation in generations)
         self._counts.update(requests_completed=1, prompt_tokens=num_prompt, completion_tokens=num_completion)
@@ -101,11 +100,10 @@ class AdmissionController:
         return {"prompt_tokens": num_prompt, "completion_tokens": num_completion, "total_tokens": total}
 
     def count_rejection(self, status: int) -> None:
-        """Counts a request answered with an error."""
         self._rejected[str(status)] += 1
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start, for /v1/stats."""
+        """Return counters since the start, for /v1/stats."""
         return {name: self._counts[name] for name in _COUNTED} | {
             "requests_rejected": dict(self._rejected),
             "sequences_inside": self._num_admitted,
@@ -115,10 +113,8 @@ class AdmissionController:
 class RequestGuard:
     """ASGI middleware that answers 401 without the API key and 413 to too long a body, before reading it whole.
 
-    Args:
-        app: wrapped application; gets the body in full.
-        api_key: key that clients must send; None asks for none. `/health` never needs one.
-        on_reject: called with the HTTP status of each refusal.
+    `app` gets the body in full. `api_key` None asks for none; `/health` never needs one. `on_reject` is called with the
+    HTTP status of each refusal.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, on_reject: Callable[[int], None]) -> None:
@@ -127,7 +123,6 @@ class RequestGuard:
         self._on_reject = on_reject
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forwards the request or refuses it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

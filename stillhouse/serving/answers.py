@@ -28,7 +28,7 @@ class Completion(NamedTuple):
 
 
 def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
-    """The response around the choices; `kind` is `chat.completion` or `text_completion`."""
+    """Return the response around the choices; `kind` is `chat.completion` or `text_completion`."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -46,7 +46,7 @@ def chat_choice(
     completion: Completion,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
-    """One choice of a chat completion.
+    """Return one choice of a chat completion.
 
     As in vLLM, `token_ids` and `logprobs` include the end-of-turn token and a stop string, the message does not.
     """
@@ -82,7 +82,6 @@ def text_choice(
     completion: Completion,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
-    """One choice of a text completion."""
     generation, text, ranked = completion
     if body.echo:
         text = (prompt.given if isinstance(prompt.given, str) else tokenizer.decode(prompt.ids)) + text
@@ -104,7 +103,7 @@ def text_choice(
 
 
 def first_call_index(body: ChatRequest) -> int:
-    """A number n such that no tool call of the conversation is named `call_n` or higher."""
+    """Return a number n such that no tool call of the conversation is named `call_n` or higher."""
     messages: list[Message] = body.conversation()
     names = [call["id"] for message in messages for call in message.get("tool_calls") or []]
     numbers = [int(name.removeprefix("call_")) for name in names if name.removeprefix("call_").isdecimal()]
@@ -117,11 +116,12 @@ def _chat_logprobs(
     ranked: Sequence[RankedToken] | None,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> list[JsonObject]:
-    """Log-probabilities of a completion's tokens in the form of a chat completion."""
+    """Return log-probabilities of a completion's tokens in the form of a chat completion."""
 
     def written(token_id: int, logprob: float) -> JsonObject:
         text = f"token_id:{token_id}" if body.return_tokens_as_token_ids else tokenizer.decode([token_id])
-        return _chat_token(text, logprob)
+        # For part of a character the text is a replacement sign, and the bytes are unknown.
+        return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
     tops = [[]] * len(generation.completion_ids) if ranked is None else [entry.top for entry in ranked]
     logprobs = [entry.logprob for entry in ranked] if ranked and body.raw_logprobs else generation.logprobs
@@ -131,11 +131,6 @@ def _chat_logprobs(
     ]
 
 
-def _chat_token(text: str, logprob: float) -> JsonObject:
-    # For part of a character the text is a replacement sign, and the bytes are unknown.
-    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
-
-
 def _text_logprobs(
     body: CompletionRequest,
     prompt: RankedPrompt,
@@ -143,7 +138,7 @@ def _text_logprobs(
     ranked: Sequence[RankedToken],
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
-    """The lists `tokens`, `token_logprobs`, `top_logprobs`, `text_offset`; echoed ones start with None.
+    """Return the lists `tokens`, `token_logprobs`, `top_logprobs`, `text_offset`; echoed ones start with None.
 
     Alternatives include the actual token, so that there may be one more than requested.
     """
@@ -172,7 +167,7 @@ def _text_logprobs(
 def _vllm_entry(
     token_id: int, entry: RankedToken, num_top: int, tokenizer: "PreTrainedTokenizerBase"
 ) -> dict[str, Any]:
-    """One prompt token in vLLM's form: the actual token first, then the other alternatives."""
+    """Return one prompt token in vLLM's form: the actual token first, then the other alternatives."""
     ranked = {token_id: (entry.logprob, entry.rank)}
     for rank, (other, logprob) in enumerate(entry.top[:num_top], start=1):
         ranked.setdefault(other, (logprob, rank))

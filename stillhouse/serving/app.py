@@ -30,7 +30,7 @@ def create_app(
     api_key: str | None = None,
     names: Collection[str] = (),
 ) -> FastAPI:
-    """The application.
+    """Return the application.
 
     Clients must send the `api_key`, if there is one. `names` are host names of the server besides IP addresses and
     `localhost`; requests to others are refused.
@@ -48,7 +48,7 @@ def create_app(
     app.post("/v1/completions")(routes.completions)
 
     async def answer(request: Request, error: Exception) -> Response:
-        """Counts an error and answers with OpenAI's body."""
+        """Count an error and answer with OpenAI's body."""
         answered = _api_error(request, error)
         admission.count_rejection(answered.status)
         return JSONResponse(answered.body, answered.status, headers=answered.headers)
@@ -77,7 +77,7 @@ def _api_error(request: Request, error: Exception) -> ApiError:
 
 
 def _invalid_request(error: RequestValidationError) -> ApiError:
-    """Names the first field that is wrong; pydantic reports each kind of value that the field may have."""
+    """Return an error that names the first wrong field; pydantic reports each kind of value that the field may have."""
     first, *others = error.errors()
     _, *place = first["loc"]
     field = ".".join(map(str, place)) or None

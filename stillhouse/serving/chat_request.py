@@ -45,7 +45,6 @@ class ChatRequest(SamplingRequest):
 
     @property
     def limit(self) -> int | None:
-        """Most tokens of the completion."""
         return self.max_completion_tokens or self.max_tokens
 
     @model_validator(mode="after")
@@ -57,11 +56,10 @@ class ChatRequest(SamplingRequest):
         return self
 
     def conversation(self) -> list[Message]:
-        """Messages with text parts joined and role `developer` replaced by `system`; ApiError for other content."""
+        """Return messages with text parts joined, `developer` as `system`; raise ApiError for other content."""
         return [_message(index, message) for index, message in enumerate(self.messages)]
 
     def offered_tools(self) -> list[ToolSchema]:
-        """The tools the model may call."""
         return [] if self.tool_choice == "none" else cast(list[ToolSchema], self.tools)
 
 

@@ -58,7 +58,7 @@ class RunningRequest:
     uniforms: list[float] = field(default_factory=list)
 
     def next_draw(self) -> Draw:
-        """Random number and sampling parameters of the next token."""
+        """Return the random number and sampling parameters of the next token."""
         if not self.uniforms:
             block = torch.rand(_UNIFORMS_AT_ONCE, dtype=torch.float64, generator=self.rng)
             self.uniforms = block.flip(0).tolist()
@@ -66,7 +66,7 @@ class RunningRequest:
         return Draw(self.uniforms.pop(), request.temperature, request.top_p, request.processed_logprobs)
 
     def read(self, token: int, logprob: float) -> Literal["stop", "length"] | None:
-        """Takes in a sampled token; returns why it ends the completion, or None."""
+        """Take in a sampled token; return why it ends the completion, or None."""
         self.completion.append(token)
         self.logprobs.append(logprob)
         request = self.request

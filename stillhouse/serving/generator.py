@@ -30,10 +30,8 @@ class Generator:
 
     Keys and values of finished sequences are kept while there is room: a prompt that continues one (the next turn of a
     conversation) is prefilled from there on, and requests with equal prompts share a prefill. Weights must not change
-    while requests are unfinished. If some are trainable they may change in between, so nothing is kept then.
-
-    Raises:
-        ValueError: the model's attention cannot be served from slots (see `slot_masks`).
+    while requests are unfinished. If some are trainable they may change in between, so nothing is kept then. Raises
+    ValueError as `SlotPasses`.
     """
 
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
@@ -50,15 +48,10 @@ class Generator:
 
     @property
     def num_active(self) -> int:
-        """Requests running or waiting."""
         return len(self._rows) + len(self._waiting)
 
     def submit(self, request: GenerationRequest) -> int:
-        """Queues a request and returns its handle.
-
-        Raises:
-            ValueError: the prompt is empty or fills the context, or `max_tokens` is not positive.
-        """
+        """Queue a request and return its handle; raise ValueError for a prompt without room or `max_tokens` below 1."""
         room = self.context_length - len(request.prompt_ids)
         if not request.prompt_ids or room < 1:
             raise ValueError(
@@ -80,7 +73,7 @@ class Generator:
 
     @torch.inference_mode()
     def cancel(self, handle: int) -> None:
-        """Drops a request; does nothing if it has finished already."""
+        """Drop a request; do nothing if it has finished already."""
         self._waiting = deque(row for row in self._waiting if row.handle != handle)
         for index, row in enumerate(self._rows):
             if row.handle == handle:
@@ -89,7 +82,7 @@ class Generator:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
-        """Advances by one token and returns the finished requests in no particular order."""
+        """Advance by one token and return the finished requests in no particular order."""
         if self._model.training:
             raise ValueError("the model is in training mode, in which caching and dropout go wrong; call model.eval()")
         sampled: list[tuple[list[RunningRequest], torch.Tensor]] = []
@@ -107,7 +100,7 @@ class Generator:
         return self._read(sampled)
 
     def run(self, requests: Iterable[GenerationRequest]) -> list[Generation]:
-        """Samples all requests, with none still running, and returns their generations in order."""
+        """Sample all requests, with none still running, and return their generations in order."""
         if self.num_active:
             raise RuntimeError(f"{self.num_active} submitted requests are unfinished; step() them to their end first")
         handles = [self.submit(request) for request in requests]
@@ -117,11 +110,11 @@ class Generator:
         return [done[handle] for handle in handles]
 
     def close(self) -> None:
-        """Frees keys and values; the generator cannot be used afterwards."""
+        """Free keys and values; the generator cannot be used afterwards."""
         self._cache.layers.clear()
 
     def _admit(self) -> list[list[RunningRequest]]:
-        """Takes waiting requests, oldest first, grouped by prompt."""
+        """Take waiting requests, oldest first, grouped by prompt."""
         room = self._max_batch - len(self._rows)
         groups: dict[tuple[int, ...], list[RunningRequest]] = {}
         running = [row.request.prompt_ids for row in self._rows]
@@ -139,7 +132,7 @@ class Generator:
         return list(groups.values())
 
     def _prefill(self, groups: Sequence[Sequence[RunningRequest]]) -> torch.Tensor:
-        """Prefills the first row of each group and copies its slot to the others; logits of the new rows [rows, V]."""
+        """Prefill the first row of each group, copy its slot to the others; return the new rows' logits [rows, V]."""
         first_slot = len(self._rows)
         leaders = [group[0] for group in groups]
         tokens = [list(row.request.prompt_ids[row.num_cached :]) for row in leaders]
@@ -165,7 +158,7 @@ class Generator:
         return self._passes.pick(logits_BV, [row.next_draw() for row in rows])
 
     def _read(self, sampled: Sequence[tuple[list[RunningRequest], torch.Tensor]]) -> list[tuple[int, Generation]]:
-        """Hands rows their sampled tokens and releases those that they finish."""
+        """Hand rows their sampled tokens and release those that they finish."""
         finished: dict[int, Generation] = {}
         for rows, picks_2B in sampled:
             for row, token, logprob in zip(rows, *read_picks(picks_2B), strict=True):
@@ -178,7 +171,7 @@ class Generator:
         return list(finished.items())
 
     def _release(self, index: int) -> None:
-        """Removes a row: the last row takes its slot, and its keys and values are parked behind the rows."""
+        """Remove a row: the last row takes its slot, and its keys and values are parked behind the rows."""
         row = self._rows[index]
         last = self._rows.pop()
         if last is not row:

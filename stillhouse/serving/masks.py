@@ -20,11 +20,9 @@ def slot_masks(
 
     One mask when all layers attend alike; one by layer type when full and sliding layers alternate. `positions_BS` are
     the positions of the input tokens in their slots, `num_columns` the columns of the cache that attention sees, and
-    `dtype` is the model's, which an additive mask (eager attention) must have.
-
-    Raises:
-        ValueError: If a layer is neither full nor sliding attention (recurrent states cannot be cut into slots), or the
-            attention implementation takes no mask.
+    `dtype` is the model's, which an additive mask (eager attention) must have. Raise ValueError if a layer is neither
+    full nor sliding attention (recurrent states cannot be cut into slots), or the attention implementation takes no
+    mask.
     """
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if not hasattr(config, "layer_types") and getattr(config, "sliding_window", None):

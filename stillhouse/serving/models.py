@@ -22,12 +22,10 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 def load_model(
     ref: str, *, device: Device = "auto", dtype: Dtype = "float32", num_threads: int | None = None
 ) -> "PreTrainedModel":
-    """Loads the model of a ref for inference; an adapter's folder gives its base with the adapter merged in.
+    """Load the model of a ref for inference; an adapter's folder gives its base with the adapter merged in.
 
-    Device `auto` takes CUDA if available. Type `auto` keeps the stored one on CUDA and takes float32 on a CPU.
-
-    Raises:
-        ConfigError: there is no model at `ref`, or `device` is `cuda` without one.
+    Device `auto` takes CUDA if available. Type `auto` keeps the stored one on CUDA and takes float32 on a CPU. Raise
+    ConfigError if there is no model at `ref`, or `device` is `cuda` without one.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 class SlotPasses:
     """Feeds tokens to a model and keeps their keys and values in `cache`.
 
-    Raises:
-        ValueError: the model's attention cannot be served from slots (see `slot_masks`).
+    Raises ValueError if the model's attention cannot be served from slots (see `slot_masks`).
     """
 
     def __init__(self, model: "PreTrainedModel") -> None:

@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def invalid_value(message: str, param: str | None) -> ApiError:
-    """The answer to a request whose field `param` has a value that makes no sense."""
+    """Return the answer to a request whose field `param` has a value that makes no sense."""
     return ApiError(400, message, code="invalid_value", param=param)
 
 
@@ -110,7 +110,7 @@ class CompletionRequest(SamplingRequest):
     """vLLM's extension: log-probabilities of the prompt's tokens with so many alternatives."""
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, at least one, each a text or token ids."""
+        """Return the prompts, at least one, each a text or token ids."""
         is_one = isinstance(self.prompt, str) or not self.prompt or isinstance(self.prompt[0], int)
         return cast(list[str | list[int]], [self.prompt] if is_one else self.prompt)
 

@@ -36,24 +36,19 @@ class Routes:
         self._admission = admission
 
     async def health(self) -> Response:
-        """Answers while the server runs."""
         return _json({"status": "ok"})
 
     async def models(self) -> Response:
-        """GET /v1/models: the one model."""
         return _json({"object": "list", "data": [self._entry()]})
 
     async def model(self, name: str) -> Response:
-        """GET /v1/models/{name}."""
         self._check_name(name)
         return _json(self._entry())
 
     async def stats(self) -> Response:
-        """Counters since the start."""
         return _json(self._admission.stats())
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
-        """POST /v1/chat/completions."""
         self._check_name(body.model)
         try:
             tokenizer = with_template_defaults(self._model.tokenizer, body.chat_template_kwargs)
@@ -77,7 +72,6 @@ class Routes:
         return _json(answer)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
-        """POST /v1/completions."""
         self._check_name(body.model)
         given = body.prompts()
         ids_of_prompts = [self._prompt_ids(prompt) for prompt in given]
@@ -122,7 +116,7 @@ class Routes:
         completions: list[Completion],
         num_top: int,
     ) -> list[Completion]:
-        """The completions with `num_top` alternatives of each token, tempered as they were sampled unless asked raw."""
+        """Return the completions with `num_top` alternatives of each token, tempered as they were sampled, or raw."""
         if not num_top:
             return completions
         is_raw = isinstance(body, ChatRequest) and body.raw_logprobs

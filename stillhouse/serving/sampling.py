@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     top_p: float = 1.0
     """1 cuts nothing off."""
     processed_logprobs: bool = False
-    """True if the log-probability is that of the distribution renormalised after `top_p`."""
+    """True if the log-probability is under the distribution renormalised after `top_p`."""
 
 
 class PickSteps(NamedTuple):
@@ -37,7 +37,6 @@ class PickSteps(NamedTuple):
 
     @classmethod
     def of(cls, draws: Sequence[Draw]) -> "PickSteps":
-        """The steps for these rows."""
         return cls(
             are_tempered=any(draw.temperature not in (0.0, 1.0) for draw in draws),
             are_cut=any(draw.top_p < 1.0 for draw in draws),
@@ -47,7 +46,7 @@ class PickSteps(NamedTuple):
 
 
 def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor:
-    """Samples each row by inverting its cumulative distribution at one uniform number.
+    """Sample each row by inverting its cumulative distribution at one uniform number.
 
     Cumulative sums are float64: in float32 their rounding over a large vocabulary exceeds the probability of rare
     tokens.
@@ -79,7 +78,7 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
 
 
 def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
-    """Sampled token ids [B, 1]; rows need not sum to one.
+    """Return the sampled token ids [B, 1]; rows need not sum to one.
 
     A large vocabulary is searched in two steps, by chunk and inside the chunk, which reads the probabilities once
     where their cumulative sums would be written and read in float64.
@@ -103,7 +102,7 @@ def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
 
 
 def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
-    """Place of the first sum above the level, [B, 1]."""
+    """Return the place of the first sum above the level, [B, 1]."""
     total_B1 = cumulative[:, -1:]
     # Rounding may lift the level to the total, beyond the last token.
     level_B1 = level_B1.minimum(total_B1.nextafter(torch.zeros_like(total_B1)))
@@ -112,13 +111,13 @@ def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
 
 
 def _processed(logprobs_BV: Tensor, kept_BV: Tensor, are_processed_B: Tensor) -> Tensor:
-    """`logprobs_BV` minus the log of the kept mass in rows with `processed_logprobs`."""
+    """Return `logprobs_BV` minus the log of the kept mass in rows with `processed_logprobs`."""
     mass_B1 = kept_BV.sum(-1, keepdim=True, dtype=torch.float64).log().to(logprobs_BV.dtype)
     return logprobs_BV - torch.where(are_processed_B[:, None], mass_B1, torch.zeros_like(mass_B1))
 
 
 def _nucleus(probs_BV: Tensor, top_p_B: Tensor) -> Tensor:
-    """`probs_BV` with zeros outside each row's smallest set of tokens whose mass reaches `top_p` (arXiv:1904.09751)."""
+    """Return `probs_BV`, zero outside each row's smallest set of tokens with a mass of `top_p` (arXiv:1904.09751)."""
     ordered, order = probs_BV.sort(-1, descending=True)
     mass_before = ordered.cumsum(-1) - ordered
     is_kept = (mass_before < top_p_B[:, None]) | (top_p_B[:, None] >= 1.0)

@@ -33,7 +33,7 @@ class LogitScaling(NamedTuple):
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> Self:
-        """Scaling of the model's own forward pass."""
+        """Return the scaling of the model's own forward pass."""
         config = model.config.get_text_config()
         # HyperCLOVA X multiplies by what Granite divides by.
         multiplies = "hyperclovax" in config.model_type
@@ -43,7 +43,7 @@ class LogitScaling(NamedTuple):
         return cls(factor, caps[0] if caps else None)
 
     def apply_(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scales logits of any shape in place, and returns them."""
+        """Scale logits of any shape in place, and return them."""
         if self.factor != 1.0:
             logits *= self.factor
         if self.cap is not None:
@@ -76,7 +76,7 @@ def score_tokens(
     temperature: float = 1.0,
     microbatch_tokens: int = _PASS_TOKENS,
 ) -> list[list[float]]:
-    """Log-probability of every token after the tokens before it.
+    """Return the log-probability of every token after the tokens before it.
 
         out[i][j] = log softmax(logits / temperature)[sequences[i][j]],   out[i][0] = 0.0
 
@@ -101,7 +101,7 @@ def rank_tokens(
     temperature: float = 1.0,
     microbatch_tokens: int = _PASS_TOKENS,
 ) -> list[list[RankedToken]]:
-    """Log-probability, rank and the `num_top` best alternatives of tokens 1, 2, ... of each sequence.
+    """Return the log-probability, rank and the `num_top` best alternatives of tokens 1, 2, ... of each sequence.
 
     One entry fewer than tokens: the first token has no context.
     """
@@ -122,7 +122,7 @@ def rank_tokens(
 
 
 def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices of sequences of two or more tokens, grouped by length to save padding."""
+    """Yield the indices of sequences of two or more tokens, grouped by length to save padding."""
     batch: list[int] = []
     for index in sorted((i for i, length in enumerate(lengths) if length > 1), key=lambda i: -lengths[i]):
         if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
@@ -136,7 +136,7 @@ def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]
 def _logit_chunks(
     model: "PreTrainedModel", sequences: Sequence[Sequence[int]], temperature: float
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits / temperature [B, t, V] and target tokens [B, t] of successive chunks of t positions.
+    """Yield logits / temperature [B, t, V] and target tokens [B, t] of successive chunks of t positions.
 
     Sequences are padded on the right; entries beyond the end of a sequence are meaningless.
     """

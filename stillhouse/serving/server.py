@@ -36,16 +36,14 @@ def serve(
     api_key_env: str | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serves a model over HTTP until SIGTERM or SIGINT.
+    """Serve a model over HTTP until SIGTERM or SIGINT.
 
-    Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
+    Once it answers, print one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`. The
+    options are those of `stillhouse serve`. `chat_template_kwargs` are defaults of the template's variables, which a
+    request may give other values; on a CPU, `num_threads` None leaves their number to torch.
 
-    The options are those of `stillhouse serve`. `chat_template_kwargs` are defaults of the template's variables, which
-    a request may give other values; on a CPU, `num_threads` None leaves their number to torch.
-
-    Raises:
-        ConfigError: the model cannot be loaded or the variable is not set.
-        EndpointError: the address cannot be listened on.
+    Raise ConfigError if the model cannot be loaded or the variable is not set, EndpointError if the address cannot be
+    listened on.
     """
     # Cheap checks first: importing torch takes seconds.
     api_key = None if api_key_env is None else os.environ.get(api_key_env)

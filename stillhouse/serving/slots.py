@@ -24,7 +24,7 @@ class SlotLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocates buffers for states of these shapes [batch, heads, new, head_dim]."""
+        """Allocate buffers for states of these shapes [batch, heads, new, head_dim]."""
         size = (self._cache.num_slots, self._cache.num_columns)
         # Under autocast, states of a wider type would be converted at every step again, all of them.
         self.keys, self.values = (
@@ -36,7 +36,7 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim]."""
+        """Write the new states and return all states of the rows in use, [batch, heads, columns, head_dim]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._write(self.keys, key_states), self._write(self.values, value_states)
@@ -50,7 +50,6 @@ class SlotLayer(CacheLayerMixin):
         return buffer[cache.first_slot : cache.first_slot + len(states), : cache.columns_in_use].transpose(1, 2)
 
     def resize(self, num_slots: int, num_columns: int) -> None:
-        """Grows the buffers, keeping what is in them."""
         if not self.is_initialized:
             return
         for name in ("keys", "values"):
@@ -60,15 +59,15 @@ class SlotLayer(CacheLayerMixin):
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number and offset of the columns visible to attention."""
+        """Return the number and offset of the columns visible to attention."""
         return self._cache.columns_in_use, 0
 
     def get_seq_length(self) -> int:
-        """Columns visible to attention; only the generator knows the length of each slot."""
+        """Return the columns visible to attention; only the generator knows the length of each slot."""
         return self._cache.columns_in_use
 
     def get_max_length(self) -> int:
-        """-1: grows as needed."""
+        """Return -1: it grows as needed."""
         return -1
 
 
@@ -88,7 +87,7 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
 
     def reserve(self, num_slots: int, num_columns: int) -> None:
-        """Grows to at least so many slots and columns; columns double up to `longest`."""
+        """Grow to at least so many slots and columns; columns double up to `longest`."""
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
             return
         if num_columns > self.num_columns:
@@ -99,7 +98,7 @@ class SlotCache(Cache):
             layer.resize(self.num_slots, self.num_columns)
 
     def target_rows(self, first_slot: int, starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Sets where the next forward pass writes.
+        """Set where the next forward pass writes.
 
         Row i of its input, left-padded to the longest, holds `lengths[i]` new tokens for the columns from `starts[i]`
         of slot `first_slot + i`.
@@ -118,14 +117,13 @@ class SlotCache(Cache):
         self.source = torch.tensor(source, device=self.device) if is_padded else None
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
-        """Overwrites the first columns of each slot of `targets` with those of the slot beside it in `sources`."""
+        """Overwrite the first columns of each slot of `targets` with those of the slot beside it in `sources`."""
         rows = torch.tensor([sources, targets], device=self.device)
         for layer in self.layers:
             for buffer in (layer.keys, layer.values):
                 buffer[rows[1], :num_columns] = buffer[rows[0], :num_columns]
 
     def swap_slots(self, first: int, second: int, num_columns: int) -> None:
-        """Exchanges the first columns of two slots."""
         for layer in self.layers:
             for buffer in (layer.keys, layer.values):
                 states = buffer[first, :num_columns].clone()
@@ -134,7 +132,7 @@ class SlotCache(Cache):
 
 
 def computed_type(states: torch.Tensor) -> torch.dtype:
-    """The type in which attention computes with these states."""
+    """Return the type in which attention computes with these states."""
     device = states.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
@@ -151,11 +149,11 @@ class SlotTable:
         """Slot to the tokens whose keys and values it holds, longest parked first."""
 
     def reusable(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
-        """Tokens of the prompt that some slot holds; `running` are the prompts of slots 0, 1, ..."""
+        """Return the tokens of the prompt that some slot holds; `running` are the prompts of slots 0, 1, ..."""
         return self._best(prompt_ids, running)[1]
 
     def take(self, slot: int, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
-        """Prepares `slot`, the first behind the running rows, for a prompt.
+        """Prepare `slot`, the first behind the running rows, for a prompt.
 
         A parked sequence that the prompt continues is moved there; one that diverges, or still runs, is copied up to
         the common prefix. The last prompt token is always fed again, since its logits are needed.
@@ -183,16 +181,16 @@ class SlotTable:
         return num_held
 
     def park(self, slot: int, tokens: list[int]) -> None:
-        """Records that `slot`, just behind the running rows, holds these tokens of a finished sequence."""
+        """Record that `slot`, just behind the running rows, holds these tokens of a finished sequence."""
         if tokens:
             self._parked[slot] = tokens
 
     def forget(self) -> None:
-        """Drops all parked slots, whose keys and values are those of old weights."""
+        """Drop all parked slots, whose keys and values are those of old weights."""
         self._parked.clear()
 
     def _best(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]]) -> tuple[int | None, int]:
-        """Slot with the longest common prefix, and its length; (None, 0) if none matches.
+        """Return the slot with the longest common prefix, and its length; (None, 0) if none matches.
 
         Only sequences that are a prefix of the prompt, or the reverse, match.
         """
@@ -205,7 +203,7 @@ class SlotTable:
         return best
 
     def vacate(self, slot: int) -> None:
-        """Moves the sequence parked in `slot` to a free slot, or over the one parked longest."""
+        """Move the sequence parked in `slot` to a free slot, or over the one parked longest."""
         if slot not in self._parked:
             return
         free = next((other for other in range(slot + 1, self._cache.num_slots) if other not in self._parked), None)

@@ -62,25 +62,23 @@ class ModelWorker:
         self._thread = threading.Thread(target=self._loop, name="worker", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends all unfinished work with `WorkerStopped`, after the step under way. Safe to call twice."""
+        """End all unfinished work with `WorkerStopped`, after the step under way. Safe to call twice."""
         with self._lock:
             self._is_stopped = True
         self._inbox.put(None)
 
     def sample(self, request: GenerationRequest) -> "Future[Generation]":
-        """Queues a completion."""
         return self._put(_Sample(request))
 
     def score(self, token_ids: Sequence[int], *, num_top: int, temperature: float = 1.0) -> "Future[list[RankedToken]]":
-        """Queues the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`."""
+        """Queue the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`."""
         return self._put(_Score(token_ids, num_top, temperature))
 
     def abandon(self, future: "Future[Any]") -> None:
-        """Tells the worker that a future is no longer awaited, which cancels its completion."""
+        """Tell the worker that a future is no longer awaited, which cancels its completion."""
         self._inbox.put(future)
 
     def _put(self, work: _Work) -> "Future[Any]":
@@ -103,7 +101,7 @@ class ModelWorker:
                     _fail([work.future], WorkerStopped())
 
     def _take_work(self) -> None:
-        """Takes all work that has arrived; blocks while idle."""
+        """Take all work that has arrived; block while idle."""
         scores: list[_Score] = []
         is_idle = not self._running
         while True:

@@ -16,7 +16,6 @@ from stillhouse.testing.provider import SimulatedProvider
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--service", default="{}", help="the service as JSON, or a file of it")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")

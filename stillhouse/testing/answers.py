@@ -77,7 +77,6 @@ class Answers:
         return self._good(request, delay_s)
 
     def _draw(self, request: ReceivedRequest) -> tuple[float, float]:
-        """Two uniform numbers in (0, 1)."""
         seed = f"{self._service.seed}/{request.digest}/{request.attempt}".encode()
         bits = hashlib.blake2b(seed, digest_size=16).digest()
         return tuple((int.from_bytes(part) + 0.5) / 2**64 for part in (bits[:8], bits[8:]))  # type: ignore[return-value]
@@ -149,7 +148,7 @@ def _tool_call(body: dict[str, Any], case: str, num_turns: int) -> tuple[str, st
 
 
 def case_of(raw: bytes) -> str:
-    """The case that a prompt names, or a digest of the prompt that names none."""
+    """Return the case that a prompt names, or a digest of the prompt that names none."""
     match = CASE.search(raw)
     return match[0].decode() if match else f"[{hashlib.sha256(raw).hexdigest()[:12]}]"
 
@@ -161,7 +160,7 @@ def size_of(raw: bytes, tokens: int) -> Size:
 
 
 def latency_s(service: Service, drawn: float) -> float:
-    """The quantile `drawn` of the latency."""
+    """Return the quantile `drawn` of the latency."""
     if service.latency_sigma == 0:
         return service.latency_s
     return service.latency_s * math.exp(service.latency_sigma * _NORMAL.inv_cdf(drawn))

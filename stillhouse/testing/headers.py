@@ -8,7 +8,7 @@ from stillhouse.testing.limits import Refusal, Scope, Standing
 from stillhouse.testing.reply import Reply
 
 RetryAfter = Literal["whole", "exact"] | float | None
-"""What a 429 says in Retry-After: the time to wait in whole seconds or exactly, a fixed time in seconds, or nothing."""
+"""Retry-After of a 429: the time to wait in whole seconds or exactly, a fixed time in seconds, or nothing."""
 
 _REASONS: dict[Scope, str] = {
     "requests": "Rate limit reached on requests per min (RPM)",

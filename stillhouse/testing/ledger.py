@@ -25,5 +25,5 @@ class Entry:
 
 
 def billed(entries: Sequence[Entry]) -> Counter[str]:
-    """How often each distinct request was billed."""
+    """Return how often each distinct request was billed."""
     return Counter(entry.digest for entry in entries if entry.billed)

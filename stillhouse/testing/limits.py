@@ -60,7 +60,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served, and how long until it could be."""
+    """The reason for which a request is not served, and the time until it could be."""
 
     scope: Scope
     wait_s: float
@@ -89,7 +89,7 @@ class Quota:
         self._at = 0.0
 
     def follow(self, old: "Quota", now: float) -> None:
-        """Takes over what the quota before it had left."""
+        """Take over what the quota before it had left."""
         old._fill(now)
         self._level, self._at = min(old._level, self._size), now
 
@@ -101,7 +101,7 @@ class Quota:
         self._at = now
 
     def wait_s(self, now: float, amount: float) -> float:
-        """Seconds until `amount` can be taken. More than the whole size is there once the bucket is full."""
+        """Return the seconds until `amount` can be taken. More than the whole size is there once the bucket is full."""
         self._fill(now)
         missing = min(amount, self._size) - self._level
         if missing <= _ROUNDING:
@@ -111,12 +111,11 @@ class Quota:
         return (now // self._window_s + 1) * self._window_s - now
 
     def take(self, now: float, amount: float, *, at_most_all: bool = False) -> None:
-        """Uses up `amount`; with `at_most_all` never below nothing."""
+        """Use up `amount`; with `at_most_all` never below nothing."""
         self._fill(now)
         self._level -= min(amount, max(self._level, 0.0)) if at_most_all else amount
 
     def standing(self, now: float) -> Standing:
-        """The quota as headers report it."""
         self._fill(now)
         full = self._size - self._level
         reset_s = full / self._rate if self._window_s is None else self._window_s - now % self._window_s
@@ -124,11 +123,7 @@ class Quota:
 
 
 class Limiter:
-    """Limits that may change with time.
-
-    Args:
-        steps: the limits in the order of their times. Before the first of them there is no limit.
-    """
+    """Limits that change with time, by steps in the order of their times; before the first there is none."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = list(steps)
@@ -139,12 +134,12 @@ class Limiter:
         self._advance(0.0)
 
     def next_step_s(self, now: float) -> float:
-        """Seconds until the limits change; infinite when they do not."""
+        """Return the seconds until the limits change; infinite when they do not."""
         self._advance(now)
         return self._steps[0].at_s - now if self._steps else math.inf
 
     def refusal(self, now: float, in_flight: int) -> Refusal | None:
-        """Why a request that comes now would not be served whatever its size, with `in_flight` others being served."""
+        """Return why a request would not be served now whatever its size, with `in_flight` others being served."""
         self._advance(now)
         limits = self.limits
         if limits.requests_per_day is not None and self._num_served >= limits.requests_per_day:
@@ -156,14 +151,13 @@ class Limiter:
         return None
 
     def size_refusal(self, now: float, size: Size) -> Refusal | None:
-        """Why a request of this size would not be served."""
+        """Return why a request of this size would not be served."""
         self._advance(now)
         if self._tokens is not None and (wait_s := self._tokens.wait_s(now, self._counted(size))) > 0:
             return Refusal("tokens", wait_s)
         return None
 
     def take(self, now: float, size: Size) -> None:
-        """Counts a request that is served."""
         self._num_served += 1
         if self._requests is not None:
             self._requests.take(now, 1)
@@ -171,12 +165,11 @@ class Limiter:
             self._tokens.take(now, self._counted(size))
 
     def note_refused(self, now: float) -> None:
-        """Counts a request that is refused."""
         if self.limits.rejects_consume and self._requests is not None:
             self._requests.take(now, 1, at_most_all=True)
 
     def standing(self, now: float) -> dict[Literal["requests", "tokens"], Standing]:
-        """Each limited rate as headers report it."""
+        """Return each limited rate as headers report it."""
         standings: dict[Literal["requests", "tokens"], Standing] = {}
         if self._requests is not None:
             standings["requests"] = self._requests.standing(now)

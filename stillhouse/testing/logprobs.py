@@ -8,17 +8,17 @@ from typing import Any, Final
 
 MAX_TOP_LOGPROBS: Final = 20
 _SHARE: Final = 0.75
-"""Of the sampled token; of what is left, that of each alternative in turn."""
+"""Share of the sampled token, and of each alternative in turn in what is left."""
 _WORDS: Final = re.compile(r"\s*\S+|\s+")
 
 
 def words_of(content: str) -> list[bytes]:
-    """A text in tokens: a word each, with the space before it."""
+    """Return a text in tokens: a word each, with the space before it."""
     return [word.encode() for word in _WORDS.findall(content)]
 
 
 def token_logprobs(tokens: Iterable[bytes], top_k: int) -> dict[str, Any]:
-    """`logprobs` of a choice with these tokens; the alternatives of each are letters."""
+    """Return `logprobs` of a choice with these tokens; the alternatives of each are letters."""
     return {"content": [_entry(token, top_k) for token in tokens], "refusal": None}
 
 

@@ -37,10 +37,8 @@ _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "
 class SimulatedProvider:
     """An OpenAI-compatible endpoint at `url`, as a context manager.
 
-    Args:
-        script: what to answer; called in the server's thread, so it must not block. None answers as `service` says.
-        service: limits, headers and refusals; without a script, also answers, latencies and faults.
-        port: where to listen on loopback; 0 takes a free one.
+    `script` says what to answer; it is called in the server's thread, so it must not block. Limits, headers and
+    refusals are those of `service`; without a script, also answers, latencies and faults. Port 0 takes a free one.
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class SimulatedProvider:
         self.num_rejected = 0
         self._limiter = Limiter(service.steps)
         self._bodies: list[bytes] = []
-        self._num_billed = 0
+        self.num_billed = 0
         self._billed_recently: deque[float] = deque(maxlen=10_000)
         self._seen: Counter[str] = Counter()
         self._connections: set[Connection] = set()
@@ -68,18 +66,13 @@ class SimulatedProvider:
         self._thread = threading.Thread(target=self._run, name="simulated-provider", daemon=True)
 
     @property
-    def num_billed(self) -> int:
-        """Requests for which tokens were sampled."""
-        return self._num_billed
-
-    @property
     def billed(self) -> Counter[str]:
-        """How often each distinct request was billed."""
+        """Return how often each distinct request was billed."""
         return billed(self.ledger)
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """Bodies of the requests, in the order they came."""
+        """Return the bodies of the requests, in the order they came."""
         return [orjson.loads(body) for body in self._bodies]
 
     def __enter__(self) -> Self:
@@ -135,7 +128,7 @@ class SimulatedProvider:
         connection.answer(reply)
         entry.answered_at = time.time()
         if entry.billed:
-            self._num_billed += 1
+            self.num_billed += 1
             self._billed_recently.append(entry.answered_at)
 
     def _free(self) -> None:
@@ -152,7 +145,7 @@ class SimulatedProvider:
         recently = time.time() - _RECENT_S
         return {
             "num_requests": len(self.ledger),
-            "num_billed": self._num_billed,
+            "num_billed": self.num_billed,
             "num_billed_recently": sum(1 for at in self._billed_recently if at >= recently),
             "num_rejected": self.num_rejected,
             "in_flight": self.in_flight,
@@ -170,7 +163,7 @@ class SimulatedProvider:
         return received
 
     def _admitted(self, request: ReceivedRequest, entry: Entry, now: float) -> Reply:
-        """The script's answer, or a refusal where a limit is met."""
+        """Return the script's answer, or a refusal where a limit is met."""
         if not self._service.steps:
             return self.script(request)
         elapsed_s = now - self.ledger[0].arrived_at

@@ -30,23 +30,19 @@ class Rehearsal:
     rewards: RewardScores
     """By the functions under `@reward`; without any, nothing is scored."""
     requests: list[dict[str, Any]]
-    """What the teacher would have been sent, one body for each turn."""
+    """Bodies that the teacher would have been sent, one for each turn."""
 
 
 def rehearse(
     config: DistillConfig | str | Path, row: Mapping[str, Any], answers: Script | Sequence[Mapping[str, Any]]
 ) -> Rehearsal:
-    """Runs one rollout of a prompt over real HTTP, and scores it.
+    """Run one rollout of a prompt over real HTTP, and score it.
 
-    Args:
-        config: a config or its file. Its `prompts`, `rollouts` and `tools` apply as they do in a run.
-        row: a row of the prompts file.
-        answers: a completion for each turn (see `completion`), or a function that answers each request.
+    The `prompts`, `rollouts` and `tools` of the config apply as they do in a run. `row` is a row of the prompts file;
+    `answers` are a completion for each turn (see `completion`), or a function that answers each request.
 
-    Raises:
-        ConfigError: the config, or a file that it names, does not load.
-        RowProblem: the row is no prompt.
-        EndpointError: the rollout failed, for instance because it asked for more completions than there are answers.
+    Raise ConfigError if the config, or a file that it names, does not load, RowProblem if the row is no prompt,
+    EndpointError if the rollout failed, for instance because it asked for more completions than there are.
     """
     settings = config if isinstance(config, DistillConfig) else load_config(Path(config))
     prompt, metadata = parse_row(row, settings.prompts)

@@ -43,13 +43,12 @@ class ReceivedRequest:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The parsed request."""
         body: dict[str, Any] = orjson.loads(self.raw)
         return body
 
     @property
     def num_turns(self) -> int:
-        """Completions in its conversation so far."""
+        """Return the number of completions in its conversation so far."""
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
 
@@ -64,14 +63,10 @@ def completion(
     completion_tokens: int | None = 5,
     message: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The body of a chat completion in OpenAI's form.
+    """Return the body of a chat completion in OpenAI's form.
 
-    Args:
-        content: the answer; None where there are only calls.
-        tool_calls: (name, arguments as JSON text) of each call.
-        finish_reason: None takes `tool_calls` or `stop`.
-        completion_tokens: reported usage; None reports none.
-        message: further keys of the message.
+    `tool_calls` are pairs of a name and arguments as JSON text; `finish_reason` is then `tool_calls`, else `stop`.
+    `completion_tokens` are the reported usage, None reports none; `message` holds further keys of the message.
     """
     calls = [
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -103,6 +98,5 @@ def error(
     kind: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> Reply:
-    """An error in OpenAI's form."""
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return Reply(body, status, headers or {})

@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._handle(self, self._request)
 
     def answer(self, reply: Reply) -> None:
-        """Sends the reply, or does to the connection what its fault says."""
+        """Send the reply, or do to the connection what its fault says."""
         if self.transport.is_closing():
             return
         if reply.fault == "reset":

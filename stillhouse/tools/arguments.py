@@ -38,7 +38,7 @@ class ArgumentsRefused(Exception):
 
 
 def reader_of_model(model: type[BaseModel], names: Mapping[str, str], schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a pydantic model of one field each, in lax mode; `schema` is what the model was shown.
+    """Read arguments by a pydantic model of one field each, in lax mode; `schema` is what the model was shown.
 
     `names` are those of the arguments by their fields.
     """
@@ -56,7 +56,7 @@ def reader_of_model(model: type[BaseModel], names: Mapping[str, str], schema: Js
 
 
 def reader_of_schema(schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a foreign JSON schema; they stay JSON, as the keyword argument `arguments`."""
+    """Read arguments by a foreign JSON schema; they stay JSON, as the keyword argument `arguments`."""
     # An empty registry: a reference to an address on the network must not be followed.
     validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
@@ -75,12 +75,10 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
 
 
 def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
-    """The JSON `value` with strings parsed as the type that `schema` requires, if it takes no string.
+    """Return the JSON `value` with strings parsed as the type that `schema` requires, if it takes no string.
 
-    References of the schema point into `root`; `path` leads to the value in the arguments.
-
-    Raises:
-        ArgumentsRefused: an object has a key that its schema does not allow.
+    References of the schema point into `root`; `path` leads to the value in the arguments. Raise ArgumentsRefused if an
+    object has a key that its schema does not allow.
     """
     branches = _branches(schema, root)
     types = {name for branch in branches for name in _types(branch)}
@@ -104,7 +102,7 @@ def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, 
 
 
 def _branches(schema: Any, root: JsonObject) -> list[JsonObject]:
-    """The alternatives of a schema, with references resolved; empty if anything is allowed."""
+    """Return the alternatives of a schema, with references resolved; empty if anything is allowed."""
     visited: set[str] = set()
     queue, branches = [schema], []
     while queue:
@@ -128,7 +126,7 @@ def _branches(schema: Any, root: JsonObject) -> list[JsonObject]:
 
 
 def _types(schema: JsonObject) -> set[str]:
-    """The JSON types a schema takes; one that names none counts as taking a string."""
+    """Return the JSON types a schema takes; one that names none counts as taking a string."""
     type_name = schema.get("type")
     if type_name is not None:
         return {type_name} if isinstance(type_name, str) else set(type_name)

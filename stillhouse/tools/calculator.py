@@ -34,7 +34,7 @@ def calculator(expression: str) -> str:
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression; whole results without `.0`; raises ValueError if it is none or exceeds the bounds."""
+    """Return an expression's value, a whole one without `.0`; raise ValueError if it is none or exceeds the bounds."""
     if len(expression) > _MAX_CHARACTERS:
         raise ValueError(f"the expression has {len(expression)} characters; at most {_MAX_CHARACTERS} are allowed")
     try:

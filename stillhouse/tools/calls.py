@@ -26,13 +26,13 @@ class ToolResult:
     """The outcome of one call."""
 
     content: str
-    """What the model reads."""
+    """The text that the model reads."""
     error_kind: ToolErrorKind | None
     """None if the tool returned."""
     latency_s: float
     """Seconds the call ran, without waiting for a free slot."""
     is_cut: bool = False
-    """Whether the model reads the beginning of a longer text."""
+    """True if the model reads the beginning of a longer text."""
 
 
 class CallFailed(Exception):
@@ -58,7 +58,7 @@ class BoundToolbox:
     scope: RolloutScope
 
     async def call(self, name: str, arguments_json: str) -> ToolResult:
-        """The result of one call, whatever happens in it."""
+        """Return the result of one call, whatever happens in it."""
         started = time.monotonic()
         timeout_s = self.timeout_s
         try:
@@ -114,7 +114,7 @@ class BoundToolbox:
 
 
 def _read_object(arguments_json: str) -> JsonObject:
-    """The JSON object a model wrote as the arguments of a call; a JSON string that holds one counts, too."""
+    """Return the JSON object a model wrote as the arguments of a call; a JSON string that holds one counts, too."""
     try:
         arguments = json.loads(arguments_json)
         if isinstance(arguments, str):

@@ -28,7 +28,7 @@ class AsyncClosable(Protocol):
     """A resource opened by the first call that needs it: a browser, the session of an MCP server."""
 
     async def close(self) -> None:
-        """Called once, in any event loop."""
+        """End it; called once, in any event loop."""
 
 
 C = TypeVar("C", bound=AsyncClosable)
@@ -61,19 +61,18 @@ class RolloutScope:
         self._resources: dict[Hashable, Any] = {}
 
     def keep(self, owner: Hashable, make: Callable[[], C]) -> C:
-        """The rollout's resource of `owner`, made by the first call; concurrent calls of one turn share it."""
+        """Return the rollout's resource of `owner`, made by the first call; concurrent calls of one turn share it."""
         if owner not in self._resources:
             self._resources[owner] = make()
         return self._resources[owner]
 
     async def close(self) -> None:
-        """Closes the resources, last made first."""
         resources, self._resources = list(self._resources.values()), {}
         await close_all(reversed(resources))
 
 
 async def close_all(resources: Iterable[AsyncClosable]) -> None:
-    """Closes each of them; a failure is logged, since the work is done and the others must still be closed."""
+    """Close each of them; a failure is logged, since the work is done and the others must still be closed."""
     for resource in resources:
         try:
             await resource.close()

@@ -49,11 +49,7 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def serve(self, payload: JsonObject) -> str:
-        """Runs a call inside a sandbox.
-
-        Args:
-            payload: `arguments` as the model wrote them, and `tool_args`, the fields of `ToolArgs`.
-        """
+        """Run a call inside a sandbox: `payload` has its `arguments` as the model wrote them, and `tool_args`."""
         kwargs = self.read_arguments(payload["arguments"])
         if self.args_parameter is not None:
             kwargs[self.args_parameter] = ToolArgs(**payload["tool_args"])
@@ -85,7 +81,7 @@ def tool(
     network: bool = False,
     files: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Makes a tool of a function whose parameters and result have type hints and that has a docstring.
+    """Make a tool of a function whose parameters and result have type hints and that has a docstring.
 
     The docstring is the tool's description for the model; `Annotated[int, Field(description="...")]` describes an
     argument. A result that is not a `str` reaches the model as JSON. A parameter annotated `ToolArgs` is filled in and
@@ -185,7 +181,7 @@ def _fields(function: Callable[..., Any], hints: dict[str, Any]) -> tuple[dict[s
 
 
 def _strict(schema: Any) -> Any:
-    """`schema` without additional properties, and without pydantic's titles, which repeat names and cost tokens."""
+    """Return `schema` without additional properties and pydantic's titles, which repeat names and cost tokens."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -202,6 +198,6 @@ def _strict(schema: Any) -> Any:
 
 
 def _ordered(schema: JsonObject) -> JsonObject:
-    """The usual key order of tool schemas: chat templates print them verbatim, so the order is part of the prompt."""
+    """Return the schema in the usual order of keys: chat templates print it verbatim, as part of the prompt."""
     usual = ("type", "properties", "required", "additionalProperties")
     return {**{key: schema[key] for key in usual if key in schema}, **schema}

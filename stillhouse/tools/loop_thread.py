@@ -25,7 +25,7 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """True between the first coroutine and `close`."""
+        """Return True between the first coroutine and `close`."""
         return self._thread is not None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -33,11 +33,11 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for callers without an event loop, or that may block theirs."""
+        """Return as `run` does, for callers without an event loop, or that may block theirs."""
         return self.submit(work).result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """As `run`, but returns a future."""
+        """Return a future of what `work` does."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._started = Future()
@@ -48,7 +48,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, loop)
 
     def close(self) -> None:
-        """Cancels what still runs, waits for it to end, and ends the thread."""
+        """Cancel what still runs, wait for it to end, and end the thread."""
         with self._lock:
             if self._thread is not None:
                 loop, stop = self._started.result()
@@ -63,7 +63,7 @@ class LoopThread:
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run`, but goes on when a task that a user's function started raises SystemExit or stops the loop."""
+    """Run as `asyncio.run`, but go on when a task of a user's function raises SystemExit or stops the loop."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(main)

@@ -11,11 +11,7 @@ from stillhouse.tools.context import ToolError
 
 
 def written(value: Any, result: TypeAdapter[Any]) -> str:
-    """Strings as they are, all else as the JSON of the type that the function declares, or of the value's own.
-
-    Raises:
-        ToolError: it has no JSON form.
-    """
+    """Return strings as they are, all else as JSON of the declared type or its own; raise ToolError if it has none."""
     if isinstance(value, str):
         return value
     if isinstance(value, Iterator):
@@ -33,7 +29,7 @@ def written(value: Any, result: TypeAdapter[Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and lists of numpy, pandas and torch; the text of what has one of its own."""
+    """Return numbers and lists of numpy, pandas and torch; the text of what has one of its own."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
@@ -42,12 +38,12 @@ def _plain(value: Any) -> Any:
 
 
 def utf8(text: str) -> str:
-    """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
+    """Return `text` without lone surrogates, which no JSON writer and no tokenizer takes."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def cut(text: str, max_characters: int) -> tuple[str, bool]:
-    """The text, cut to `max_characters` with a note for the model, and whether it was."""
+    """Return the text, cut to `max_characters` with a note for the model, and whether it was."""
     if len(text) <= max_characters:
         return text, False
     note = f"[cut here: these are the first {max_characters} of {len(text)} characters]"

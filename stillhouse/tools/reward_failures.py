@@ -20,7 +20,7 @@ class RewardFailures:
     """By reward."""
 
     def add(self, errors: Mapping[str, str]) -> None:
-        """Counts a trajectory with the errors of its rewards by name."""
+        """Count a trajectory with the errors of its rewards by name."""
         self.num_scored += 1
         self.num_failed += bool(errors)
         self.num_errors.update(errors.keys())
@@ -28,15 +28,7 @@ class RewardFailures:
             self.first_errors.setdefault(name, error)
 
     def check(self, file: str | None, budget: float) -> None:
-        """Checks that at most the share `budget` of the trajectories went without a reward.
-
-        Args:
-            file: of the rewards, for the message.
-            budget: `runtime.failure_budget`.
-
-        Raises:
-            FailureBudgetExceeded: more did.
-        """
+        """Raise FailureBudgetExceeded if more than the share `budget` of the trajectories went without a reward."""
         if self.num_failed <= budget * self.num_scored:
             return
         ((name, count),) = self.num_errors.most_common(1)

@@ -41,16 +41,10 @@ class RewardProcess:
         self._slots = ConcurrencyLimit(_MAX_CONCURRENT)
 
     async def call(self, name: str, payload: JsonObject, timeout_s: float) -> float:
-        """The value of a reward; `timeout_s` counts from the moment the function is called.
+        """Return the value of a reward; `timeout_s` counts from the moment the function is called.
 
-        Args:
-            name: of the reward.
-            payload: as `Reward.apply` takes it.
-            timeout_s: time limit in seconds.
-
-        Raises:
-            TimeLimitReached: it took longer.
-            ToolError: it raised, returned no number from 0 to 1, or its process ended.
+        `payload` is as `Reward.apply` takes it. Raise TimeLimitReached if it took longer, ToolError if it raised,
+        returned no number from 0 to 1, or its process ended.
         """
         request = json.dumps({"name": name, "payload": payload}).encode() + b"\n"
         async with self._slots.slot():
@@ -63,7 +57,7 @@ class RewardProcess:
         raise ToolError(f"the process that runs the async rewards of {self._file} ended before it could be called")
 
     async def close(self) -> None:
-        """Ends the process; a later call starts another."""
+        """End the process; a later call starts another."""
         if self._server is not None:
             await asyncio.to_thread(self._end, self._server)
 
@@ -103,7 +97,7 @@ class RewardProcess:
     async def _give_up(
         self, server: SandboxServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, give_way_s: float
     ) -> None:
-        """Cancels a call; ends the process if it does not take notice, since nothing else runs there then."""
+        """Cancel a call; end the process if it does not take notice, since nothing else runs there then."""
         try:
             async with asyncio.timeout(give_way_s):
                 writer.write_eof()

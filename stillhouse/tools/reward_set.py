@@ -40,11 +40,8 @@ class RewardScores:
 class RewardSet:
     """The rewards of a run, in this order but preconditions first; leaving the async block ends their processes.
 
-    Args:
-        rewards: functions under `@reward`.
-        timeout_s: time limit of rewards that set none, in seconds.
-        environment: the variables that they see in `RewardArgs`.
-        file: the Python file that holds them all, by which another process finds the async ones; None runs them here.
+    `timeout_s` is for rewards that set none; they see the variables of `environment` in `RewardArgs`. `file` holds them
+    all, by which another process finds the async ones; None runs them here.
     """
 
     def __init__(
@@ -68,10 +65,9 @@ class RewardSet:
 
     @classmethod
     def from_config(cls, config: ToolsConfig) -> Self:
-        """The rewards of `tools.rewards_file`; none if it is not set.
+        """Return the rewards of `tools.rewards_file`; none if it is not set.
 
-        Raises:
-            ConfigError: the file does not load, or has no function under `@reward`.
+        Raise ConfigError if the file does not load, or has no function under `@reward`.
         """
         rewards: list[Reward] = []
         path = None if config.rewards_file is None else Path(config.rewards_file).expanduser().absolute()
@@ -82,11 +78,10 @@ class RewardSet:
 
     @property
     def names(self) -> list[str]:
-        """Names of the rewards, preconditions first."""
         return [reward.name for reward in self._rewards]
 
     async def score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
-        """Scores a finished trajectory; a reward that fails is recorded and counted, and never raises here."""
+        """Score a finished trajectory; a reward that fails is recorded and counted, and never raises here."""
         scores = await self._score(trajectory, metadata)
         # A rollout that failed left nothing to score.
         if trajectory.stop_reason is not StopReason.ERROR:
@@ -118,7 +113,7 @@ class RewardSet:
         return RewardScores(_total(chosen, values), values, errors)
 
     def _chosen(self, metadata: JsonObject) -> tuple[list[Reward], dict[str, str]]:
-        """The rewards of a row, which names its own among rnow's, and the errors of names without a function."""
+        """Return the rewards of a row, which names its own among rnow's, and the errors of names without a function."""
         names = metadata.get("rewards")
         if not names or not isinstance(names, list) or not any(reward.is_of_rnow for reward in self._rewards):
             return self._rewards, {}
@@ -129,7 +124,7 @@ class RewardSet:
         )
 
     async def _value(self, reward: Reward, args: RewardArgs, messages: list[Message]) -> float | str:
-        """The reward's value, or why there is none."""
+        """Return the reward's value, or why there is none."""
         timeout_s = reward.timeout_s or self._timeout_s
         try:
             async with reward.concurrency.slot():

@@ -25,7 +25,7 @@ _MAX_REQUEST_BYTES: Final = 1 << 30
 
 
 def main() -> None:
-    """Serves calls until the control socket is closed.
+    """Serve calls until the control socket is closed.
 
     The first line on standard output is JSON: null once calls are served, or why the file does not load.
     """

@@ -39,7 +39,7 @@ class Reward:
     args_type: ClassVar[type] = RewardArgs
     """Type of the function's first parameter."""
     is_of_rnow: ClassVar[bool] = False
-    """Whether rnow's rules apply: rows name their rewards, which are added up."""
+    """True if rnow's rules apply: rows name their rewards, which are added up."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
@@ -61,11 +61,7 @@ class Reward:
         network: bool = False,
         files: Sequence[str] = (),
     ) -> Self:
-        """The reward that `@reward` makes of a function, with its options.
-
-        Raises:
-            ConfigError: as `reward`.
-        """
+        """Return the reward that `@reward` makes of a function, with its options; raise ConfigError as `reward`."""
         try:
             if scorer_hints(function, cls.args_type).get("return") not in NUMBERS:
                 raise ValueError("its result needs the type hint `-> float`")
@@ -89,25 +85,17 @@ class Reward:
         return args, messages
 
     def apply(self, payload: JsonObject) -> Any:
-        """Calls the function in another process.
-
-        Args:
-            payload: the fields of `RewardArgs` under `args`, and `messages`.
-        """
+        """Call the function in another process; `payload` has the fields of `RewardArgs` as `args`, and `messages`."""
         args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
         return self.function(*self.arguments(RewardArgs(**args), payload["messages"]))
 
     def serve(self, payload: JsonObject) -> float:
-        """The value of a call inside a sandbox, as `apply` takes it."""
+        """Return the value of a call inside a sandbox, as `apply` takes it."""
         return checked_reward(run_awaitable(self.apply(payload)))
 
 
 def checked_reward(value: Any) -> float:
-    """The number that a reward returned.
-
-    Raises:
-        ToolError: it is none from 0 to 1.
-    """
+    """Return the number that a reward returned; raise ToolError if it is none from 0 to 1."""
     # Numbers of numpy and torch are none of Python's.
     number = float(value) if hasattr(value, "__float__") else math.nan
     if not 0 <= number <= 1:
@@ -136,17 +124,14 @@ def reward(
     network: bool = False,
     files: Sequence[str] = (),
 ) -> Reward | Callable[[Callable[..., Any]], Reward]:
-    """Makes a reward of a function `(args: RewardArgs, messages: list[Message]) -> float` that returns 0 to 1.
+    """Make a reward of a function `(args: RewardArgs, messages: list[Message]) -> float` that returns 0 to 1.
 
     A plain function runs in a thread, or on a main thread once it was refused a signal outside of one. An `async` one
     runs on the main thread of a process that all `async` rewards of its file share.
 
     If a `precondition` returns 0, the trajectory's total is 0 and the other rewards are not run. The other options are
-    those of `tool`.
-
-    Raises:
-        ConfigError: the signature is another one, the timeout is not positive, or a file in `files` does not exist; the
-            message names function, file and line.
+    those of `tool`. Raise ConfigError, with function, file and line, if the signature is another one, the timeout is
+    not positive, or a file in `files` does not exist.
     """
     validate_limits("reward", timeout_s=timeout_s)
 

@@ -43,9 +43,8 @@ async def run_function(
 ) -> Any:
     """Return what `read`, which may run the user's code too, makes of the function's value; awaitables are awaited.
 
-    Raises:
-        TimeLimitReached: it has not returned after `timeout_s` seconds.
-        Exception: as the function raised it; a `ToolError` in place of KeyboardInterrupt, StopIteration and their like.
+    Raise TimeLimitReached after `timeout_s`, or what the function raised; a `ToolError` in place of KeyboardInterrupt,
+    StopIteration and their like.
     """
     deadline = time.monotonic() + timeout_s
 
@@ -63,14 +62,14 @@ async def run_function(
 
 
 async def awaited(value: Any) -> Any:
-    """The value behind any number of awaitables: a function may return a coroutine that it did not await."""
+    """Return the value behind any number of awaitables: a function may return a coroutine that it did not await."""
     while inspect.isawaitable(value):
         value = await value
     return value
 
 
 def run_awaitable(value: Any) -> Any:
-    """As `awaited`, in an event loop of its own."""
+    """Return what `awaited` does, in an event loop of its own."""
     return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
 
 
@@ -80,7 +79,7 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """As `wait_for`, but returns a future."""
+    """Return a future of what `work` does, as `wait_for`."""
     return _BLOCKING_CALLERS.submit(work)
 
 
@@ -129,11 +128,7 @@ def _harmless(error: BaseException) -> Exception:
 
 
 class ConcurrencyLimit:
-    """A semaphore across event loops, first come, first served.
-
-    Args:
-        num_slots: most holders at once; None for no limit.
-    """
+    """A semaphore across event loops, first come, first served, of `num_slots`; None sets no limit."""
 
     def __init__(self, num_slots: int | None) -> None:
         self._num_free = num_slots
@@ -142,12 +137,12 @@ class ConcurrencyLimit:
 
     @classmethod
     def of(cls, max_concurrency: int | None, *, sandbox: bool) -> Self:
-        """The user's limit; without one, no limit, or twice the number of cores for processes of a sandbox."""
+        """Return the user's limit; without one, no limit, or twice the number of cores for processes of a sandbox."""
         return cls(2 * (os.cpu_count() or 1) if max_concurrency is None and sandbox else max_concurrency)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Waits for a free slot and holds it for the block."""
+        """Wait for a free slot and hold it for the block."""
         slot: Future[None] = Future()
         with self._lock:
             if self._num_free is None or self._num_free > 0:
@@ -176,7 +171,7 @@ class ConcurrencyLimit:
 
 
 def validate_limits(decorator: str, *, timeout_s: float | None, max_concurrency: int | None = None) -> None:
-    """Raises ConfigError if a limit given to a decorator is not positive."""
+    """Raise ConfigError if a limit given to a decorator is not positive."""
     if timeout_s is not None and timeout_s <= 0:
         raise ConfigError(f"@{decorator}(timeout_s={timeout_s!r}): expected a number of seconds above 0, or None")
     if max_concurrency is not None and max_concurrency < 1:

@@ -38,11 +38,10 @@ class SandboxedFunction:
 def sandboxed_function(
     function: Callable[..., Any], *, sandbox: bool, network: bool, files: Sequence[str]
 ) -> SandboxedFunction | None:
-    """The function as a sandbox finds it, with the options of its decorator; None if it runs in this process.
+    """Return the function as a sandbox finds it, with the options of its decorator; None if it runs in this process.
 
-    Raises:
-        ValueError: it is not at the top level of a Python file, a file is missing, network or files are given without a
-            sandbox, or this is not Linux; the message says what to do.
+    Raise ValueError, which says what to do, if it is not at the top level of a Python file, a file is missing, network
+    or files are given without a sandbox, or this is not Linux.
     """
     if not sandbox:
         if network or files:
@@ -72,8 +71,7 @@ class SandboxFailed(Exception):
 class Sandbox:
     """Runs functions of Python files in jails; a server for each file starts with its first call.
 
-    Args:
-        environment: the environment variables that reach them, beside PATH, LANG and HOME.
+    They see PATH, LANG, HOME and the variables of `environment`.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -82,19 +80,14 @@ class Sandbox:
         self._lock = threading.Lock()
 
     async def load(self, functions: Iterable[SandboxedFunction | None]) -> None:
-        """Starts the servers of the functions' files.
-
-        Raises:
-            ConfigError: a file cannot be loaded in its environment, or no jail can be made here.
-        """
+        """Start the servers of the functions' files; raise ConfigError if one does not load, or no jail can be made."""
         for file in {function.file for function in functions if function is not None}:
             await asyncio.to_thread(self._server, file)
 
     async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
         """Return what the function's `serve(payload)` does; cancelling ends its process and all it started.
 
-        Raises:
-            SandboxFailed: it raised, took too long, crashed or reached a limit, or no jail can be made here.
+        Raise SandboxFailed if it raised, took too long, crashed or reached a limit, or no jail can be made here.
         """
         server = self._servers.get(function.file)
         if server is None or not server.is_running:
@@ -112,7 +105,7 @@ class Sandbox:
             raise SandboxFailed("killed" if error.kind == "lost" else error.kind, str(error)) from error
 
     async def close(self) -> None:
-        """Ends the servers; a later call starts another."""
+        """End the servers; a later call starts another."""
         with self._lock:
             servers, self._servers = list(self._servers.values()), {}
         for server in servers:

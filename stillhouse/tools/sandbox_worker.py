@@ -31,7 +31,7 @@ def _load() -> JailMain:
 
 
 def _serve(call: socket.socket, functions: JsonObject) -> bytes:
-    """Runs in a jail's first process: has a child call the function that the request names.
+    """Have a child of a jail's first process call the function that the request names.
 
     The request is a line of JSON with `name` and `payload`. The answer holds `value`, or `kind` and `message`.
     """

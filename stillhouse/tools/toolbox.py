@@ -59,13 +59,11 @@ class Toolbox:
 
     @classmethod
     def from_config(cls, config: ToolsConfig) -> "Toolbox":
-        """The built-in tools, those of the user's file and those of MCP servers.
+        """Return the built-in tools, those of the user's file and those of MCP servers.
 
         Equal configs and an unchanged file give the same toolbox for the life of the process: shards share its browser
-        and its limits, and the model is always shown the schemas that an MCP server listed first.
-
-        Raises:
-            ConfigError: the file does not load, a server cannot list its tools, or two tools share a name.
+        and its limits, and the model is always shown the schemas that an MCP server listed first. Raise ConfigError if
+        the file does not load, a server cannot list its tools, or two tools share a name.
         """
         environment = {name: os.environ[name] for name in config.environment if name in os.environ}
         file = None if config.file is None else Path(config.file).expanduser()
@@ -85,7 +83,6 @@ class Toolbox:
 
     @property
     def names(self) -> list[str]:
-        """Names of the tools, in order."""
         return list(self._tools)
 
     @property
@@ -94,12 +91,10 @@ class Toolbox:
         return any(tool.args_parameter is not None for tool in self._tools.values())
 
     def select(self, names: Sequence[str] | None) -> "Toolbox":
-        """A toolbox of these tools only; None selects all. Calls to any other are then calls to an unknown tool.
+        """Return a toolbox of these tools only; None selects all. Calls to any other are then calls to an unknown tool.
 
-        What the tools share stays with this toolbox: enter this one, not the selection.
-
-        Raises:
-            ConfigError: a name is not in the toolbox.
+        What the tools share stays with this toolbox: enter this one, not the selection. Raise ConfigError if a name is
+        not in the toolbox.
         """
         if names is None:
             return self
@@ -114,12 +109,11 @@ class Toolbox:
         return selected
 
     def schemas(self) -> list[ToolSchema]:
-        """Schemas of the tools, in order."""
         return [tool.schema for tool in self._tools.values()]
 
     @asynccontextmanager
     async def rollout(self, context: ToolContext) -> AsyncIterator[BoundToolbox]:
-        """The tools for one rollout; what they keep for it (the session of an MCP server) ends with the block."""
+        """Yield the tools for one rollout; what they keep for it (the session of an MCP server) ends with the block."""
         scope = RolloutScope(context)
         try:
             limits = (self._timeout_s, self._max_result_characters)
@@ -128,7 +122,7 @@ class Toolbox:
             await scope.close()
 
     async def call(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
-        """The result of one call that shares nothing with another."""
+        """Return the result of one call that shares nothing with another."""
         async with self.rollout(context or ToolContext()) as bound:
             return await bound.call(name, arguments_json)
 
@@ -176,5 +170,5 @@ def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosab
 
 
 def load_tools(path: Path) -> list[Tool]:
-    """The functions under `@tool` in a Python file; see `load_decorated`."""
+    """Return the functions under `@tool` in a Python file; see `load_decorated`."""
     return load_decorated(path, "tools.file", Tool, "tool", "the model may call")

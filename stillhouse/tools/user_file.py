@@ -24,17 +24,10 @@ _SHORT_NAMES: Final = {"np": "numpy as np", "pd": "pandas as pd"}
 
 
 def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purpose: str) -> list[T]:
-    """The objects of one kind at the top of a Python file, in the order they are written.
+    """Return the objects of one kind at the top of a Python file, in the order they are written.
 
-    Args:
-        path: the file.
-        setting: the setting that names it, for messages.
-        kind: what the decorator makes of a function.
-        decorator: name of the decorator in `stillhouse.tools`.
-        purpose: what such a function does, for messages.
-
-    Raises:
-        ConfigError: as `load_module`, or there is no such object.
+    `decorator` of `stillhouse.tools` makes them of functions; `setting` and `purpose` are for messages. Raise
+    ConfigError as `load_module`, or if there is none.
     """
     decorated = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
     if not decorated:
@@ -51,12 +44,10 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
 
 
 def load_module(path: Path, setting: str) -> ModuleType:
-    """Runs a user's Python file, as a module named after its path: two files called tools.py do not collide.
+    """Run a user's Python file, as a module named after its path: two files called tools.py do not collide.
 
-    The decorators `tool` and `reward` are there without an import.
-
-    Raises:
-        ConfigError: `setting` names no file, or it does not run; the message names the file, and the line if known.
+    The decorators `tool` and `reward` are there without an import. Raise ConfigError if `setting` names no file, or it
+    does not run; the message names the file, and the line if known.
     """
     path = path.expanduser().absolute()
     if not path.is_file():
@@ -99,7 +90,7 @@ def _remedy(error: BaseException) -> str:
 
 
 def import_hint(error: NameError) -> str:
-    """The line that a file needs, in which the name of the error is not defined."""
+    """Return the line that a file needs, in which the name of the error is not defined."""
     name = error.name or ""
     if name in _SHORT_NAMES or importlib.util.find_spec(name or "_") is not None:
         return f"; add the line `import {_SHORT_NAMES.get(name, name)}`"
@@ -116,7 +107,7 @@ def describe_function(function: Callable[..., Any]) -> str:
 
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The function's resolved type hints; raises ValueError if one names something unknown, or there can be none."""
+    """Return the function's type hints, resolved; raise ValueError if one is unknown, or there can be none."""
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -126,10 +117,8 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def scorer_hints(function: Callable[..., Any], args: type) -> dict[str, Any]:
-    """The type hints of a user's function `(args: ARGS, messages)` of a finished trajectory.
-
-    Raises:
-        ValueError: its parameters are others, or a hint names something unknown.
+    """Return the type hints of a user's function `(args: ARGS, messages)` of a finished trajectory; raise ValueError if
+    its parameters are others, or a hint names something unknown.
     """
     hints = type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())

@@ -25,7 +25,7 @@ CANARY = "sk-canary/0123456789+ABCDEF"
 
 @pytest.fixture
 def stranger(site) -> Any:
-    """A `Site` that answers every request alike: 200 and JSON, unless a test says otherwise."""
+    """Return a `Site` that answers every request alike: 200 and JSON, unless a test says otherwise."""
     site.status, site.content_type = 200, "application/json"
     return site
 
@@ -60,7 +60,7 @@ SPELLINGS = {
 
 
 def leaks(written: str | bytes) -> bool:
-    """Whether the key is in a text in any of the spellings, escaped or not."""
+    """Return whether the key is in a text in any of the spellings, escaped or not."""
     content = written.encode("utf-8", "surrogatepass") if isinstance(written, str) else written
     plain = content
     for code in {ord(char) for char in CANARY}:
@@ -75,7 +75,7 @@ def leaks(written: str | bytes) -> bool:
 
 @pytest.fixture
 def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
-    """What sends a key to an address, and returns or raises what it makes of the answer, by name."""
+    """Return, by name, what sends a key to an address and returns or raises what it makes of the answer."""
 
     async def chat(url: str, key: str, **limits: Any) -> Any:
         async with aclosing(HttpClient(Endpoint(url, "m", "m", key), timeout_s=20, **limits)) as client:

@@ -30,7 +30,7 @@ def _gzipped(size: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def bombs() -> dict[str, tuple[str, bytes]]:
-    """Codings and bodies of some kilobytes that decode to 384 MiB."""
+    """Return codings and bodies of some kilobytes that decode to 384 MiB."""
     once = _gzipped(LARGE)
     brotli_ = brotli.Compressor(quality=5)
     block = bytes(1 << 20)
@@ -56,7 +56,7 @@ def _browse(url: str) -> Any:
 
 @pytest.fixture
 def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], Any]]:
-    """What reads an answer at an address, by name."""
+    """Return what reads an answer at an address, by name."""
     return {
         "browse": _browse,
         "chat": lambda url: clients["chat"](url, "none", max_bytes=MAX_BYTES),
@@ -92,5 +92,5 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     stranger, ways: dict[str, Callable[[str], Any]], way: str
 ) -> None:
     stranger.body = json.dumps({"choices": "x" * (MAX_BYTES + 1)}).encode()
-    with pytest.raises(RequestFailed, match=r"the answer is longer than 4 MiB"):
+    with pytest.raises(RequestFailed, match="4 MiB"):
         ways[way](stranger.url("/v1"))

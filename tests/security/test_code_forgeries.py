@@ -25,7 +25,7 @@ FORGERIES: Final[dict[str, str]] = CORPUS["forgeries"]
 ENDLESS: Final[dict[str, str]] = CORPUS["endless"]
 
 SECRET: Final = 90210
-"""What the function `f` has to give for 7: no answer here knows it."""
+"""Value that `f` has to give for 7: no answer here knows it."""
 
 FORMS: Final[dict[str, dict[str, Any]]] = CORPUS["forms"]
 

@@ -23,7 +23,7 @@ def ask(request: pytest.FixtureRequest, clients: Clients) -> Callable[[str, str]
 
 
 def _everything(ask: Callable[[str, str], Any], url: str, key: str) -> str:
-    """What a client returns or raises, with all that led to it."""
+    """Return what a client returns or raises, with all that led to it."""
     try:
         return repr(ask(url, key))
     except TimeoutError:

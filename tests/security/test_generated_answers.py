@@ -37,7 +37,7 @@ NAMES = (
 
 
 def _bodies(canary: Any) -> st.SearchStrategy[bytes]:
-    """What looks like a completion with anything in it, like a page, or like nothing; the key stands in some."""
+    """Return what looks like a completion with anything in it, a page, or nothing; the key stands in some."""
     key = st.sampled_from([canary.key, *canary.spellings.values()])
     text = st.one_of(st.text(max_size=30), key, st.tuples(st.text(max_size=9), key, st.text(max_size=9)).map("".join))
     leaf = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text)
@@ -87,7 +87,7 @@ async def _nap(_seconds: float) -> None:
 
 
 async def _run(url: str, key: str, journal: Journal) -> str:
-    """What the rollout of one prompt comes to; an error that ends the run must be one of its own."""
+    """Return what the rollout of one prompt comes to; an error that ends the run must be one of its own."""
     messages: list[Message] = [{"role": "user", "content": "hi"}]
     collector = RolloutCollector(
         EverySample([Prompt(prompt_id(messages, None), messages, None)], 1),

@@ -30,10 +30,10 @@ def folder_with(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_with) -> None:
     folder = folder_with("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}")
     tokenizer = load_tokenizer(str(folder))
-    with pytest.raises(ConfigError, match="MiB of memory") as caught:
+    with pytest.raises(ConfigError, match="MiB") as caught:
         render(tokenizer, QUESTION, None, add_generation_prompt=True)
     assert str(folder) in str(caught.value)
-    with pytest.raises(ConfigError, match="MiB of memory"):
+    with pytest.raises(ConfigError, match="MiB"):
         render_samples(tokenizer, TALK, None)
 
 
@@ -41,6 +41,6 @@ def test_a_template_that_makes_ten_gigabytes_is_named_with_its_folder(folder_wit
 def test_a_template_that_loops_is_stopped_and_named_with_its_folder(folder_with) -> None:
     loops = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
     folder = folder_with(loops)
-    with pytest.raises(ConfigError, match=r"more than 10.1 s") as caught:
+    with pytest.raises(ConfigError, match=r"10\.1 s") as caught:
         render(load_tokenizer(str(folder)), QUESTION, None, add_generation_prompt=True)
     assert str(folder) in str(caught.value)

@@ -1,4 +1,4 @@
-"""What no line of the code may do, read from the code itself."""
+"""Rules for every line of the code, read from the code itself."""
 
 import ast
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ CALLS = [
 
 
 def _calls(*names: str) -> Iterator[tuple[str, str]]:
-    """Calls whose written name ends with one of `names`, and where they are."""
+    """Yield the calls whose written name ends with one of `names`, and where they are."""
     return ((where, text) for where, name, text in CALLS if name.endswith(names))
 
 

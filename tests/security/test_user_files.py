@@ -11,7 +11,7 @@ from stillhouse.tools.toolbox import load_tools
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder one is in holds files with the names of modules; each that is run leaves a mark in `ran`."""
+    """Enter a folder of files with the names of modules; each that is run leaves a mark in `ran`."""
     (tmp_path / "ran").mkdir()
     for name in ("tools", "rewards", "json", "random", "stillhouse", "tasks", "sitecustomize"):
         mark = tmp_path / "ran" / name

@@ -60,8 +60,8 @@ def test_code_that_comes_with_a_model_is_not_run_and_nobody_is_asked_to_run_it(t
     settings = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
     settings |= {"tokenizer_class": "Theirs", "auto_map": {"AutoTokenizer": ["theirs.Tokenizer", None]}}
     (model / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with pytest.raises(ConfigError, match="loaded"):
         load_model(str(model), device="cpu")
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with pytest.raises(ConfigError, match="loaded"):
         load_tokenizer(str(model))
     assert not seen.exists()

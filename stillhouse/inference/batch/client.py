@@ -51,11 +51,9 @@ class BatchPace:
 
 
 class BatchClient:
-    """A `ChatClient` over a batch endpoint. Make and use it inside one running event loop.
+    """A `ChatClient` over a batch endpoint, at the price of a batch. Make and use it inside one running event loop.
 
-    Args:
-        endpoint: the endpoint that is asked, at the price of a batch (`Price.half`).
-        folder: keeps the notes of open batches; the same for every run that shares a journal.
+    `folder` keeps the notes of open batches; it is the same for every run that shares a journal.
     """
 
     def __init__(self, endpoint: Endpoint, folder: Path, *, pace: BatchPace | None = None) -> None:
@@ -74,11 +72,10 @@ class BatchClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """See `ChatClient`; it returns when the request's batch has ended.
+        """Return the answer once the request's batch has ended.
 
-        Raises:
-            RequestFailed: as the answer's line, or the end of its batch, says.
-            StoreError: the note of a batch cannot be written; it is then not sent.
+        Raise RequestFailed as its line, or the end of its batch, says, StoreError if the note of a batch cannot be
+        written; it is then not sent.
         """
         started = time.monotonic()
         await self._attached()
@@ -96,7 +93,7 @@ class BatchClient:
         return read_answer(row, self._endpoint, latency_s=time.monotonic() - started, sampling=sampling)
 
     async def aclose(self) -> None:
-        """Closes the connections. Open batches go on; the next client attaches to them.
+        """Close the connections. Open batches go on; the next client attaches to them.
 
         Call it once all answers are durable: their notes are struck out here.
         """
@@ -113,7 +110,7 @@ class BatchClient:
                 self._notes.strike(batch.note, batch.answered)
 
     async def _attached(self) -> None:
-        """Waits until the batches of earlier runs are known."""
+        """Wait until the batches of earlier runs are known."""
         task = self._attaching
         if task is None or (task.done() and task.exception() is not None):
             task = self._attaching = asyncio.create_task(self._attach())
@@ -184,7 +181,7 @@ def _line(custom_id: str, body: bytes) -> bytes:
 
 
 def batch_controller() -> Controller:
-    """A controller that admits everything at once: a batch endpoint has a queue and limits of its own.
+    """Return a controller that admits everything at once: a batch endpoint has a queue and limits of its own.
 
     A batch refused for too many tokens in that queue still shuts the gate.
     """
@@ -194,10 +191,9 @@ def batch_controller() -> Controller:
 def require_batchable(
     teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
 ) -> None:
-    """Validates that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
+    """Raise ConfigError if `teacher.batch` is set and rollouts take more than one turn, or may not wait for hours.
 
-    Raises:
-        ConfigError: they do not; the message names every such field.
+    The message names every such field.
     """
     if not teacher.batch:
         return

@@ -49,7 +49,7 @@ class BatchNotes:
         self._model = model
 
     def open(self) -> Iterator[BatchNote]:
-        """The notes of batches that may still hold answers, oldest first."""
+        """Yield the notes of batches that may still hold answers, oldest first."""
         notes = []
         for path in sorted(self._folder.glob("*.json")):
             try:
@@ -65,31 +65,19 @@ class BatchNotes:
         yield from sorted(notes, key=lambda note: note.created)
 
     def add(self, custom_ids: tuple[str, ...]) -> BatchNote:
-        """A new note, on disk, of a batch that is about to be created.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Write and return the note of a batch about to be created; raise StoreError if it cannot be written."""
         note = BatchNote(uuid.uuid4().hex, self._base_url, self._model, time.time(), None, custom_ids)
         self._write(note)
         return note
 
     def with_id(self, note: BatchNote, batch_id: str) -> BatchNote:
-        """The note with its batch's id, on disk.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Return the note with its batch's id, on disk; raise StoreError if it cannot be written."""
         note = replace(note, batch_id=batch_id)
         self._write(note)
         return note
 
     def strike(self, note: BatchNote, answered: set[str]) -> None:
-        """Strikes out requests whose answers have arrived; a note with none left is removed.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Strike out answered requests; a note with none left is removed. Raise StoreError if it cannot be written."""
         left = tuple(custom_id for custom_id in note.custom_ids if custom_id not in answered)
         if left:
             self._write(replace(note, custom_ids=left))
@@ -110,7 +98,6 @@ class BatchRequest:
     answer: "asyncio.Future[JsonObject]"
 
     def fail(self, error: Exception) -> None:
-        """Sets the error, unless the wait has ended."""
         if not self.answer.done():
             # A copy for each: an exception collects the traceback of every task that raises it.
             self.answer.set_exception(RequestFailed(error.failure) if isinstance(error, RequestFailed) else error)
@@ -129,12 +116,11 @@ class OpenBatch:
     watch: "asyncio.Task[None] | None" = None
 
     def follow(self) -> None:
-        """Starts to wait for the end of the batch, unless something does already."""
+        """Wait for the end of the batch in a task, unless one does already."""
         if self.watch is None or self.watch.done():
             self.watch = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
-        """Hands out the answers once the batch has ended."""
         try:
             ended = await self.wire.ended(str(self.note.batch_id))
             while self.requests:
@@ -154,7 +140,7 @@ class OpenBatch:
         _LOG.info("batch %s: %s, %d answers", ended.id, ended.status, len(self.answered))
 
     def _answer(self, custom_id: str, result: JsonObject | Exception) -> None:
-        """Ends one request's wait; the answer to a cancelled one is left for the next run."""
+        """End one request's wait; the answer to a cancelled one is left for the next run."""
         request = self.requests.pop(custom_id, None)
         if request is None or request.answer.done():
             return

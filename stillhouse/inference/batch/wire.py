@@ -51,11 +51,7 @@ class Batch:
 
 
 def read_batch(body: Any) -> Batch:
-    """The batch in an answer.
-
-    Raises:
-        RequestFailed: it is none.
-    """
+    """Return the batch in an answer; raise RequestFailed if it is none."""
     try:
         file_ids = (body.get("output_file_id"), body.get("error_file_id"))
         return Batch(
@@ -72,11 +68,7 @@ def read_batch(body: Any) -> Batch:
 
 
 def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampling: Sampling) -> Completion:
-    """The completion in one line of a batch's output or error file.
-
-    Raises:
-        RequestFailed: there is none in it.
-    """
+    """Return the completion in a line of a batch's output or error file; raise RequestFailed if there is none."""
     response = row.get("response")
     if not isinstance(response, dict):
         # The endpoint did not process the request.
@@ -103,7 +95,7 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampli
 
 
 def end_failure(batch: Batch) -> Failure:
-    """Why a request has no answer although its batch has ended."""
+    """Return why a request has no answer although its batch has ended."""
     if batch.status == "cancelled":
         message = (
             f"batch {batch.id} was cancelled at the endpoint. Run the same command again to request the rest again"
@@ -121,11 +113,7 @@ def end_failure(batch: Batch) -> Failure:
 
 
 class BatchEndpoint:
-    """Batches of chat completions at one endpoint. Make it inside a running event loop.
-
-    Args:
-        poll_s: seconds between two polls of a batch, and before a poll that failed is repeated.
-    """
+    """Batches of chat completions at one endpoint, polled every `poll_s`. Make it inside a running event loop."""
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
         # aiohttp takes a third of a second to import, which commands without requests should not wait for.
@@ -135,12 +123,10 @@ class BatchEndpoint:
         self._client = HttpClient(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
 
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
-        """The id of a new batch.
+        """Return the id of a new batch.
 
-        `tag` goes into the batch's metadata; `since` is when it was made, in seconds since 1970.
-
-        Raises:
-            RequestFailed: there is none, or it is not known whether there is.
+        `tag` goes into the batch's metadata; `since` is when it was made, in seconds since 1970. Raise RequestFailed if
+        there is none, or it is not known whether there is.
         """
         file = await self._retried(lambda: self._client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
         if not isinstance(file, dict) or "id" not in file:
@@ -163,11 +149,7 @@ class BatchEndpoint:
             raise
 
     async def find(self, tags: Collection[str], *, since: float) -> dict[str, str]:
-        """Ids of the batches that carry one of `tags`, created since then.
-
-        Raises:
-            RequestFailed: the endpoint does not list its batches.
-        """
+        """Return the ids of batches with one of `tags` since then; raise RequestFailed if they are not listed."""
         ids: dict[str, str] = {}
         query = {"limit": "100"}
         while True:
@@ -184,11 +166,7 @@ class BatchEndpoint:
             query["after"] = batches[-1].id
 
     async def ended(self, batch_id: str) -> Batch:
-        """The batch once it has ended.
-
-        Raises:
-            RequestFailed: the endpoint does not know it, or refuses the key.
-        """
+        """Return the batch once it has ended; raise RequestFailed if it is unknown there, or the key is refused."""
         while True:
             # Before the first poll as well: requests join the batch of an earlier run one after the other.
             await asyncio.sleep(self._poll_s)
@@ -206,10 +184,10 @@ class BatchEndpoint:
                 return batch
 
     async def lines(self, file_id: str) -> AsyncIterator[JsonObject]:
-        """The objects of a JSONL file, without lines that are none; from the first again if the connection is lost.
+        """Yield the objects of a JSONL file, without lines that are none; from the first again if the connection is
+        lost.
 
-        Raises:
-            RequestFailed: the endpoint does not give it out.
+        Raise RequestFailed if the endpoint does not give it out.
         """
         while True:
             try:

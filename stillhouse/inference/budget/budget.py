@@ -44,11 +44,8 @@ class _Collection:
 class Budget:
     """The caps of one run and what has gone against them. Safe to use from several threads and event loops at once.
 
-    Without any cap `reserve`, `settle` and `count_replayed` do nothing.
-
-    Args:
-        price: for the worst case of a request in money; None if unknown, and no money is then counted
-            (`require_prices` rules that out where it matters).
+    Without any cap `reserve`, `settle` and `count_replayed` do nothing. Where `price` is None no money is counted
+    (`require_prices` rules that out where it matters).
     """
 
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +55,7 @@ class Budget:
         self._collection = _Collection()
 
     def part(self, price: Price | None) -> "Budget":
-        """A budget for another collection of the same run, of a model at `price`; caps and counts are shared."""
+        """Return a budget for another collection of the same run, of a model at `price`; caps and counts are shared."""
         part = copy(self)
         part._price = price
         part._collection = _Collection()
@@ -70,20 +67,18 @@ class Budget:
             self._collection.seen = ZERO
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
-        """The most a request can cost; a character counts as a token until answers have shown better."""
+        """Return the most a request can cost; a character counts as a token until answers have shown better."""
         prompt_tokens = self.ledger.prompt_tokens.most(prompt_characters)
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
-        """Records how many tokens a prompt had, so that the next worst cases are closer."""
+        """Record how many tokens a prompt had, so that the next worst cases are closer."""
         self.ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
     async def reserve(self, worst: Spend) -> Spend:
-        """Wait until a request may be sent that costs at most `worst`, and return that for `settle`.
-
-        Raises:
-            BudgetReached: nothing in flight can free the room.
+        """Wait until a request may be sent that costs at most `worst`, and return that for `settle`; raise
+        BudgetReached if nothing in flight can free the room.
         """
         if not self._unlimited:
             await self.ledger.reserve(Amounts.of(worst))
@@ -116,7 +111,7 @@ class Budget:
         self.ledger.settle(reserved, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
-        """Counts an answer that an earlier attempt paid for."""
+        """Count an answer that an earlier attempt paid for."""
         if self._unlimited:
             return
         amounts = Amounts.of(spent)
@@ -133,7 +128,7 @@ class Budget:
 
     @property
     def counted(self) -> Spend:
-        """The spend against the caps: answers, those of earlier attempts, and what was possibly billed."""
+        """Return the spend against the caps: answers, those of earlier attempts, and what was possibly billed."""
         return self.ledger.counted.spend(usd_known=self.ledger.usd_known)
 
 
@@ -142,15 +137,10 @@ _lock: Final = threading.Lock()
 
 
 def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | None) -> Budget:
-    """The process's budget of a run, as one of its collections sees it.
+    """Return the process's budget of a run, as one of its collections (`part`) sees it, at the price of its model.
 
-    A part that exists already was interrupted and runs again: answers replayed to it are not counted twice.
-
-    Args:
-        run_id: of the flow run.
-        part: names the collection within the run; the same at each of its attempts.
-        config: the caps; those of the run's first part hold.
-        price: of the model this part asks; None when it is unknown.
+    A part that exists already was interrupted and runs again: answers replayed to it are not counted twice. The caps
+    are those of the run's first part.
     """
     with _lock:
         parts = _shared.setdefault(run_id, {})
@@ -165,7 +155,7 @@ def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | N
 
 
 def remaining_budget(run_id: str, config: BudgetConfig) -> BudgetConfig:
-    """The caps less what the run has counted so far, for a process of its own; hours are not handed on.
+    """Return the caps less what the run has counted so far, for a process of its own; hours are not handed on.
 
     A cap that is used up becomes the smallest that a config takes, which holds no request.
     """
@@ -180,6 +170,6 @@ def remaining_budget(run_id: str, config: BudgetConfig) -> BudgetConfig:
 
 
 def forget_budgets(run_id: str) -> None:
-    """Drops a run's budget; call it when the flow run has ended."""
+    """Drop a run's budget; call it when the flow run has ended."""
     with _lock:
         _shared.pop(run_id, None)

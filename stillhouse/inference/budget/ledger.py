@@ -34,7 +34,7 @@ class PromptTokens:
         self._num_seen = 0
 
     def learn(self, characters: int, tokens: int) -> None:
-        """Learns from one prompt; a short one says more of the template than of the text."""
+        """Learn from one prompt; a short one says more of the template than of the text."""
         if characters < _MIN_CHARACTERS:
             return
         with self._lock:
@@ -47,7 +47,7 @@ class PromptTokens:
 
 
 def _passed(config: BudgetConfig, counted: Spend, worst: Spend) -> Iterator[tuple[str, str]]:
-    """The field and the reason for each cap that the request could pass."""
+    """Yield the field and the reason for each cap that the request could pass."""
     for name, unit in (("requests", "requests"), ("tokens", "tokens"), ("usd", "USD")):
         cap, spent, more = getattr(config, f"max_{name}"), getattr(counted, name) or 0, getattr(worst, name) or 0
         if cap is not None and spent + more > cap:
@@ -95,7 +95,7 @@ class Ledger:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Wall time counts while at least one of these is open."""
+        """Count wall time while at least one such block is open."""
         with self._time_lock:
             if self._num_running == 0:
                 self._started = self._clock()
@@ -109,12 +109,12 @@ class Ledger:
                     self._ran_s += self._clock() - self._started
 
     def wall_s(self) -> float:
-        """Seconds in which at least one collection ran."""
+        """Return the seconds in which at least one collection ran."""
         with self._time_lock:
             return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
 
     def note_excess(self, excess: Amounts) -> None:
-        """Logs, once in a run, an answer that cost more than its request reserved."""
+        """Log, once in a run, an answer that cost more than its request reserved."""
         with self._time_lock:
             was_logged, self._has_logged_excess = self._has_logged_excess, True
         if not was_logged:
@@ -126,11 +126,7 @@ class Ledger:
             )
 
     async def reserve(self, worst: Amounts) -> None:
-        """Waits until `worst` fits below the caps together with everything counted and reserved.
-
-        Raises:
-            BudgetReached: what is counted leaves no room, so that no request in flight can free any.
-        """
+        """Wait until `worst` fits beside all that is counted and reserved; raise BudgetReached if it never can."""
         with self._lock:
             if (error := self._error(worst)) is not None:
                 raise error
@@ -151,7 +147,7 @@ class Ledger:
             raise
 
     def settle(self, worst: Amounts, spent: Amounts, possible: Amounts) -> None:
-        """Frees what was reserved and counts what was spent, of which `possible` is an upper bound."""
+        """Free what was reserved and count what was spent, of which `possible` is an upper bound."""
         with self._lock:
             self.reserved = self.reserved.minus(worst)
             self.counted = self.counted.plus(spent)
@@ -170,7 +166,7 @@ class Ledger:
         return True
 
     def _error(self, worst: Amounts) -> BudgetReached | None:
-        """The error for a request that can never be sent, whatever those in flight turn out to cost."""
+        """Return the error for a request that can never be sent, whatever those in flight turn out to cost."""
         max_hours = self._config.max_hours
         if max_hours is not None and (wall_s := self.wall_s()) >= max_hours * _SECONDS_PER_HOUR:
             return BudgetReached(
@@ -190,7 +186,7 @@ class Ledger:
         return BudgetReached(message + f"Raise {' and '.join(field for field, _ in passed)} {_AGAIN}")
 
     def _admit(self) -> None:
-        """Admits or refuses requests from the head of the queue until one has to wait. Under the lock."""
+        """Admit or refuse requests from the head of the queue until one has to wait, under the lock."""
         while self._waiters:
             waiter = self._waiters[0]
             if not (waiter.future.done() or waiter.loop.is_closed()):

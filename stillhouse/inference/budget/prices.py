@@ -40,7 +40,7 @@ def stated_price(teacher: TeacherConfig) -> Price | None:
 
 
 async def listed_price(endpoint: Endpoint) -> Price | None:
-    """The price in the endpoint's list of models, read once in a process; None where there is none.
+    """Return the price in the endpoint's list of models, read once in a process; None where there is none.
 
     No failure is an error: most endpoints have no such list.
     """
@@ -63,7 +63,7 @@ async def listed_price(endpoint: Endpoint) -> Price | None:
 
 
 def read_listed(body: Any, model: str) -> Price | None:
-    """The price of `model` in an answer to GET /models in OpenRouter's form: texts of USD a token.
+    """Return the price of `model` in an answer to GET /models in OpenRouter's form: texts of USD a token.
 
     https://openrouter.ai/docs/api-reference/list-available-models: `pricing` has `prompt`, `completion`, `request` and,
     for some models, `input_cache_read` and `internal_reasoning`. A reasoning price of 0 means that reasoning is
@@ -89,11 +89,7 @@ def read_listed(body: Any, model: str) -> Price | None:
 
 
 def require_prices(endpoint: Endpoint, budget: BudgetConfig) -> None:
-    """Validate that the price is known where a cap in money is set.
-
-    Raises:
-        ConfigError: the price is unknown.
-    """
+    """Validate that the price is known where a cap in money is set; raise ConfigError if the price is unknown."""
     if budget.max_usd is not None and endpoint.price is None:
         raise ConfigError(
             f"budget.max_usd is {budget.max_usd:g}, but the price of the {endpoint.role.name.lower()} is unknown, so "

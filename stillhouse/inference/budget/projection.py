@@ -34,7 +34,7 @@ class Series:
         self._squares += step * (value - self.mean)
 
     def project(self, num_total: int) -> Projection:
-        """The sum of `num_total` figures of which these are the first.
+        """Return the sum of `num_total` figures of which these are the first.
 
         With n figures of mean m and deviation s, the sum of the k that are to come lies in
 

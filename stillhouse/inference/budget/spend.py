@@ -45,7 +45,7 @@ class Amounts(NamedTuple):
 
     @classmethod
     def of(cls, spend: Spend) -> "Amounts":
-        """A spend as whole numbers. Rounding is monotone: the larger spend has the larger amounts."""
+        """Return a spend as whole numbers. Rounding is monotone: the larger spend has the larger amounts."""
         return cls(spend.requests, spend.tokens, 0 if spend.usd is None else round(spend.usd * PICO))
 
     def spend(self, *, usd_known: bool = True) -> Spend:
@@ -58,7 +58,7 @@ class Amounts(NamedTuple):
         return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def above(self, other: "Amounts") -> "Amounts":
-        """The excess over `other`, each figure by itself."""
+        """Return the excess over `other`, each figure by itself."""
         return Amounts(max(0, self[0] - other[0]), max(0, self[1] - other[1]), max(0, self[2] - other[2]))
 
 

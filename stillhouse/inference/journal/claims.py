@@ -24,14 +24,7 @@ _FLOCK: Final = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi4x"
 
 
 class Claims:
-    """The claims of one journal.
-
-    Args:
-        folder: where the files to lock are; shared by all journals that share rollouts.
-
-    Raises:
-        OSError: they cannot be made.
-    """
+    """The claims of one journal, as locks on files in `folder`; raises OSError if they cannot be made."""
 
     def __init__(self, folder: Path) -> None:
         private_folder(folder)
@@ -44,11 +37,7 @@ class Claims:
             raise
 
     def take(self, rollout_key: bytes) -> bool:
-        """Return whether the rollout is this journal's now, or was already.
-
-        Raises:
-            OSError: the file system has no such locks.
-        """
+        """Return whether the rollout is this journal's now, or was; raise OSError where there are no such locks."""
         try:
             self._lock(rollout_key, fcntl.F_WRLCK)
         # fcntl(2): held by another, by either name.

@@ -46,11 +46,7 @@ class JournalCopies:
         self._remote, self._folder = remote, folder
 
     def take_over(self) -> int:
-        """Copies the records of other machines into the journal; the number of new ones.
-
-        Raises:
-            StoreError: the storage cannot be reached, or a file cannot be read or written.
-        """
+        """Copy other machines' records into the journal; return how many are new. Raise StoreError on failure."""
         with self._state() as state:
             unseen = sorted(self._remote.sizes(_FOLDER).keys() - set(state["seen"]))
             num_new = 0
@@ -72,11 +68,7 @@ class JournalCopies:
             return num_new
 
     def hand_on(self) -> int:
-        """Uploads new records of this machine's journal; their number.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses, or a file cannot be read or written.
-        """
+        """Upload new records of this machine's journal, and return their number; raise StoreError where that fails."""
         with self._state() as state, self._temporary() as copy:
             num_rows, last = self._extract(copy, state)
             if num_rows:
@@ -105,14 +97,14 @@ class JournalCopies:
             yield Path(folder) / JOURNAL_FILE
 
     def _add(self, copy: Path) -> tuple[int, int]:
-        """The numbers of the first and the last row that the copy added to the journal."""
+        """Return the numbers of the first and the last row that the copy added to the journal."""
         with joined(self._folder / JOURNAL_FILE, copy) as connection:
             before = connection.execute(_LAST.format("main")).fetchone()[0]
             take_over(connection, copy)
             return before + 1, connection.execute(_LAST.format("main")).fetchone()[0]
 
     def _extract(self, copy: Path, state: dict[str, Any]) -> tuple[int, int]:
-        """The number of rows that the copy got, and the number of the journal's last row."""
+        """Return the number of rows that the copy got, and the number of the journal's last row."""
         if not (self._folder / JOURNAL_FILE).exists():
             return 0, 0
         with joined(copy, self._folder / JOURNAL_FILE) as connection:

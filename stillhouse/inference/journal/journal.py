@@ -37,11 +37,8 @@ class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
     Keys and digests are SHA-256 in hex, bodies opaque bytes. A damaged record is logged and counts as absent, so that
-    it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees
-    all claims.
-
-    Raises:
-        StoreError: it cannot be opened, is no journal, or was written by a newer version.
+    it is requested again and replaced. Leaving its block waits for pending writes and frees all claims. Raises
+    StoreError if it cannot be opened, is no journal, or was written by a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,10 +69,8 @@ class Journal:
 
         A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process. Look up trajectory
         and completions once it is granted: the previous owner may have added some. For a rollout without records these
-        look-ups cost nothing. A finished rollout is granted to everybody.
-
-        Raises:
-            StoreError: the journal cannot be read, or the file system has no locks.
+        look-ups cost nothing. A finished rollout is granted to everybody. Raise StoreError if the journal cannot be
+        read, or the file system has no locks.
         """
         key = bytes.fromhex(rollout_key)
         with self._lock:
@@ -100,7 +95,7 @@ class Journal:
         return True
 
     def disclaim(self, rollout_key: str) -> None:
-        """Frees a claimed rollout that has no trajectory, once its pending writes are durable."""
+        """Free a claimed rollout that has no trajectory, once its pending writes are durable."""
         key = bytes.fromhex(rollout_key)
         if key in self._cut_off:
             self._writer.call_after(partial(self._free, key))
@@ -111,10 +106,9 @@ class Journal:
         return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, digest=bytes.fromhex(request_digest)))
 
     async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
-        """Makes a completion durable; what is stored there, which another process may have written first.
+        """Make a completion durable, and return what is stored there, which another process may have written first.
 
-        Raises:
-            StoreError: no space, no permission, or the disk failed. So for all `put_` methods.
+        Raise StoreError, as all `put_` methods, if there is no space, no permission, or the disk failed.
         """
         key = bytes.fromhex(rollout_key)
         return await self._put(place(key, COMPLETION, turn, digest=bytes.fromhex(request_digest)), body)
@@ -126,7 +120,7 @@ class Journal:
     async def put_tool_result(
         self, rollout_key: str, turn: int, call_index: int, call_digest: str, body: bytes
     ) -> bytes:
-        """Makes a tool result durable; what is stored there."""
+        """Make a tool result durable, and return what is stored there."""
         key = bytes.fromhex(rollout_key)
         return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
 
@@ -134,14 +128,14 @@ class Journal:
         return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
 
     async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:
-        """Makes a finished trajectory durable and ends its claim; what is stored there."""
+        """Make a finished trajectory durable and end its claim; return what is stored there."""
         key = bytes.fromhex(rollout_key)
         stored = await self._put(place(key, TRAJECTORY), body)
         self._free(key)
         return stored
 
     def close(self) -> None:
-        """Writes what is pending, frees what is claimed and closes the file."""
+        """Write what is pending, free what is claimed and close the file."""
         with self._lock:
             if self._closed:
                 return

@@ -33,11 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
-    """Copies the journal's records of some rollouts to a part, which may hold some already, unless it is in use.
-
-    Raises:
-        StoreError: a file cannot be read or written.
-    """
+    """Copy records of rollouts to a part, which may hold some, unless it is in use; raise StoreError on failure."""
     source = journal / JOURNAL_FILE
     private_folder(part)
     with _locked(part) as is_free:
@@ -47,11 +43,7 @@ def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
 
 
 def take_back(part: Path, journal: Path) -> None:
-    """Copies a part's records to the journal and removes the part, unless it is in use.
-
-    Raises:
-        StoreError: a file cannot be read or written.
-    """
+    """Copy a part's records to the journal and remove it, unless it is in use; raise StoreError where that fails."""
     source = part / JOURNAL_FILE
     with _locked(part) as is_free:
         if is_free and source.is_file():
@@ -63,7 +55,7 @@ def take_back(part: Path, journal: Path) -> None:
 
 @asynccontextmanager
 async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
-    """Locks the part, also against another process whose run was started again; waits until it is free.
+    """Lock the part, also against another process whose run was started again; wait until it is free.
 
     The lock ends with this process, however it ends.
     """
@@ -78,7 +70,7 @@ async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[bool]:
-    """Return whether the part is not in use, and then locks it."""
+    """Yield whether the part is not in use, and is locked within the block."""
     with (part / _LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +81,7 @@ def _locked(part: Path) -> Iterator[bool]:
 
 
 def take_over(connection: sqlite3.Connection, source: Path) -> None:
-    """Within `joined`: copies what this journal lacks from the other one, without damaged records."""
+    """Copy, within `joined`, what this journal lacks from the other one, without damaged records."""
     connection.execute(_TAKE_OVER)
     for (place,) in connection.execute(_DAMAGED):
         logger.warning("journal %s: %s is damaged and left out; it will be made again", source, record_name(place))
@@ -97,11 +89,7 @@ def take_over(connection: sqlite3.Connection, source: Path) -> None:
 
 @contextmanager
 def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
-    """A transaction on the journal `target` that sees `source` as `other`.
-
-    Raises:
-        StoreError: one of them cannot be read or written.
-    """
+    """Open a transaction on the journal `target` that sees `source` as `other`; raise StoreError where that fails."""
     try:
         private_folder(target.parent)
         for path in (source, target):

@@ -101,7 +101,7 @@ _SCRIPTS: Final = {0: _NEW, 1: _FROM_VERSION_1 + _ADD_DIGESTS, 2: _FROM_VERSION_
 
 
 def digest_of(place: bytes, body: bytes) -> bytes:
-    """XXH3 of a place and the body stored there, 8 bytes: an index that leads to another row is noticed as well."""
+    """Return XXH3 of a place and the body there, 8 bytes: an index that leads to another row is noticed as well."""
     return xxh3_64_digest(place + body)
 
 
@@ -118,11 +118,7 @@ class NewerVersion(Exception):
 
 
 def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, digest: bytes = _NO_DIGEST) -> bytes:
-    """The place of a record.
-
-    Raises:
-        ValueError: a digest is not 32 bytes, or a number has more than six digits.
-    """
+    """Return a record's place; raise ValueError if a digest is not 32 bytes, or a number has more than six digits."""
     made = b"%b%b%06d%06d%b" % (rollout_key, kind, turn, call_index, digest)
     # Two wrong lengths could add up to the right one.
     if len(rollout_key) != 32 or len(made) != PLACE_BYTES or not 0 <= turn <= _MAX_NUMBER:
@@ -134,7 +130,7 @@ def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, d
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode, for any thread, whose every transaction is durable once it is done."""
+    """Return a connection in autocommit mode, for any thread, whose every transaction is durable once it is done."""
     connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.create_function("digest_of", 2, digest_of, deterministic=True)
@@ -150,12 +146,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(path: Path) -> None:
-    """Creates or migrates the file, once, also when two processes start at the same moment.
+    """Create or migrate the file, once, also when two processes start at the same moment.
 
-    Raises:
-        NewerVersion: it was written by a newer Stillhouse.
-        OSError: it cannot be made.
-        sqlite3.Error: it cannot be opened, or is no journal.
+    Raise NewerVersion if a newer Stillhouse wrote it, OSError or sqlite3.Error if it cannot be made or opened.
     """
     private_file(path)
     with closing(connect(path)) as connection:

@@ -22,11 +22,7 @@ _lock: Final = threading.Lock()
 
 @contextmanager
 def open_journal(folder: str | Path) -> Iterator[Journal]:
-    """The journal of a folder while the block lasts; blocks that overlap share it, and with it each fsync.
-
-    Raises:
-        StoreError: as `Journal`.
-    """
+    """Yield a folder's journal; blocks that overlap share it, and with it each fsync. Raise StoreError as `Journal`."""
     path = Path(folder).absolute() / JOURNAL_FILE
     with _lock:
         shared = _open.get(path)

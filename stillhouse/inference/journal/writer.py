@@ -36,11 +36,7 @@ _Item = _Write | Callable[[], None] | None
 
 
 class Writer:
-    """Writes to the journal, in the order they were given.
-
-    Args:
-        connection: used by this writer's thread alone until `close` returns.
-    """
+    """Writes to the journal, in the order they were given, from a thread that alone uses `connection` until `close`."""
 
     def __init__(self, connection: sqlite3.Connection, as_error: Callable[[Exception], StoreError]) -> None:
         self._connection = connection
@@ -51,7 +47,7 @@ class Writer:
         self._thread.start()
 
     def put(self, place: bytes, body: bytes) -> _Waiting:
-        """A future of this event loop with what is stored at `place` once it is durable.
+        """Return a future of this event loop with what is stored at `place` once it is durable.
 
         It is stored also if the future is cancelled: it was paid for.
         """
@@ -60,7 +56,7 @@ class Writer:
         return stored
 
     def call_after(self, call: Callable[[], None]) -> None:
-        """Calls `call` in the writer's thread once all that was put before is durable or refused."""
+        """Call `call` in the writer's thread once all that was put before is durable or refused."""
         self._items.put(call)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class Attribution:
     _aheads: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def accept(self, ahead: int, epoch: int) -> None:
-        """A request with `ahead` others in flight before it was answered."""
+        """Note that a request with `ahead` others in flight before it was answered."""
         if ahead >= self._proven:
             self._proven = ahead + 1
         if epoch == self._epoch:
@@ -42,7 +42,7 @@ class Attribution:
                 self._num_at_limit += 1
 
     def refuse(self, ahead: int) -> bool:
-        """A request with `ahead` others in flight before it was refused; whether that speaks for a rate."""
+        """Note a refusal with `ahead` others in flight before it; return whether that speaks for a rate."""
         proven = max(self._proven, self._proven_before)
         if self.lean < 0 and self._aheads and ahead > _RISEN * max(self._aheads):
             # A limit known to be one in flight was probed and has risen.
@@ -67,7 +67,7 @@ class Attribution:
         return self.lean > 0
 
     def begin_epoch(self, epoch: int, limit: int) -> None:
-        """Resets the counts after a cut to `limit` in flight."""
+        """Reset the counts after a cut to `limit` in flight."""
         self._epoch, self._limit = epoch, limit
         self._num_accepted = self._num_at_limit = 0
         self._proven_before, self._proven = self._proven, 0

@@ -46,11 +46,8 @@ _LONG_WAIT: Final = 10.0
 class RateControl:
     """The control of one endpoint. Not thread-safe; `Controller` guards it.
 
-    Args:
-        initial: requests in flight at the start.
-        caps: what the user allows.
-        learnt: by an earlier process.
-        is_known: `initial` is what the server takes, so that the window begins and stays there.
+    `initial` requests may be in flight at the start; where it `is_known` that the server takes them, the window stays
+    there. `learnt` comes from an earlier process.
     """
 
     def __init__(
@@ -72,11 +69,11 @@ class RateControl:
 
     @property
     def limit(self) -> int:
-        """Requests that may usefully be in flight now."""
+        """Return the requests that may usefully be in flight now."""
         return self.brakes.window.limit
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
-        """Permission to send a request now, or None until a request is settled or `wait_s` has passed."""
+        """Return permission to send a request now, or None until a request is settled or `wait_s` has passed."""
         brakes = self.brakes
         if (blocker := brakes.blocker(now)) is not None:
             self._blocker = blocker
@@ -103,23 +100,19 @@ class RateControl:
         )
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until `admit` may answer otherwise; None where only a settled request can help."""
+        """Return the seconds until `admit` may answer otherwise; None where only a settled request can help."""
         wait_s = self.brakes.wait_s(now)
         return None if wait_s is None else max(wait_s, self._start_at() - now, 0.0)
 
     def _start_at(self) -> float:
-        """When the next of the first requests may be sent; long ago once they are."""
+        """Return when the next of the first requests may be sent; long ago once they are."""
         if self._is_known or self._num_sent >= self._initial:
             return -math.inf
         num_due = self._num_sent - _PER_ANSWER * self._num_answered
         return self._first_send + num_due * _START_S / min(self._initial, _START)
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
-        """Records how a request ended; None for one that was cancelled.
-
-        Raises:
-            ValueError: the ticket was settled before.
-        """
+        """Record how a request ended, None for a cancelled one; raise ValueError if the ticket was settled before."""
         if ticket.settled:
             raise ValueError(f"the request sent at {ticket.sent_at:.3f} s is settled twice; expected once")
         ticket.settled = True
@@ -166,7 +159,6 @@ class RateControl:
         self._begin_epoch()
 
     def _count_late(self, ticket: Ticket, scope: LimitScope | None) -> None:
-        """Counts a refusal of an earlier episode."""
         self.brakes.forgive(ticket)
         if scope is None:
             scope = LimitScope.REQUESTS if self._attribution.lean > 0 else LimitScope.CONCURRENCY
@@ -176,7 +168,7 @@ class RateControl:
             (self.brakes.requests if scope is LimitScope.REQUESTS else self.brakes.tokens).count_refusal()
 
     def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
-        """Return what a refusal without a reason was about; lifts the limit learnt for the other reason."""
+        """Return what a refusal without a reason was about; lift the limit learnt for the other reason."""
         is_rate = self._attribution.refuse(ticket.ahead)
         is_long = retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)
         if is_rate or (self._attribution.lean == 0 and is_long):
@@ -232,7 +224,7 @@ class RateControl:
         return self.brakes.reason(self._blocker)
 
     def snapshot(self, waiting: int) -> ControlSnapshot:
-        """The state, with `waiting` requests that have not been admitted."""
+        """Return the state, with `waiting` requests that have not been admitted."""
         return ControlSnapshot(
             limit=self.limit,
             in_flight=self.brakes.window.in_flight,

@@ -63,7 +63,7 @@ class Controller:
             self._control.brakes.cap(caps)
 
     async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
-        """Waits for permission to send one request; `release` gives it back.
+        """Wait for permission to send one request; `release` gives it back.
 
         Requests of rollouts under way (`continuing`) go before those of new ones; no other waiting one is overtaken.
         """
@@ -87,7 +87,6 @@ class Controller:
             raise
 
     def release(self, ticket: Ticket, outcome: Outcome | None) -> None:
-        """Reports how a request ended; None for one that was cancelled."""
         with self._lock:
             now = self._clock()
             self._control.settle(ticket, outcome, now)
@@ -106,7 +105,7 @@ class Controller:
             return self._control.snapshot(waiting)
 
     def _admit(self) -> None:
-        """Admits all requests that may be sent, under the lock."""
+        """Admit all requests that may be sent, under the lock."""
         now = self._clock()
         while self._queue:
             _, _, waiter = self._queue[0]
@@ -142,7 +141,7 @@ class Controller:
             waiter.future.set_result(ticket)
 
     def _wake_later(self, now: float) -> None:
-        """Wakes every waiting loop when time alone may admit a request: any of the others may end."""
+        """Wake every waiting loop when time alone may admit a request: any of the others may end."""
         wait_s = self._control.wait_s(now)
         if wait_s is None:
             return
@@ -167,7 +166,7 @@ class Controller:
             self._admit()
 
     def _worth_keeping(self, now: float) -> LearntLimits | None:
-        """The limits to save, at intervals and when no request is in flight; None if nothing changed."""
+        """Return the limits to save, at intervals and when no request is in flight; None if nothing changed."""
         if self._memory is None or self._control.num_cuts == self._saved_cuts:
             return None
         if now - self._saved_at < _SAVE_S and self._control.brakes.window.in_flight:
@@ -188,7 +187,7 @@ _shared_lock: Final = threading.Lock()
 
 
 def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
-    """The process's controller for an endpoint, within the runtime's caps.
+    """Return the process's controller for an endpoint, within the runtime's caps.
 
     The limit of a server of this run's own is known; the store keeps what is learnt of others.
     """
@@ -200,12 +199,12 @@ def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
 
 
 def limits_file(runtime: RuntimeConfig) -> Path:
-    """The file of a store that keeps the limits learnt for the next process."""
+    """Return the file of a store that keeps the limits learnt for the next process."""
     return Path(runtime.store) / "limits.json"
 
 
 def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
-    """The process's controller for (base URL, key, model), which outlives a shard.
+    """Return the process's controller for (base URL, key, model), which outlives a shard.
 
     The first caller's `initial` and `memory` hold, and the latest caller's `caps`; without `memory` nothing is kept for
     the next process.

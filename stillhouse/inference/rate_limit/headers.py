@@ -53,7 +53,7 @@ _MAX_WINDOW_S: Final = 120.0
 
 
 def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
-    """The limits that an answer's headers state; None where they state none.
+    """Return the limits that an answer's headers state; None where they state none.
 
     Names of headers are in lower case, or `headers` ignores case; `now` has a time zone.
     """
@@ -72,7 +72,7 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds the endpoint asks to wait, by `retry-after-ms` or `retry-after` (seconds or a date); None if neither."""
+    """Return the seconds to wait by `retry-after-ms` or `retry-after` (seconds or a date); None if neither is there."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -95,7 +95,7 @@ def _allowance(headers: Mapping[str, str], limit: str, remaining: str) -> Allowa
 
 
 def _until(text: str | None, now: datetime) -> float | None:
-    """Seconds until a reset: a duration, seconds, a date, or milliseconds or seconds since 1970."""
+    """Return the seconds until a reset: a duration, seconds, a date, or milliseconds or seconds since 1970."""
     if not text:
         return None
     number = _number(text)

@@ -28,7 +28,7 @@ class LimitsFile:
     """Seconds since 1970, comparable between processes."""
 
     def load(self) -> LearntLimits | None:
-        """Limits learnt; None if there are none or only stale ones."""
+        """Return the limits learnt; None if there are none or only stale ones."""
         entry = self._entries().get(self.name)
         if not isinstance(entry, dict):
             return None
@@ -44,7 +44,6 @@ class LimitsFile:
         return learnt
 
     def save(self, learnt: LearntLimits) -> None:
-        """Saves the limits; that the file cannot be written is logged."""
         # Local servers have another port each time: their stale entries are dropped.
         entries = {name: entry for name, entry in self._entries().items() if self._is_wanted(entry)}
         entries |= {self.name: {"saved_at": self.wall_clock(), "learnt": learnt}}

@@ -51,7 +51,7 @@ _DISTRUST_S: Final = 60.0  # longest time between them
 
 
 def _slack_s(rate: float) -> float:
-    """Lateness of a request that does not delay the next, for a bucket that fills by `rate` units a second."""
+    """Return the lateness that does not delay the next request, for a bucket that fills by `rate` units a second."""
     return min(_LATENESS_S, _LATENESS_S * rate / _LATE_RATE)
 
 
@@ -91,7 +91,7 @@ class Pacer:
         self._chain.off_by = _OFF_BY_ESTIMATED if self.estimated else _OFF_BY
 
     def reason(self, units: str, cap_name: str) -> str:
-        """The pace and how it is known, for people."""
+        """Return the pace and how it is known, for people."""
         if self.pace >= self.cap:
             return f"{cap_name} is {self.cap * 60:.4g}"
         if self.from_headers:
@@ -108,7 +108,7 @@ class Pacer:
         self._set_pace(self._short_of * self.rate, 0.0)
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the next request may go; 0 or less for now."""
+        """Return the seconds until the next request may go; 0 or less for now."""
         return self._next - self._slack_s - now
 
     def take(self, amount: float, now: float) -> None:
@@ -130,26 +130,26 @@ class Pacer:
             self._set_pace(self._short_of * self.rate * (1.0 + self._probe.step), now)
 
     def correct(self, amount: float, sent_at: float) -> None:
-        """A request had `amount` units more than were estimated."""
+        """Count `amount` units that a request had beyond its estimate."""
         if sent_at >= self._link.since:
             self._link.taken += amount
         if self.pace != math.inf:
             self._next += amount / self.pace
 
     def forgive(self, amount: float, sent_at: float) -> None:
-        """A refused request counts for nothing."""
+        """Let a refused request count for nothing."""
         if sent_at >= self._link.since:
             self._link.taken -= amount
             self._link.sends -= 1
 
     def pause(self, wait_s: float) -> None:
-        """Another limit blocks all requests for `wait_s`, which does not count as elapsed."""
+        """Let `wait_s`, for which another limit blocks all requests, not count as elapsed."""
         self._link.since += max(0.0, wait_s - _GATE_FREE_S)
 
     def set_from_headers(
         self, limit: float, remaining: float | None, sent_since: float, sent_at: float, now: float
     ) -> None:
-        """Takes the limit that an answer's headers state.
+        """Take the limit that an answer's headers state.
 
         `limit` is in units a second; `remaining` units were left when the request of `sent_at` was served, and
         `sent_since` units were sent after it.
@@ -166,7 +166,7 @@ class Pacer:
         self._slack_s = min(max(0.5 * (left - 1.0) / limit, _slack_s(self.rate)), _MAX_SLACK_S)
 
     def refuse(self, amount: float, since: Since, sent_at: float, now: float, gate_s: float) -> None:
-        """A request of `amount` units was refused by this limit, the first of its episode."""
+        """Learn from a request of `amount` units that this limit refused, the first of its episode."""
         self.num_refusals += 1
         self.forgive(amount, sent_at)
         self._slack_s = _slack_s(self.rate)
@@ -193,19 +193,19 @@ class Pacer:
         self._begin(since, sent_at, now, amount, gate_s)
 
     def count_refusal(self) -> None:
-        """One more request of the same episode was refused."""
+        """Count one more refusal of the same episode."""
         self.num_refusals += 1
         self._probe.hold_longer(self._chain.sureness)
 
     def remember(self, rate: float) -> None:
-        """Starts from a rate that an earlier process learnt; it is probed soon."""
+        """Start from a rate that an earlier process learnt; it is probed soon."""
         self.rate = rate
         self._probe.hold_briefly()
         self._slack_s = _slack_s(rate)
         self._set_pace(self._short_of * rate, 0.0)
 
     def forget(self) -> None:
-        """The refusals were about another limit."""
+        """Forget the rate: the refusals were about another limit."""
         self.rate = math.inf
         self._chain.clear()
         self._set_pace(math.inf, 0.0)
@@ -236,7 +236,7 @@ class Pacer:
         self._next = resumes_at + self._slack_s
 
     def _close(self, amount: float, now: float) -> None:
-        """Backs off from a provider that accepts nothing for a while."""
+        """Back off from a provider that accepts nothing for a while."""
         spacing_s = _FIRST_CLOSED_S if self.rate == math.inf else _CLEARLY * amount / self.rate
         self._closed_s = min(max(2.0 * self._closed_s, spacing_s), _MAX_CLOSED_S)
         self._next = now + self._closed_s + self._slack_s

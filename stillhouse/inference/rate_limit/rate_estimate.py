@@ -61,7 +61,7 @@ class Link:
     """Time in which the pace would have allowed a request and there was none."""
 
     def elapsed_s(self, at: float) -> float:
-        """Seconds in use until then; at least half of all, as the bucket fills in idle time."""
+        """Return the seconds in use until then; at least half of all, as the bucket fills in idle time."""
         elapsed = at - self.since
         return max(elapsed - self.idle_s, 0.5 * elapsed, 1e-6)
 
@@ -77,11 +77,11 @@ class Chain:
 
     @property
     def sureness(self) -> float:
-        """Confidence in the rate, from 0 (unknown) to 1."""
+        """Return the confidence in the rate, from 0 (unknown) to 1."""
         return min(1.0, self._sends / _SURE_AFTER)
 
     def add(self, link: Link, elapsed_s: float, amount: float) -> float:
-        """Adds a link ended by the refusal of a request of `amount` units; the rate of all links."""
+        """Add a link ended by the refusal of a request of `amount` units; return the rate of all links."""
         if self._elapsed_s:
             self._error = _FADING * self._error + link.taken - self._taken / self._elapsed_s * elapsed_s
             if abs(self._error) > self.off_by * amount + _RATE_OFF_BY * link.taken:
@@ -116,17 +116,17 @@ class Probe:
     """Seconds' worth accepted beyond the rate when it was last raised; 0 once that is confirmed."""
 
     def hold(self, now: float, sureness: float, gate_s: float) -> None:
-        """Starts over after a refusal with a Retry-After of `gate_s`."""
+        """Start over after a refusal with a Retry-After of `gate_s`."""
         self.step, self._begun = 0.0, False
         self._hold_sends = max(_MIN_HOLD, _ACCEPTED_PER_REFUSAL * sureness)
         self._hold_until = now + max(_MIN_HOLD_S * sureness, _GATE_SHARE * gate_s)
 
     def hold_briefly(self) -> None:
-        """Starts over soon: the rate is an old one."""
+        """Start over soon: the rate is an old one."""
         self.step, self._begun, self._hold_sends = 0.0, False, _MIN_HOLD
 
     def hold_longer(self, sureness: float) -> None:
-        """One more request of the same episode was refused."""
+        """Count one more refusal of the same episode."""
         self._hold_sends += _ACCEPTED_PER_REFUSAL * sureness
 
     def is_due(self, link: Link, now: float) -> bool:
@@ -134,7 +134,7 @@ class Probe:
         return link.sends >= self._hold_sends and now >= self._hold_until
 
     def climb(self, link: Link, pace: float, now: float) -> bool:
-        """Goes up once a step is over; whether the last was used so long that the limit must have risen."""
+        """Go up once a step is over; return whether the last was used so long that the limit must have risen."""
         if not self._begun:
             self._begun, self.step = True, _FIRST_STEP
             self._mark(link, now)
@@ -151,7 +151,7 @@ class Probe:
         return False
 
     def refused(self, link: Link, elapsed_s: float, rate: float, sureness: float) -> bool:
-        """A refusal ended the link; whether more was accepted than any bucket would have held: the limit has risen."""
+        """End the link by a refusal; return whether the limit has risen: more was accepted than any bucket holds."""
         excess_s = link.taken / rate - elapsed_s
         if self.step > _LARGE_BUCKET_STEP and excess_s > _RISEN * self._burst_s:
             self._doubt(excess_s, sureness)
@@ -164,13 +164,13 @@ class Probe:
         return False
 
     def restart(self, link: Link, now: float, sureness: float) -> None:
-        """The rate was raised to this step without a refusal: goes on from there, with a link that is new."""
+        """Go on from this step, to which the rate was raised without a refusal, with a link that is new."""
         self._doubt(_MAX_BURST_S, sureness)
         self.step, self._hold_sends = _FIRST_STEP, _MIN_HOLD
         self._mark(link, now)
 
     def creep(self, rate: float, amount: float) -> float:
-        """The share to add to a rate that a refusal at this step taught."""
+        """Return the share to add to a rate that a refusal at this step taught."""
         tried = min(max(0.5 * (self.step - _FIRST_STEP), 0.0), _LARGE_BUCKET_STEP)
         return tried * (_CREEP if rate > _CREEP_SLOW * amount else 1.0)
 

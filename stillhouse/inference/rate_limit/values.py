@@ -69,7 +69,7 @@ class ControlSnapshot:
     in_flight: int
     waiting: int
     reason: str
-    """What holds requests back, and how that is known."""
+    """The limit that holds requests back, and how it is known."""
     requests_per_minute: float | None = None
     """Current pace; None while no such limit is known."""
     tokens_per_minute: float | None = None
@@ -101,7 +101,7 @@ class TokenEstimates:
     _last_num_sent: int = 0
 
     def estimate(self, characters: int, max_tokens: int, *, surely: bool) -> float:
-        """Tokens to reserve for a request: its maximum before the first answer, then what others took.
+        """Return the tokens to reserve for a request: its maximum before the first answer, then what others took.
 
         `surely` takes a high quantile, for a limit that must not be exceeded, in place of the mean.
         """
@@ -111,7 +111,7 @@ class TokenEstimates:
         return characters / self.characters_per_token + completion
 
     def watch(self, remaining: float, num_sent: int, max_tokens: int) -> None:
-        """Judges by the tokens remaining after `num_sent` requests whether `max_tokens` of each was counted.
+        """Judge by the tokens remaining after `num_sent` requests whether `max_tokens` of each was counted.
 
         They fall by what was taken less what was replenished, so the fall never overestimates.
         """

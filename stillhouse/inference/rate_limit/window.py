@@ -34,7 +34,7 @@ _BURST_S: Final = 0.002  # requests sent within this may overtake each other
 _NEAR: Final = 0.1
 """Share of the number held within which a refusal is about the last step, and beyond which the limit has moved."""
 _SHARES: Final = (1.0, 1.0, 0.9, 0.8, 0.6)
-"""What is left of the number ahead at each further cut within a round trip; a half after these."""
+"""Share of the number ahead that is left at each further cut within a round trip; a half after these."""
 
 
 @dataclass(slots=True)
@@ -93,12 +93,12 @@ class Window:
             self.limit = min(self.limit + (_FAST_GROWTH if self.limit < _FAST_UP_TO else 1), self.cap)
 
     def fail(self) -> bool:
-        """A request met a 5xx, a reset or a stall; whether that makes an overload."""
+        """Note that a request met a 5xx, a reset or a stall; return whether that makes an overload."""
         self._note(failed=True)
         return self._num_failed >= _OVERLOAD
 
     def refuse(self, ahead: int, sent_at: float, now: float, round_s: float, *, sure: bool) -> None:
-        """A request was refused with `ahead` others in flight before it, the first of its episode."""
+        """Cut by a request that was refused with `ahead` others in flight before it, the first of its episode."""
         self.num_refusals += 1
         self._step_s = min(max(_STEP_REFUSALS * (now - sent_at), _MIN_STEP_S), _MAX_STEP_S)
         self._refused_sent_at = sent_at
@@ -110,7 +110,7 @@ class Window:
         self._hold_sends = max(self._hold_each, 2 * self.limit)
 
     def _served(self, ahead: int) -> int:
-        """How many are served at once, by a refusal with `ahead` in flight before it.
+        """Return how many are served at once, by a refusal with `ahead` in flight before it.
 
         Requests sent at about the same time overtake each other, so near the number held it shows only that the last
         step went too far: from a probe back to the number held, from there one less.
@@ -123,7 +123,7 @@ class Window:
         return min(max(ahead, held), held + 1)
 
     def count_refusal(self, sent_at: float) -> None:
-        """One more request of the same episode was refused."""
+        """Count one more refusal of the same episode."""
         self.num_refusals += 1
         if self._sure and self._cuts_in_row < 2 and abs(sent_at - self._refused_sent_at) < _BURST_S:
             # Of requests sent at once any may come first; how many of them stay in flight is what is served.
@@ -131,7 +131,7 @@ class Window:
         self._hold_sends += self._hold_each
 
     def overload(self, now: float) -> None:
-        """Too many of the last requests failed."""
+        """Cut, as too many of the last requests failed."""
         was_cut = self.is_cut
         self._cut(int(self.in_flight * _OVERLOAD_CUT), now)
         # How many are served at once is still unknown: growth goes on as before once answers are clean.
@@ -141,12 +141,12 @@ class Window:
         self._num_failed = 0
 
     def restore(self, limit: int) -> None:
-        """Undoes a cut: the refusal was about another limit."""
+        """Undo a cut: the refusal was about another limit."""
         self.limit = max(self.limit, min(limit, self.cap))
         self.is_cut = False
 
     def remember(self, limit: int) -> None:
-        """Starts from a limit that an earlier process learnt; it is probed soon."""
+        """Start from a limit that an earlier process learnt; it is probed soon."""
         self._cut(limit, -math.inf)
         self._hold_sends = self.limit
 

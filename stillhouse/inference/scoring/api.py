@@ -18,11 +18,11 @@ class TokenSequence(Protocol):
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens that the model reads."""
+        """Return the tokens that the model reads."""
 
     @property
     def loss_mask(self) -> list[bool]:
-        """True at the tokens that are scored, never the first."""
+        """Return True at the tokens that are scored, never the first."""
 
 
 class ScoringApi(Protocol):
@@ -35,11 +35,7 @@ class ScoringApi(Protocol):
         """Return the request for all sequences; `spelt` asks for the texts of tokens, where answers may lack them."""
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
-        """Return the scores of the scored tokens of each sequence.
-
-        Raises:
-            WrongAnswer: the answer does not hold them.
-        """
+        """Return the scores of each sequence's scored tokens; raise WrongAnswer if the answer does not hold them."""
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
         """Return the text that the server has for each token of the one sequence; None where it does not say."""
@@ -50,11 +46,7 @@ class WrongAnswer(Exception):
 
 
 def checked_logprob(value: object, token: int) -> float:
-    """Return a log-probability in float32, as it is stored.
-
-    Raises:
-        WrongAnswer: no loss can be computed from it.
-    """
+    """Return a log-probability in float32, as it is stored; raise WrongAnswer if no loss can be computed from it."""
     number = _logprob(value, token)
     if number <= _LEAST:
         raise WrongAnswer(
@@ -66,10 +58,8 @@ def checked_logprob(value: object, token: int) -> float:
 
 
 def top_logprobs(positions: Sequence[Sequence[tuple[int, object]]], top_k: int) -> TopLogprobs:
-    """Return the `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer.
-
-    Raises:
-        WrongAnswer: positions have different numbers of them, or one is no log-probability.
+    """Return the `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer;
+    raise WrongAnswer if positions have different numbers of them, or one is no log-probability.
     """
     checked = [[(token, _logprob(logprob, token)) for token, logprob in pairs] for pairs in positions]
     best = [sorted(pairs, key=lambda pair: -pair[1])[:top_k] for pairs in checked]

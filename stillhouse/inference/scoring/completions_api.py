@@ -17,9 +17,6 @@ class VllmApi:
     (https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html and its OpenAI server's code). The prompt's token is
     always in it, at any place, whatever number of alternatives is requested; 0 requests it alone, which no
     `--max-logprobs` forbids. One token must be generated. A probability of 0 is written as -9999.
-
-    Args:
-        top_k: most probable tokens to ask for at each token; 0 asks for none.
     """
 
     path = "/v1/completions"
@@ -89,10 +86,8 @@ class EchoApi:
 
     `choices[i].logprobs.token_logprobs` has None for the first token, and an entry for each generated one at the end
     (https://platform.openai.com/docs/api-reference/completions). `tokens` are texts, in which parts of a character are
-    all alike; vLLM and others write `token_id:123` where `return_tokens_as_token_ids` is set.
-
-    Args:
-        with_ids: ask for token ids in place of their texts, which some servers refuse.
+    all alike; vLLM and others write `token_id:123` where `return_tokens_as_token_ids` is set
+    (`with_ids`), which some servers refuse.
     """
 
     path = "/v1/completions"
@@ -132,7 +127,7 @@ class EchoApi:
 
 
 def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
-    """Tokens and log-probabilities of the prompt, without the generated token behind them."""
+    """Return the tokens and log-probabilities of the prompt, without the generated token behind them."""
     echoed = choice.get("logprobs")
     if not isinstance(echoed, dict):
         raise WrongAnswer("it has no `logprobs`")
@@ -147,11 +142,7 @@ def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
 
 
 def _ordered_choices(answer: object, count: int) -> list[JsonObject]:
-    """The choices of a completion, in the order of the prompts.
-
-    Raises:
-        WrongAnswer: there are not `count` of them.
-    """
+    """Return the choices in the order of the prompts; raise WrongAnswer if there are not `count` of them."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise WrongAnswer("it has no `choices`")

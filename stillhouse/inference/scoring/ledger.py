@@ -44,15 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreLedger:
-    """The scores of one teacher.
-
-    Args:
-        folder: of this teacher.
-        top_k: most probable tokens that are asked for at each token; 0 for none.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
+    """The scores of one teacher, with `top_k` alternatives at each token; raises StoreError if it cannot be read."""
 
     def __init__(self, folder: Path, top_k: int = 0) -> None:
         self.folder = folder
@@ -68,17 +60,13 @@ class ScoreLedger:
 
     @staticmethod
     def key(sequence: TokenSequence) -> bytes:
-        """The key of a sequence and which of its tokens are scored."""
+        """Return the key of a sequence and which of its tokens are scored."""
         hasher = hashlib.sha256(array("q", sequence.token_ids).tobytes())
         hasher.update(bytes(sequence.loss_mask))
         return hasher.digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, SequenceScores]:
-        """The scores of those keys that are known, with no more most probable tokens than are asked for.
-
-        Raises:
-            StoreError: a file cannot be read.
-        """
+        """Return the known scores, with as many of the most probable tokens as asked; raise StoreError on failure."""
         with self._lock:
             places = {key: place for key in keys if (place := self._places.get(key)) and place.top_k >= self._top_k}
         found: dict[bytes, SequenceScores] = {}
@@ -104,11 +92,7 @@ class ScoreLedger:
         return found
 
     def put(self, answers: Mapping[bytes, SequenceScores]) -> None:
-        """Makes answers durable.
-
-        Raises:
-            StoreError: they cannot be written.
-        """
+        """Make answers durable; raise StoreError if they cannot be written."""
         if not answers:
             return
         try:
@@ -123,11 +107,7 @@ class ScoreLedger:
     def completed(
         self, sequences: Sequence[SequenceT], score: Callable[[Sequence[SequenceT]], Sequence[SequenceScores]]
     ) -> list[SequenceScores]:
-        """The scores of all sequences; `score` makes those that are not known, which are then kept.
-
-        Raises:
-            StoreError: it cannot be read or written.
-        """
+        """Return all scores; `score` makes, and this keeps, those not known. Raise StoreError where that fails."""
         keys = [self.key(sequence) for sequence in sequences]
         known = self.find(keys)
         missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
@@ -138,14 +118,14 @@ class ScoreLedger:
         return [known[key] for key in keys]
 
     def close(self) -> None:
-        """Ends this process's file; the next answer begins another."""
+        """End this process's file; the next answer begins another."""
         with self._lock:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
 
     def _note(self, places: Mapping[bytes, Place]) -> None:
-        """The first answer stays, unless another has more of the most probable tokens."""
+        """Keep the first answer, unless another has more of the most probable tokens."""
         for key, place in places.items():
             known = self._places.get(key)
             if known is None or known.top_k < place.top_k:
@@ -165,16 +145,10 @@ def _unreadable(folder: Path, error: OSError) -> StoreError:
 def open_ledger(
     store: ArtifactStore, teacher: JsonObject, probe: Sequence[float], top_k: int = 0
 ) -> Iterator[ScoreLedger]:
-    """The ledger of a teacher. On object storage it begins with what other machines handed on, and is handed on itself.
+    """Yield a teacher's ledger, which on object storage begins with what others handed on, and is handed on itself.
 
-    Args:
-        store: holds the ledger.
-        teacher: everything by which the teacher is known, and on which its scores depend, such as the temperature.
-        probe: its log-probabilities of the tokens of a probe.
-        top_k: most probable tokens that are asked for at each token; 0 for none.
-
-    Raises:
-        StoreError: it cannot be read or written, or the storage cannot be reached.
+    `teacher` is everything on which its scores depend, such as the temperature, and `probe` its log-probabilities of
+    the tokens of a probe. Raise StoreError if it cannot be read or written, or the storage cannot be reached.
     """
     if store.remote is not None:
         _fetch(store.remote, store.root, digest(teacher)[:_IDENTITY_DIGITS])
@@ -190,7 +164,7 @@ def open_ledger(
 
 
 def _folder_of(root: Path, teacher: JsonObject, probe: Sequence[float]) -> Path:
-    """The teacher's folder.
+    """Return the teacher's folder.
 
     A server's name and address do not tell its weights. Where it scores the tokens of the probe otherwise than when its
     scores were recorded, it is another teacher, with a folder of its own.
@@ -222,11 +196,7 @@ def _folder_of(root: Path, teacher: JsonObject, probe: Sequence[float]) -> Path:
 
 
 def hand_on(ledger: ScoreLedger, remote: RemoteFolder) -> int:
-    """Uploads the ledger's files that the storage does not have, and begins another; how many there were.
-
-    Raises:
-        StoreError: the storage cannot be reached, or refuses.
-    """
+    """Upload the files that the storage lacks, begin another, return their number; raise StoreError on failure."""
     ledger.close()
     name = f"{LEDGER}/{ledger.folder.name}"
     there = remote.sizes(name)
@@ -239,7 +209,7 @@ def hand_on(ledger: ScoreLedger, remote: RemoteFolder) -> int:
 
 
 def _fetch(remote: RemoteFolder, root: Path, identity: str) -> None:
-    """Downloads the files of a teacher's ledgers that are not here."""
+    """Download the files of a teacher's ledgers that are not here."""
     names = [name for name in remote.sizes(LEDGER) if name.startswith(f"{identity}-")]
     missing = {f"{LEDGER}/{name}": root / LEDGER / name for name in names if not (root / LEDGER / name).exists()}
     if missing:

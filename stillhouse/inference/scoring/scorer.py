@@ -47,14 +47,9 @@ class _Answer:
 class Scorer:
     """Scores through one server; what was answered is in the ledger before it is used.
 
-    Its coroutines run on the server's event loop.
-
-    Args:
-        batch_tokens: most tokens of one request; a longer sequence goes alone.
-        budget: what the run may spend; None sets no limit.
-        hedge: send requests a second time that are overdue by far.
-        max_outage_s: how long to wait for a server that answered before.
-        on_outage: as that of `Requester`.
+    Its coroutines run on the server's event loop. A request holds at most `batch_tokens`; a longer sequence goes alone.
+    With `hedge`, requests that are overdue by far are sent a second time. A server that answered before is waited for
+    `max_outage_s`; `on_outage` is as `Requester` takes it.
     """
 
     def __init__(
@@ -100,13 +95,8 @@ class Scorer:
         """Return the scores of the scored tokens of each sequence.
 
         Sequences in the ledger are not sent, and equal ones are sent once. Batches go on after one has failed, so that
-        what they are answered is kept.
-
-        Raises:
-            RequestFailed: a sequence could not be scored.
-            WrongAnswer: an answer does not hold the scores.
-            StoreError: the ledger cannot be read or written.
-            BudgetReached: the run may not spend what a request could cost.
+        what they are answered is kept. Raise RequestFailed if a sequence could not be scored, WrongAnswer if an answer
+        does not hold the scores, StoreError and BudgetReached.
         """
         assert self.ledger is not None
         keys = [self.ledger.key(sequence) for sequence in sequences]
@@ -122,7 +112,7 @@ class Scorer:
         return [known[key] for key in keys]
 
     async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[SequenceScores]:
-        """As `score`, past the ledger, in one request and with patience only for a busy server."""
+        """Return scores past the ledger, in one request and with patience only for a busy server."""
         return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).scores
 
     async def spellings(self, sequence: TokenSequence) -> list[str | None]:
@@ -131,7 +121,7 @@ class Scorer:
         return self._api.spellings(answer.body, sequence)
 
     async def aclose(self) -> None:
-        """Waits for the requests on the wire and sends nothing more; what waits to be sent is cancelled."""
+        """Wait for the requests on the wire and send nothing more; what waits to be sent is cancelled."""
         self._closing = True
         for task in self._waiting:
             task.cancel()
@@ -172,7 +162,7 @@ class Scorer:
     async def _ask_once(
         self, sequences: Sequence[TokenSequence], send: Callable[[], Coroutine[None, None, _Answer]]
     ) -> _Answer:
-        """Waits for a server that has too much to do or still loads; any other failure is raised at once."""
+        """Wait for a server that has too much to do or still loads; any other failure is raised at once."""
 
         def is_final(failure: Failure) -> bool:
             return failure.kind is not FailureKind.RATE and failure.status != HTTPStatus.SERVICE_UNAVAILABLE
@@ -180,7 +170,7 @@ class Scorer:
         return await self._requester.ask(send, size=_size(sequences), is_final=is_final)
 
     async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:
-        """One attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
+        """Make one attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
         sending = asyncio.create_task(self._post_and_keep(batch))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -217,5 +207,5 @@ class Scorer:
 
 
 def _size(sequences: Sequence[TokenSequence]) -> RequestSize:
-    """The size of one request, in which a token counts as a character: how many there are is known."""
+    """Return the size of one request, in which a token counts as a character: how many there are is known."""
     return RequestSize(sum(len(sequence.token_ids) for sequence in sequences), max_tokens=len(sequences))

@@ -31,7 +31,7 @@ class TopLogprobs:
     """float16, in nats."""
     log_tail_N: np.ndarray
     """float16, logarithm of the mass of all other tokens. Below 1e-6 the mass of the best does not tell it; it is then
-    that of the last of the best, which the next token does not exceed."""
+    the last best token's, which the next does not exceed."""
 
     @classmethod
     def of(cls, positions: Iterable[Sequence[tuple[int, float]]]) -> Self:

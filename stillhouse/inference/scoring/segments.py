@@ -50,11 +50,7 @@ class Place(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends to one new file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Appends to one new file; raises OSError where it cannot."""
 
     def __init__(self, path: Path) -> None:
         private_folder(path.parent)
@@ -64,7 +60,7 @@ class SegmentWriter:
         self._stream = pa.ipc.new_stream(self._file, SCHEMA, options=_COMPRESSED)
 
     def append(self, scores: Mapping[bytes, SequenceScores], top_k: int) -> dict[bytes, Place]:
-        """Writes the scores of sequences as one batch; where each is."""
+        """Write the scores of sequences as one batch, and return where each is."""
         offset = self._file.tell()
         self._stream.write_batch(_batch(scores, top_k))
         return {key: Place(self.path, offset, row, top_k) for row, key in enumerate(scores)}
@@ -75,7 +71,7 @@ class SegmentWriter:
 
 
 def find_keys(path: Path) -> Iterator[tuple[bytes, Place]]:
-    """The key and place of each sequence in a file, up to what a killed process wrote in part."""
+    """Yield the key and place of each sequence in a file, up to what a killed process wrote in part."""
     with pa.memory_map(str(path)) as source:
         offset = 0
         try:
@@ -93,11 +89,7 @@ def find_keys(path: Path) -> Iterator[tuple[bytes, Place]]:
 
 
 def read_scores(path: Path, offset: int, rows: Sequence[int]) -> list[SequenceScores | None]:
-    """The scores in some rows of a batch; None where their bytes have changed.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Return the scores in rows of a batch, None where bytes have changed; raise OSError if it cannot be opened."""
     with pa.memory_map(str(path)) as source:
         try:
             source.seek(offset)
@@ -126,7 +118,6 @@ def _batch(scores: Mapping[bytes, SequenceScores], top_k: int) -> pa.RecordBatch
 
 
 def _columns(scores: SequenceScores) -> tuple[np.ndarray, ...]:
-    """The lists of one row."""
     logprobs_N = np.array(scores.logprobs, dtype=np.float32)
     if scores.top is None:
         return logprobs_N, np.empty(0, np.int32), np.empty(0, np.float16), np.empty(0, np.float16)
@@ -153,5 +144,5 @@ def _slice(column: pa.ListArray, row: int) -> np.ndarray:
 
 
 def _digest(key: bytes, arrays: Sequence[np.ndarray]) -> bytes:
-    """XXH3 of a key and the lists stored under it."""
+    """Return XXH3 of a key and the lists stored under it."""
     return xxh3_64_digest(b"".join((key, *(array.tobytes() for array in arrays))))

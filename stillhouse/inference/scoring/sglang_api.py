@@ -16,9 +16,6 @@ class SglangApi:
     scheduler's code). The first triple has no log-probability, wherever it starts. Tokens before the start can come
     from the server's prefix cache, so it starts just before the first scored token. `input_top_logprobs` has a list of
     such triples for each token, and None for the first.
-
-    Args:
-        top_k: most probable tokens to ask for at each token; 0 asks for none.
     """
 
     path = "/generate"
@@ -52,7 +49,7 @@ class SglangApi:
 
 
 def _start(sequence: TokenSequence) -> int:
-    """The token before the first that is scored."""
+    """Return the token before the first that is scored."""
     return sequence.loss_mask.index(True) - 1
 
 

@@ -18,7 +18,7 @@ _CHECK_EVERY_S = 0.5
 
 
 def main() -> None:
-    """Holds the server until it, or the run, ends."""
+    """Hold the server until it, or the run, ends."""
     names, command = sys.argv[1].split(","), sys.argv[2:]
     run = os.getppid()
     try:

@@ -20,7 +20,7 @@ from stillhouse.types import JsonObject
 
 @asynccontextmanager
 async def readable(transport: AbstractAsyncContextManager[tuple[Any, Any]]) -> AsyncIterator[tuple[Any, Any]]:
-    """The transport, with calls answered by one text and tools listed without what is not used here."""
+    """Yield the transport, with calls answered by one text and tools listed without what is not used here."""
     sending, receiving = anyio.create_memory_object_stream[Any]()
 
     async def pass_on(incoming: Any) -> None:
@@ -35,7 +35,7 @@ async def readable(transport: AbstractAsyncContextManager[tuple[Any, Any]]) -> A
 
 
 def _readable(item: Any) -> Any:
-    """An incoming message, or the error of one that could not be read."""
+    """Return an incoming message, or the error of one that could not be read."""
     if isinstance(item, ValidationError):
         # Nobody would answer the call that waits for this line.
         with suppress(ValueError, TypeError):

@@ -41,7 +41,7 @@ class SessionSlot:
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def close(self) -> None:
-        """Ends the session at the end of its rollout."""
+        """End the session at the end of its rollout."""
         await self.server.leave(self)
 
 
@@ -63,11 +63,10 @@ class McpServer:
         self._pooled = SessionSlot(self)
 
     async def freeze(self) -> list[mcp_types.Tool]:
-        """The tools to offer, as the server describes them now; frozen for the run.
+        """Return the tools to offer for the run, as the server describes them now.
 
-        Raises:
-            ConfigError: the server cannot be reached, a variable it needs is not set, it lacks an allowed tool, or it
-                has no sessions and is not declared stateless.
+        Raise ConfigError if the server cannot be reached, a variable it needs is not set, it lacks an allowed tool, or
+        it has no sessions and is not declared stateless.
         """
         config = self._config
         for variable in (*config.environment, *config.headers_env.values()):
@@ -97,22 +96,21 @@ class McpServer:
         return list(self._tools.values())
 
     async def call(self, scope: RolloutScope, name: str, arguments: JsonObject) -> str:
-        """A tool's answer as text; may be awaited in any event loop.
+        """Return a tool's answer as text; may be awaited in any event loop.
 
-        Raises:
-            ToolError: the tool failed, or could not be called; the message is for the model.
-            CallFailed: it did not return in time.
+        Raise ToolError, for the model, if the tool failed or could not be called, CallFailed if it did not return in
+        time.
         """
         slot = self._pooled if self._config.stateless else scope.keep(self, lambda: SessionSlot(self))
         return await self._thread.run(self._call(slot, name, arguments))
 
     async def leave(self, slot: SessionSlot) -> None:
-        """Closes the session of a rollout at its end; may be awaited in any event loop."""
+        """Close the session of a rollout at its end; may be awaited in any event loop."""
         if slot.session is not None and self._thread.is_running:
             await self._thread.run(self._drop(slot, slot.session))
 
     async def close(self) -> None:
-        """Closes the shared session; later calls may come from another event loop."""
+        """Close the shared session; later calls may come from another event loop."""
         pooled, self._pooled = self._pooled, SessionSlot(self)
         self._connects = asyncio.Semaphore(MAX_CONNECTS)
         if pooled.session is not None:
@@ -160,7 +158,7 @@ class McpServer:
             slot.has_state = True
 
     async def _session(self, slot: SessionSlot, name: str) -> Session:
-        """An open session in which the tool still has the schema shown to the model."""
+        """Return an open session in which the tool still has the schema shown to the model."""
         async with slot.connecting:
             if slot.session is not None and not slot.session.is_open:
                 await self._drop(slot, slot.session)
@@ -183,7 +181,7 @@ class McpServer:
             return slot.session
 
     async def _open_first(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """As `_open`; also determines the protocol revision that the server speaks.
+        """Return as `_open` does; also determine the protocol revision that the server speaks.
 
         Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know only a newer one.
         """
@@ -201,17 +199,17 @@ class McpServer:
         return await self._open()
 
     async def _open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """A new session and its tools; retried, since nothing was requested in it yet."""
-        for attempt in range(1, _CONNECT_ATTEMPTS):
+        """Return a new session and its tools; retried, since nothing was requested in it yet."""
+        attempt = 1
+        while True:
             try:
                 async with self._connects:
                     return await open_session(self._config, self._mode)
             except ServerUnreachable as error:
-                if error.speaks_another_revision:
+                if error.speaks_another_revision or attempt == _CONNECT_ATTEMPTS:
                     raise
             await asyncio.sleep(random.uniform(0.0, _RETRY_WITHIN_S * attempt))
-        async with self._connects:
-            return await open_session(self._config, self._mode)
+            attempt += 1
 
     async def _drop(self, slot: SessionSlot, session: Session) -> None:
         if slot.session is session:

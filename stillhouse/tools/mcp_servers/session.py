@@ -53,20 +53,15 @@ class Session(Watched):
 
     @property
     def is_open(self) -> bool:
-        """False once it is known that calls cannot succeed."""
+        """Return False once it is known that calls cannot succeed."""
         return not self._task.done() and not self.is_gone
 
     async def entered(self) -> Client:
-        """The client after the handshake; raises the error of a failed handshake."""
+        """Return the client after the handshake; raise the error of a failed handshake."""
         return await asyncio.shield(self._entered)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
-        """The tool's answer.
-
-        Raises:
-            SessionLost: the session ended before the answer.
-            MCPError: the server refused the call.
-        """
+        """Return the tool's answer; raise SessionLost if the session ended before it, MCPError if it is a refusal."""
         client = await self.entered()
         answer = asyncio.ensure_future(client.call_tool(name, arguments))
         try:
@@ -87,7 +82,6 @@ class Session(Watched):
         raise error
 
     async def close(self) -> None:
-        """Ends the session and waits for its end."""
         self._leave.set()
         if not self._entered.done():
             self._task.cancel()
@@ -141,11 +135,7 @@ class ServerUnreachable(Exception):
 
 
 async def open_session(config: McpServerConfig, mode: Mode) -> tuple[Session, dict[str, mcp_types.Tool]]:
-    """A new session and the tools that the server lists in it.
-
-    Raises:
-        ServerUnreachable: no session could be opened.
-    """
+    """Return a new session and the tools that are listed in it; raise ServerUnreachable if none could be opened."""
     session = Session(config, mode)
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):

@@ -31,10 +31,8 @@ class McpTools:
     """The servers' tools and their sessions. The constructor connects to every server to list its tools.
 
     Names, descriptions and input schemas are frozen for the run, as they are part of every prompt. Calls to a tool that
-    a server has since removed or changed are refused.
-
-    Raises:
-        ConfigError: a server cannot be used, or lacks an allowed tool; two servers offer tools of one name.
+    a server has since removed or changed are refused. Raises ConfigError if a server cannot be used or lacks an allowed
+    tool, or two servers offer tools of one name.
     """
 
     def __init__(self, servers: Sequence[McpServerConfig], timeout_s: float = 60.0) -> None:
@@ -59,7 +57,7 @@ class McpTools:
             raise
 
     async def close(self) -> None:
-        """Ends all sessions, and the servers that were started for them."""
+        """End all sessions, and the servers that were started for them."""
         if self._thread.is_running:
             await self._thread.run(_all(server.close() for server in self._servers))
             await asyncio.to_thread(self._thread.close)
@@ -89,7 +87,7 @@ def _make_tool(server: McpServer, tool: mcp_types.Tool, name: str, timeout_s: fl
 
 
 def _offered_names(names: Collection[str]) -> dict[str, str]:
-    """The name under which each tool is offered: its own, or the nearest that sellers take and no other tool has."""
+    """Return the name that each tool is offered by: its own, or the nearest that sellers take and no other has."""
     near = {name: _FOREIGN.sub("_", name)[:_MAX_NAME] or "_" for name in names}
     count = Counter(near.values())
     return {

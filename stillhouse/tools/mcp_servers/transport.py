@@ -40,7 +40,7 @@ class Watched:
 
 
 def redactor_of(config: McpServerConfig) -> KeyRedactor:
-    """Redacts the header values sent to the server from its answers."""
+    """Redact the header values sent to the server from its answers."""
     sent = [os.environ.get(variable, "") for variable in config.headers_env.values()]
     # It may repeat KEY alone of `Bearer KEY`.
     return KeyRedactor(*sent, *(value.partition(" ")[2] for value in sent))
@@ -71,7 +71,7 @@ def http_client(config: McpServerConfig, session: Watched) -> httpx2.AsyncClient
 
 @asynccontextmanager
 async def stderr_of(name: str, session: Watched) -> AsyncIterator[TextIO]:
-    """The standard error of a started server; its end means that the server is gone."""
+    """Yield the standard error of a started server; its end means that the server is gone."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -36,7 +36,7 @@ _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": 
 
 
 def to_markdown(page: WebPage) -> str:
-    """The page as markdown with absolute links, without images, scripts and styles; takes a second per megabyte."""
+    """Return the page as markdown with absolute links, without images, scripts, styles; takes a second per megabyte."""
     if page.content_type not in HTML_TYPES:
         return page.text
     scrape, generate = _crawl4ai()
@@ -60,8 +60,7 @@ def _crawl4ai() -> tuple[Any, Any]:
 class Browse:
     """The tool `browse` and the resources of its calls, which are started by the first one.
 
-    Raises:
-        ConfigError: crawl4ai is not installed, or `tools.browse_with` asks for a browser and there is none.
+    Raises ConfigError if crawl4ai is not installed, or `tools.browse_with` asks for a browser and there is none.
     """
 
     def __init__(self, config: ToolsConfig) -> None:
@@ -94,7 +93,7 @@ class Browse:
         self.tool: Tool = replace(browse, max_characters=config.max_result_characters or _MAX_CHARACTERS)
 
     async def close(self) -> None:
-        """Ends the browser; a later call starts another."""
+        """End the browser; a later call starts another."""
         if self._thread.is_running:
             await self._thread.run(self._close_fetcher())
             await asyncio.to_thread(self._thread.close)

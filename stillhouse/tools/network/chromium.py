@@ -18,18 +18,18 @@ _SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google
 
 
 def system_chromium() -> str | None:
-    """Path of the system's Chromium, or of a browser based on it, if any."""
+    """Return the path of the system's Chromium, or of a browser based on it, if any."""
     return next((path for name in _SYSTEM_NAMES if (path := shutil.which(name))), None)
 
 
 def own_chromium(driver: Any) -> str | None:
-    """Path of the browser that `playwright install` installed, if any; `driver` is playwright, started."""
+    """Return the path of the browser that `playwright install` installed, if any; `driver` is playwright, started."""
     path = str(driver.chromium.executable_path)
     return path if Path(path).exists() else None
 
 
 async def is_installed() -> bool:
-    """True if there is a browser of the system or, which takes starting Playwright, of Playwright."""
+    """Return whether there is a browser of the system or, which takes starting Playwright, of Playwright."""
     if system_chromium() is not None:
         return True
     from playwright.async_api import async_playwright
@@ -39,7 +39,7 @@ async def is_installed() -> bool:
 
 
 async def limit_memory(browser: Any) -> None:
-    """Kills renderers of Playwright's `browser` that exceed the limit, until cancelled or the browser is gone.
+    """Kill renderers of Playwright's `browser` that exceed the limit, until cancelled or the browser is gone.
 
     Chromium has no such limit: a page of a few hundred bytes, compressed more than once, can take 4 GiB before its
     timeout. A page whose renderer is killed fails with "Page crashed"; the others go on.

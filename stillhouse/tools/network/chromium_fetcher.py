@@ -61,12 +61,10 @@ class ChromiumFetcher:
         self._has_started = False
 
     async def get(self, url: str) -> WebPage:
-        """The page at an http or https URL.
+        """Return the page at an http or https URL.
 
-        Raises:
-            PageUnavailable: it cannot be loaded, or is not text.
-            BrowserUnavailable: Chromium has never started; if it did before, that is a PageUnavailable.
-            AddressRefused, HostUnknown: as `Guard.addresses`.
+        Raise PageUnavailable if it is not text or cannot be loaded, BrowserUnavailable if Chromium has never started,
+        or what `Guard.addresses` raises.
         """
         # The browser would open other addresses (file:) without its proxy.
         await self._guard.check(url)
@@ -81,7 +79,6 @@ class ChromiumFetcher:
                 await asyncio.shield(asyncio.ensure_future(self._give_back(browser)))
 
     async def close(self) -> None:
-        """Ends the browser, its driver and its proxy."""
         async with self._starting:
             if self._current is not None:
                 await _end(self._current)
@@ -195,7 +192,6 @@ class ChromiumFetcher:
         return WebPage(page.url, kind, text[:MAX_PAGE_CHARACTERS])
 
     async def _kind(self, visit: "_Visit", response: Any) -> str:
-        """The content type of a text response."""
         reason = response.headers.get(REASON_HEADER)
         if reason is not None:
             await self._guard.check(visit.url)

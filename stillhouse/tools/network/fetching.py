@@ -39,11 +39,7 @@ class PageUnavailable(Exception):
 
 
 def require_text(url: str, status: int, content_type: str) -> str:
-    """The content type without its parameters.
-
-    Raises:
-        PageUnavailable: the status is an error, or the content is not text.
-    """
+    """Return the content type without parameters; raise PageUnavailable for an error's status, or if it is no text."""
     kind = content_type.partition(";")[0].strip().lower()
     if status >= 400:
         phrase = f" ({HTTPStatus(status).phrase})" if status in list(HTTPStatus) else ""
@@ -61,12 +57,7 @@ class HttpFetcher:
         self._timeout_s = timeout_s
 
     async def get(self, url: str) -> WebPage:
-        """The page at an http or https URL.
-
-        Raises:
-            PageUnavailable: it cannot be loaded, or is not text.
-            AddressRefused, HostUnknown: as `Guard.addresses`.
-        """
+        """Return the page at an http or https URL; raise PageUnavailable, or what `Guard.addresses` raises."""
         try:
             # A client per page: pages must not share cookies, and connections are not kept anyway.
             async with (
@@ -92,11 +83,11 @@ class HttpFetcher:
         return WebPage(final_url, content_type, _decode(bytes(body[:MAX_PAGE_CHARACTERS]), response.charset_encoding))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _decode(body: bytes, charset: str | None) -> str:
-    """The text in the charset of the header, else of a meta element, else UTF-8."""
+    """Return the text in the charset of the header, else of a meta element, else UTF-8."""
     declared = _META_CHARSET.search(body[:2048])
     name = charset or (declared.group(1).decode("ascii") if declared else "utf-8")
     try:

@@ -63,9 +63,8 @@ class HostUnknown(Exception):
 class Guard:
     """Resolves hosts to addresses that may be connected to.
 
-    Args:
-        allowed_hosts: hosts that may be reached whatever their addresses are, as `name` or `name:port`.
-        resolve: resolves names; None takes the system's resolver.
+    `allowed_hosts` may be reached whatever their addresses are, as `name` or `name:port`. `resolve` None takes the
+    system's resolver.
     """
 
     def __init__(self, allowed_hosts: Iterable[str], resolve: Resolve | None = None) -> None:
@@ -73,16 +72,14 @@ class Guard:
         self._resolve = resolve or _system_resolve
 
     def allows(self, host: str, port: int) -> bool:
-        """True if the config names this host, with this port or without any."""
+        """Return whether the config names this host, with this port or without any."""
         name = _normal(host)
         return name in self._allowed or f"{name}:{port}" in self._allowed
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The checked addresses of a host; connections are made to these and to nothing else.
+        """Return the checked addresses of a host; connections are made to these and to nothing else.
 
-        Raises:
-            AddressRefused: an address of the host is not public, and the config does not name the host.
-            HostUnknown: the host has no address.
+        Raise HostUnknown if it has none, AddressRefused if one is not public and the config does not name the host.
         """
         try:
             addresses = await self._resolve(host, port)
@@ -95,12 +92,12 @@ class Guard:
         return addresses
 
     async def check(self, url: str) -> None:
-        """Raises AddressRefused or HostUnknown if `url` may not be requested, as `host_and_port` and `addresses` do."""
+        """Raise AddressRefused or HostUnknown if `url` may not be requested, as `host_and_port` and `addresses` do."""
         await self.addresses(*host_and_port(url))
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Host and port of an http or https URL; raises AddressRefused for any other."""
+    """Return host and port of an http or https URL; raise AddressRefused for any other."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
@@ -112,7 +109,7 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def is_public(address: str) -> bool:
-    """True if the address, and any embedded in it, is globally reachable and not a cloud's metadata service."""
+    """Return whether the address, and any embedded in it, is globally reachable and not a cloud's metadata service."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return all(_is_public(part) for part in (ip, *_embedded(ip)))
 
@@ -129,7 +126,7 @@ def _is_public(ip: IpAddress) -> bool:
 
 
 def _embedded(ip: IpAddress) -> list[IpAddress]:
-    """IPv4 addresses that a gateway or the kernel would connect to instead of this IPv6 address."""
+    """Return IPv4 addresses that a gateway or the kernel would connect to instead of this IPv6 address."""
     if isinstance(ip, ipaddress.IPv4Address):
         return []
     if ip.ipv4_mapped is not None:
@@ -156,9 +153,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     """Sends a request to a checked address of its host; TLS and the Host header still name the host.
 
     Connections are not reused: httpx would find them by address, which hosts with different certificates may share.
-
-    Raises, from requests:
-        AddressRefused, HostUnknown: as `Guard.addresses`.
+    Requests raise what `Guard.addresses` raises.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -168,7 +163,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The response of the first checked address that accepts the connection."""
+        """Return the response of the first checked address that accepts the connection."""
         host, port = host_and_port(str(request.url))
         failure: httpx.TransportError | None = None
         for address in await self._guard.addresses(host, port):
@@ -186,12 +181,11 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         raise failure or httpx.ConnectError(f"{host} has no address")
 
     async def aclose(self) -> None:
-        """Closes the open connections."""
         await self._inner.aclose()
 
 
 def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
-    """A client whose connections pass the guard; proxies of the environment are not used."""
+    """Return a client whose connections pass the guard; proxies of the environment are not used."""
     return httpx.AsyncClient(
         transport=PinnedTransport(guard),
         headers={"Accept-Encoding": ACCEPT_ENCODING},
@@ -204,5 +198,5 @@ def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """The trusted certificates; cached, as reading them takes 20 ms and every call makes a client."""
+    """Return the trusted certificates; cached, as reading them takes 20 ms and every call makes a client."""
     return httpx.create_ssl_context()

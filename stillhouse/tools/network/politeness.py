@@ -20,11 +20,7 @@ class _HostState:
 class Politeness:
     """Limits requests per host, however many rollouts name it at the same time.
 
-    Args:
-        max_at_once: most simultaneous requests to a host.
-        spacing_s: seconds between the starts of two requests to a host.
-        clock: monotonic seconds.
-        sleep: waits that many seconds.
+    At most `max_at_once` go to a host together, and `spacing_s` seconds lie between the starts of two.
     """
 
     def __init__(
@@ -42,7 +38,7 @@ class Politeness:
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        """Waits for this request's turn at the host, first come, first served."""
+        """Wait for this request's turn at the host, first come, first served."""
         state = self._hosts.setdefault(host, _HostState(asyncio.Semaphore(self._max_at_once)))
         state.num_users += 1
         try:

@@ -36,12 +36,11 @@ class GuardedProxy:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Listens on a free port of loopback; returns the proxy's URL."""
+        """Listen on a free port of loopback, and return the proxy's URL."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_CHUNK_BYTES)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Stops listening and drops what is connected."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):
@@ -95,7 +94,7 @@ class GuardedProxy:
 
 
 def _origin_form(head: bytes, url: str) -> bytes:
-    """The head as the origin expects it, and with the connection closed after it: the next may go to another host."""
+    """Return the head as the origin expects it, the connection closed after it: the next may go to another host."""
     request, *headers = head[:-4].split(b"\r\n")
     method, _, version = request.split(b" ")
     parts = urlsplit(url)
@@ -105,7 +104,7 @@ def _origin_form(head: bytes, url: str) -> bytes:
 
 
 async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-    """Carries bytes in both directions until either end closes."""
+    """Carry bytes in both directions until either end closes."""
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(_CHUNK_BYTES):

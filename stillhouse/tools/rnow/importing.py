@@ -19,7 +19,7 @@ _MODULES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def offer_rnow() -> None:
-    """Lets `import rnow` find our names where nothing else of that name is found."""
+    """Let `import rnow` find our names where nothing else of that name is found."""
     if _OFFER not in sys.meta_path:
         sys.meta_path.append(_OFFER)
 

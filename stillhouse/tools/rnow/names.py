@@ -51,7 +51,7 @@ class RnowReward(Reward):
     is_of_rnow: ClassVar[bool] = True
 
     def arguments(self, args: StillhouseRewardArgs, messages: list[Message]) -> tuple[RewardArgs, list[Message]]:
-        """Arguments as rnow gives them; messages without content have an empty text, as in its rows."""
+        """Return arguments as rnow gives them; messages without content have an empty text, as in its rows."""
         metadata = dict(args.metadata)
         if args.expected_answer is not None:
             metadata = {**dict.fromkeys(_ANSWER_KEYS, args.expected_answer), **metadata}
@@ -65,7 +65,7 @@ class RnowReward(Reward):
 def tool(
     function: Callable[..., Any] | None = None, *, sandbox: bool = False, timeout: float | None = None
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """The decorator `@tool`; `timeout` in seconds. A parameter called `args` is a `ToolArgs` without saying so."""
+    """Make a tool, with `timeout` in seconds; a parameter called `args` is a `ToolArgs` without saying so."""
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
         if "args" in decorated.__code__.co_varnames[: decorated.__code__.co_argcount]:
@@ -82,7 +82,7 @@ def reward(
     sandbox: bool = False,
     timeout: float | None = None,
 ) -> RnowReward | Callable[[Callable[..., Any]], RnowReward]:
-    """The decorator `@reward`; `timeout` in seconds."""
+    """Make a reward, with `timeout` in seconds."""
     validate_limits("reward", timeout_s=timeout)
 
     def decorate(decorated: Callable[..., Any]) -> RnowReward:
@@ -92,7 +92,7 @@ def reward(
 
 
 def get_response(messages: list[Any]) -> str:
-    """Text of the last assistant message; of content in parts those of type `text`, or all if there are none."""
+    """Return text of the last assistant message; of content in parts those of type `text`, or all if there are none."""
     content = next((message.get("content") for message in reversed(messages) if message.get("role") == "assistant"), "")
     if isinstance(content, list):
         texts = [part.get("text", "") for part in content if part.get("type") == "text"]
@@ -114,25 +114,14 @@ async def llm_judge(
     score_key: str = "score",
     **kwargs: Any,
 ) -> float:
-    """The score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
+    """Return the score that a model gives, as JSON of `schema`, by OpenAI's Responses API.
 
-    Args:
-        prompt: asks for the score.
-        api_url: the endpoint; None takes LLM_JUDGE_API_URL, else OpenAI's.
-        api_key: None takes OPENAI_API_KEY or LLM_JUDGE_API_KEY of `secrets`, then LLM_JUDGE_API_KEY or OPENAI_API_KEY
-            of the environment.
-        secrets: see `RewardArgs.secrets`.
-        model: name of the model.
-        temperature: sampling temperature; not sent for gpt-5 models, which refuse it.
-        max_tokens: most tokens of the answer.
-        timeout: of the request, in seconds.
-        schema: JSON schema of the answer; None asks for a score of 0 or 1.
-        score_key: key of the score in the answer.
-        kwargs: further fields of the request.
+    `api_url` is LLM_JUDGE_API_URL if None, else OpenAI's; `api_key` is OPENAI_API_KEY or LLM_JUDGE_API_KEY of `secrets`
+    (see `RewardArgs.secrets`), then LLM_JUDGE_API_KEY or OPENAI_API_KEY of the environment. `temperature` is not sent
+    for gpt-5 models, which refuse it. Without a `schema` the score is 0 or 1; `score_key` is its key in the answer.
+    `kwargs` are further fields of the request.
 
-    Raises:
-        ValueError: there is no key, or the answer holds no score.
-        aiohttp.ClientError: the request failed.
+    Raise ValueError if there is no key, or the answer holds no score, aiohttp.ClientError if the request failed.
     """
     # A third of a second, which only judges need.
     import aiohttp
@@ -164,7 +153,7 @@ async def llm_judge(
 
 
 def _score(answer: JsonObject, key: str) -> float:
-    """The score in an answer of the Responses API, or of chat completions."""
+    """Return the score in an answer of the Responses API, or of chat completions."""
     if "choices" in answer:
         texts = [answer["choices"][0]["message"]["content"]]
     else:

@@ -50,12 +50,6 @@ def test_the_facts_of_a_turn_are_those_the_endpoint_reported() -> None:
     assert (turn.finish_reason, turn.latency_s, turn.model) == ("stop", 1.25, "simulated-1")
 
 
-def test_what_was_not_reported_is_unknown_not_zero() -> None:
-    turn = read(completion("4", completion_tokens=None)).turn
-    assert turn.usage == {}
-    assert (turn.cost_usd, turn.provider, turn.prompt_ids) == (None, None, None)
-
-
 def with_tokens(token_ids: list[int] | None, logprobs: Any) -> dict[str, Any]:
     body = completion("4")
     body["prompt_token_ids"] = [1, 2, 3]
@@ -82,12 +76,9 @@ def test_token_ids_and_logprobs_that_match_them_are_kept(
 ) -> None:
     turn = read(with_tokens(token_ids, written), record_tokens=True).turn
     assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2, 3], token_ids, read_logprobs)
+    untold = read(with_tokens(token_ids, written)).turn
+    assert (untold.completion_ids, untold.sampling_logprobs) == (None, None)
     assert ("2 token ids but 1 log-probabilities" in caplog.text) is (written == logprobs(-0.5))
-
-
-def test_tokens_are_kept_only_when_asked_for() -> None:
-    turn = read(with_tokens([4, 5], logprobs(-0.5, -0.25))).turn
-    assert (turn.completion_ids, turn.sampling_logprobs) == (None, None)
 
 
 @pytest.mark.parametrize("extra", [{"refusal": "I cannot."}, {"reasoning_details": [{"data": "opaque"}]}])
@@ -96,16 +87,13 @@ def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage(extra: dic
     assert message == {"role": "assistant", "content": "", **extra}
 
 
-def test_thinking_that_is_empty_is_an_answer_whatever_its_usage_says() -> None:
-    assert read(completion("<think>\n\n</think>\n\n", completion_tokens=5)).message["content"] == ""
-
-
-def test_facts_of_the_wrong_type_are_unknown() -> None:
-    body = completion("4")
+def test_facts_that_are_not_reported_or_of_the_wrong_type_are_unknown_not_zero() -> None:
+    body = completion("4", completion_tokens=None)
     body |= {"model": 7, "provider": {"name": "x"}, "id": None}
     body["choices"][0]["finish_reason"] = None
     turn = read(body).turn
     assert (turn.model, turn.provider, turn.request_id, turn.finish_reason) == ("asked", None, None, "unknown")
+    assert (turn.usage, turn.cost_usd, turn.prompt_ids) == ({}, None, None)
 
 
 def test_what_headers_answer_of_limits_is_not_journaled() -> None:
@@ -148,16 +136,16 @@ def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: i
 
 
 @pytest.mark.parametrize(
-    ("message", "read_content"),
-    [({"content": {"type": "text", "text": "4"}}, "4"), ({"role": "model", "content": "4"}, "4")],
+    "body",
+    [
+        completion(message={"content": {"type": "text", "text": "4"}}),
+        completion(message={"role": "model", "content": "4"}),
+        {"choices": [{"text": "4", "finish_reason": "stop"}]},
+        {**completion("4"), "error": {"code": 0, "message": ""}},
+    ],
 )
-def test_a_text_in_another_form_is_read(message: dict[str, Any], read_content: str) -> None:
-    assert read(completion(message=message)).message == {"role": "assistant", "content": read_content}
-
-
-def test_a_completion_of_text_alone_and_an_error_that_says_nothing_are_no_failure() -> None:
-    assert read({"choices": [{"text": "4", "finish_reason": "stop"}]}).message == {"role": "assistant", "content": "4"}
-    assert read({**completion("4"), "error": {"code": 0, "message": ""}}).message["content"] == "4"
+def test_a_text_in_another_form_or_beside_an_error_that_says_nothing_is_read(body: dict[str, Any]) -> None:
+    assert read(body).message == {"role": "assistant", "content": "4"}
 
 
 @pytest.mark.parametrize(
@@ -187,13 +175,17 @@ def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
     thought = completion("", completion_tokens=90)
     thought["usage"]["completion_tokens_details"] = {"reasoning_tokens": 89}
     assert read(thought).message["content"] == ""
+    assert read(completion("<think>\n\n</think>\n\n", completion_tokens=5)).message["content"] == ""
 
 
-def test_a_completion_cut_inside_a_character_is_kept() -> None:
-    body = json.dumps(completion("MARK", finish_reason="length")).replace("MARK", "smile \\ud83d").encode()
-    answer = read(body)
-    assert answer.message["content"] == "smile ?"
-    assert decode_completion(encode_completion(answer)) == answer
+def test_a_completion_cut_inside_a_character_and_numbers_above_64_bits_are_kept() -> None:
+    cut = read(json.dumps(completion("MARK", finish_reason="length")).replace("MARK", "smile \\ud83d").encode())
+    assert cut.message["content"] == "smile ?"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
+    large = read(completion(None, message={"tool_calls": [call]}))
+    assert "98765432109876543210" in str(large.message["tool_calls"])
+    for answer in (cut, large):
+        assert decode_completion(encode_completion(answer)) == answer
 
 
 def test_the_journal_gives_back_an_equal_completion() -> None:
@@ -201,10 +193,3 @@ def test_the_journal_gives_back_an_equal_completion() -> None:
     again = decode_completion(encode_completion(answer))
     assert again == answer
     assert orjson.dumps(again) == orjson.dumps(answer)
-
-
-def test_whole_numbers_above_64_bits_in_arguments_stay_exact() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"id": 98765432109876543210}}}
-    answer = read(completion(None, message={"tool_calls": [call]}))
-    assert "98765432109876543210" in str(answer.message["tool_calls"])
-    assert decode_completion(encode_completion(answer)) == answer

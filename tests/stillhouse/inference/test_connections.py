@@ -15,27 +15,17 @@ async def ask(url: str, api_key: str) -> None:
         await client.aclose()
 
 
-def test_clients_inside_use_one_connection_after_the_other_and_their_own_keys() -> None:
+def test_clients_inside_share_a_connection_and_those_outside_or_on_another_loop_have_their_own() -> None:
     keys: list[str | None] = []
 
     async def main(url: str) -> None:
         async with shared_connections():
             await ask(url, "first-key")
             await asyncio.create_task(ask(url, "second-key"))
+            await asyncio.to_thread(lambda: asyncio.run(ask(url, "of another loop")))
+        await ask(url, "from outside")
 
     with SimulatedProvider(lambda request: keys.append(request.authorization) or Reply(completion("hi"))) as provider:
         asyncio.run(main(provider.url))
-        assert provider.num_connections == 1
-    assert keys == ["Bearer first-key", "Bearer second-key"]
-
-
-def test_a_client_outside_or_on_another_loop_has_connections_of_its_own() -> None:
-    async def main(url: str) -> None:
-        async with shared_connections():
-            await ask(url, "key")
-            await asyncio.to_thread(lambda: asyncio.run(ask(url, "key")))
-        await ask(url, "key")
-
-    with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
-        asyncio.run(main(provider.url))
         assert provider.num_connections == 3
+    assert keys[:2] == ["Bearer first-key", "Bearer second-key"]

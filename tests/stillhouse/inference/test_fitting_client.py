@@ -110,8 +110,7 @@ def test_where_no_form_is_taken_the_error_names_the_place_and_the_remedy() -> No
     with SimulatedProvider(refusing(openai)) as provider:
         (failed,) = ask(Endpoint(provider.url, "m", "m"), schema=free)
     assert isinstance(failed, RequestFailed)
-    assert "is required to be supplied" in failed.failure.message
-    assert "(at $.of it allows keys that it does not name)" in failed.failure.message
+    assert "(at $.of " in failed.failure.message
     assert "rollouts.extra_body: {response_format: {type: text}}" in failed.failure.message
 
 

@@ -26,7 +26,7 @@ def warm(*, num_answers: int = 320, latency_s: float = 0.001) -> Hedging:
 
 
 class Sends:
-    """What is sent, and what became of it."""
+    """Sends that note their cancellation."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -44,7 +44,7 @@ class Sends:
 
 @pytest.fixture
 def race(run_in_virtual_time: Callable[..., Any]) -> RunRace:
-    """Returns who answered, and who was given up."""
+    """Return who answered, and who was given up."""
 
     def run(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) -> tuple[str, list[str]]:
         sends = Sends()
@@ -65,11 +65,14 @@ def race(run_in_virtual_time: Callable[..., Any]) -> RunRace:
     return run
 
 
-def test_nothing_is_overdue_before_latencies_are_known(race: RunRace) -> None:
-    hedging = warm(num_answers=15)
-    assert hedging.overdue_s is None
-    assert race(hedging, (3 * OVERDUE_S, False), (0.0, False)) == ("first", [])
-    assert hedging.num_copies == 0
+def test_nothing_is_overdue_before_latencies_are_known_or_once_it_is_switched_off(race: RunRace) -> None:
+    early, off = warm(num_answers=15), warm()
+    assert early.overdue_s is None
+    off.stop()
+    for hedging in (early, off):
+        assert race(hedging, (3 * OVERDUE_S, False), (0.0, False)) == ("first", [])
+        assert hedging.num_copies == 0
+    assert off.until_copy_s(60.0) == OVERDUE_S
 
 
 def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are(
@@ -151,10 +154,3 @@ def test_one_who_is_cancelled_from_outside_ends_with_both_given_up(run_in_virtua
 
     run_in_virtual_time(main())
     assert sorted(sends.cancelled) == ["copy", "first"]
-
-
-def test_switched_off_nothing_is_overdue_any_more(race: RunRace) -> None:
-    hedging = warm()
-    hedging.stop()
-    assert race(hedging, (2 * OVERDUE_S, False), (0.0, False)) == ("first", [])
-    assert (hedging.num_copies, hedging.until_copy_s(60.0)) == (0, OVERDUE_S)

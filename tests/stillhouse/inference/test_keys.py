@@ -84,6 +84,7 @@ def test_a_setting_enters_only_where_it_changes_what_is_asked() -> None:
     plain = RolloutsConfig()
     assert key(RolloutsConfig(closing_answer=False), []) == key(plain, [])
     assert key(RolloutsConfig(max_corrections=3)) == KEY
+    assert key(RolloutsConfig(temperature=1)) == key(RolloutsConfig(temperature=1.0))
     assert key(STRUCTURED.model_copy(update={"max_corrections": 3})) != key(STRUCTURED)
 
 
@@ -117,11 +118,6 @@ def test_model_prompt_sample_tools_metadata_and_what_is_recorded_each_make_anoth
         rollout_key("p", 0, "m", config, SCHEMAS, metadata={"a": 1}),
     }
     assert len(keys) == 11
-
-
-def test_whole_numbers_in_a_config_are_the_same_temperature() -> None:
-    one, two = RolloutsConfig(temperature=1), RolloutsConfig(temperature=1.0)
-    assert key(one, []) == key(two, [])
 
 
 def test_each_request_has_a_seed_of_its_own_that_any_server_takes() -> None:

@@ -110,7 +110,7 @@ def test_a_404_after_answers_concerns_one_request() -> None:
 
 def test_where_no_provider_takes_tools_the_models_name_is_not_blamed() -> None:
     scripted = Scripted(Failure(FailureKind.PERMANENT, "HTTP 404: No endpoints found that support tool use.", 404))
-    with pytest.raises(EndpointError, match=r"no provider of model .* takes these requests: .*tools"):
+    with pytest.raises(EndpointError, match="tools"):
         scripted.ask()
 
 
@@ -136,23 +136,18 @@ def test_an_outage_is_waited_for_no_longer_than_allowed() -> None:
     scripted = Scripted(ANSWER, *[REFUSED] * 1000, max_outage_s=60)
     scripted.ask()
     scripted.waits.append(1.0)
-    with pytest.raises(EndpointError, match="cannot be reached for 60 s, though it was before"):
+    with pytest.raises(EndpointError, match="60 s"):
         scripted.ask()
     assert 61 < sum(scripted.waits) < 81
 
 
-def test_an_endpoint_that_never_answered_is_given_up_after_its_attempts() -> None:
-    scripted = Scripted(*[REFUSED] * 3, max_outage_s=600)
-    with pytest.raises(EndpointError, match="cannot be reached after 3 tries"):
+@pytest.mark.parametrize("has_answered", [True, False])
+def test_nobody_there_on_every_try_stops_the_run(has_answered: bool) -> None:
+    scripted = Scripted(*[ANSWER] * has_answered, *[REFUSED] * 3, max_outage_s=0 if has_answered else 600)
+    if has_answered:
         scripted.ask()
-    assert scripted.script == []
-
-
-def test_nobody_there_on_every_try_stops_the_run_also_after_answers() -> None:
-    scripted = Scripted(ANSWER, REFUSED, REFUSED, REFUSED)
-    scripted.ask()
-    scripted.waits.append(1.0)
-    with pytest.raises(EndpointError, match=r"http://here/v1.*: cannot be reached after 3 tries.*Check that"):
+        scripted.waits.append(1.0)
+    with pytest.raises(EndpointError, match=r"http://here/v1.* 3 tries"):
         scripted.ask()
 
 
@@ -161,7 +156,7 @@ def test_an_endpoint_that_never_answers_well_stops_the_run_before_all_prompts_ar
     for _ in range(19):
         with pytest.raises(RequestFailed):
             scripted.ask()
-    with pytest.raises(EndpointError, match="the first 20 requests to model 'm' all failed"):
+    with pytest.raises(EndpointError, match="20 requests"):
         scripted.ask()
 
 
@@ -192,7 +187,7 @@ def test_a_request_that_the_budget_does_not_hold_is_not_sent() -> None:
 
 
 async def num_sent(endpoint: Endpoint, answer: Completion) -> int:
-    """How often a request is sent that is answered late, after others that were answered at once."""
+    """Return how often a request is sent that is answered late, after others that were answered at once."""
     limited, budget = Controller(RateControl(2, Caps(2))), Budget(BudgetConfig(), None)
     requester = Requester(
         endpoint, limited, budget, max_attempts=1, hedge=True, stats=RolloutStats(), effects=Effects()

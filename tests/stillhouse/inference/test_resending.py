@@ -34,12 +34,12 @@ def wants_content(messages: list[Any]) -> str | None:
     return None if all("content" in message for message in messages) else "missing field `content`"
 
 
-def wants(*path: str) -> Check:
+def wants(value: Any, *path: str) -> Check:
     def check(messages: list[Any]) -> str | None:
         for one in calls_in(messages) if path[0] == "extra_content" else [m for m in messages if "tool_calls" in m]:
             for key in path:
                 one = one.get(key) if isinstance(one, dict) else None
-            if not one:
+            if one != value:
                 return f"The `{path[-1]}` in the thinking mode must be passed back to the API."
         return None
 
@@ -47,7 +47,7 @@ def wants(*path: str) -> Check:
 
 
 def refuses(key: str, error: Any) -> Check:
-    """The seller's words for a key that it does not know, in an assistant's message or a call of it."""
+    """Return the seller's words for a key that it does not know, in an assistant's message or a call of it."""
     return lambda messages: error if any(key in one for one in [*messages, *calls_in(messages)]) else None
 
 
@@ -90,11 +90,11 @@ BLOCKS = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "te
         ({"tool_calls": [call('"{\\"expression\\": \\"1+1\\"}"')]}, wants_objects, 0),
         *(({"tool_calls": [call(id=one), call(id=one)]}, wants_ids, 0) for one in (None, "", "call_0")),
         ({"content": None, "tool_calls": [call()]}, wants_content, 0),
-        ({"content": None, "tool_calls": [call()], "reasoning_content": "hm"}, wants("reasoning_content"), 0),
+        ({"content": None, "tool_calls": [call()], "reasoning_content": "hm"}, wants("hm", "reasoning_content"), 0),
         ({"tool_calls": [call()], "reasoning": "hm"}, refuses("reasoning_content", GROQ), 0),
-        ({"tool_calls": [call()], "reasoning_details": DETAILS}, wants("reasoning_details"), 0),
-        ({"tool_calls": [call(extra_content=SIGNED)]}, wants("extra_content", "google", "thought_signature"), 0),
-        ({"tool_calls": [call()], "thinking_blocks": BLOCKS[:1]}, wants("thinking_blocks"), 0),
+        ({"tool_calls": [call()], "reasoning_details": DETAILS}, wants(DETAILS, "reasoning_details"), 0),
+        ({"tool_calls": [call(extra_content=SIGNED)]}, wants("abc", "extra_content", "google", "thought_signature"), 0),
+        ({"tool_calls": [call()], "thinking_blocks": BLOCKS[:1]}, wants(BLOCKS[:1], "thinking_blocks"), 0),
         *(
             ({"tool_calls": [call()], key: value}, refuses(key, extra_forbidden(key)), 0)
             for key, value in (("annotations", []), ("audio", None), ("provider_specific_fields", {"a": 1}))

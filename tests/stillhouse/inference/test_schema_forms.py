@@ -63,11 +63,11 @@ def test_a_closed_form_requires_all_keys_and_says_in_words_what_it_leaves_out(
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (of({"a": {"type": "object"}}), r"at \$\.a it allows keys that it does not name"),
-        (of({"a": of({}, additionalProperties=True)}), r"at \$\.a it allows"),
-        (of({}, additionalProperties={"type": "integer"}), r"at \$ it allows"),
-        (of({"b": STRING}, patternProperties={"^x": STRING}), r"at \$ it allows"),
-        (of({"a": {"type": "array", "items": {"$ref": "#"}}}), r"at \$\.a\[\]\.a\[\] it contains itself \(#\)"),
+        (of({"a": {"type": "object"}}), r"at \$\.a "),
+        (of({"a": of({}, additionalProperties=True)}), r"at \$\.a "),
+        (of({}, additionalProperties={"type": "integer"}), r"at \$ "),
+        (of({"b": STRING}, patternProperties={"^x": STRING}), r"at \$ "),
+        (of({"a": {"type": "array", "items": {"$ref": "#"}}}), r"at \$\.a\[\]\.a\[\] .*itself"),
     ],
 )
 def test_a_schema_that_would_mean_something_else_is_refused_with_the_place(

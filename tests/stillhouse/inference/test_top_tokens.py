@@ -99,5 +99,5 @@ def test_what_is_packed_comes_out_to_the_bit(as_ids: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "bm8gemxpYg==", "eJwDAAAAAAE="])
 def test_other_bytes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected packed log-probabilities"):
+    with pytest.raises(ValueError, match="packed"):
         TopTokens.of_bytes(b64decode(text))

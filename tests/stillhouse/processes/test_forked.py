@@ -36,7 +36,7 @@ time.sleep(60)
 
 @pytest.fixture(autouse=True, scope="module")
 def _modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Modules that the children run; the same for all tests, which so share a server."""
+    """Yield modules that the children run; the same for all tests, which so share a server."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "forked_facts.py").write_text(FACTS)
     (folder / "forked_with_a_child.py").write_text(WITH_A_CHILD)

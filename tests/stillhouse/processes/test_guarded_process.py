@@ -2,12 +2,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stillhouse.processes.guarded_process import GuardedProcess
+from tests.waiting import are_gone, is_alive
 
 CHILD = """
 import subprocess, sys, time
@@ -46,23 +46,9 @@ time.sleep(60)
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until_gone(*pids: int) -> None:
-    deadline = time.monotonic() + 60
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
-        time.sleep(0.02)
-
-
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose modules the children of this process and theirs can run."""
+    """Return a folder whose modules the children of this process and theirs can run."""
     known = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}" if known else str(tmp_path))
     (tmp_path / "guarded_child.py").write_text(CHILD)
@@ -70,7 +56,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed(*program: str) -> list[int]:
-    """Process ids that a program prints, which are alive when it is killed."""
+    """Return the process ids that a program prints; they are alive when it is killed."""
     with subprocess.Popen([sys.executable, "-c", *program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -82,19 +68,19 @@ def killed(*program: str) -> list[int]:
 def test_a_child_that_is_still_importing_goes_with_its_parent(modules: Path) -> None:
     (modules / "guarded_child.py").write_text("import slow_library\n")
     (modules / "slow_library.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
-    wait_until_gone(*killed(PARENT))
+    assert are_gone(*killed(PARENT))
 
 
 def test_a_killed_parent_takes_the_whole_group_with_it() -> None:
     child, grandchild = killed(PARENT)
-    wait_until_gone(child, grandchild)
+    assert are_gone(child, grandchild)
 
 
 def test_leaving_the_block_stops_the_whole_group() -> None:
     with GuardedProcess("guarded_child", []) as child:
         grandchild = int(child.lines.readline())
         assert child.poll() is None
-    wait_until_gone(child.pid, grandchild)
+    assert are_gone(child.pid, grandchild)
 
 
 def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
@@ -107,7 +93,7 @@ def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
 
 
 def test_a_worker_in_a_session_of_its_own_dies_with_its_parent() -> None:
-    wait_until_gone(*killed(LAUNCHER, WORKER))
+    assert are_gone(*killed(LAUNCHER, WORKER))
 
 
 def test_a_worker_whose_parent_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the engine does when something fails: tries again, records it, or stops with everything saved."""
+"""When something fails the engine tries again, records it, or stops with everything saved."""
 
 import socket
 from collections.abc import Callable
@@ -156,18 +156,6 @@ def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(coll
     assert large.counted.tokens == 50 * 12
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect) -> None:
-    def one_is_silent(request: ReceivedRequest) -> Reply:
-        silent = request.attempt == 0 and request.body["messages"][0]["content"] == "question 90"
-        return Reply(completion("hello"), fault="hang" if silent else "none")
-
-    with SimulatedProvider(one_is_silent) as provider:
-        got = collect(provider.url, 100)
-        assert len(provider.ledger) == 101
-    assert len(got.trajectories) == 100
-    assert (got.stats.retries, got.stats.num_copies) == ({}, 1)
-
-
 def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect) -> None:
     def some_are_silent(request: ReceivedRequest) -> Reply:
         number = int(request.body["messages"][0]["content"].split()[1])
@@ -178,6 +166,7 @@ def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Coll
         got = collect(provider.url, 36, runtime=runtime)
         assert len(provider.ledger) == 40
     assert len(got.trajectories) == 36
+    assert (got.stats.retries, got.stats.num_copies) == ({}, 4)
 
 
 def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:
@@ -185,8 +174,7 @@ def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
     got = collect(url, 1000)
     assert type(got.error) is EndpointError
-    assert f"{url}: cannot be reached after 3 tries" in str(got.error)
-    assert "Check that the server runs" in str(got.error)
+    assert url in str(got.error)
     assert got.stats.num_requests < 100
 
 

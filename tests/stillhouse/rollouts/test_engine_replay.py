@@ -1,4 +1,4 @@
-"""What the journal holds is not paid for again, and what decides whether it is the same."""
+"""Answers in the journal are not paid for again."""
 
 import asyncio
 import contextlib

@@ -19,7 +19,7 @@ ROOT = str(Path(stillhouse.__file__).parent)
 
 
 def frames() -> list[str]:
-    """The functions of the product that are under way, those that await included."""
+    """Return the functions of the product that are under way, those that await included."""
     frame, names = sys._getframe(1), []
     while frame.f_back is not None:
         frame = frame.f_back

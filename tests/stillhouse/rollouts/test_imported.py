@@ -48,24 +48,24 @@ def test_a_row_is_kept_as_it_was_read() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda row: row.pop("turns"), "expected a trajectory, which has the key `turns`, saw none"),
-        (lambda row: row.update(surprise=1), "expected a trajectory, which has no key `surprise`; saw one"),
-        (lambda row: row.update(rollout_key=None), "rollout_key: expected text, saw NoneType None"),
-        (lambda row: row.update(sample_index="2"), "sample_index: expected a whole number, saw str '2'"),
-        (lambda row: row.update(stop_reason="gone"), "stop_reason: expected 'answered', .* or 'error', saw str 'gone'"),
-        (lambda row: row.update(messages="hello"), "messages: expected a list, saw str 'hello'"),
-        (lambda row: row.update(messages=[]), r"messages: expected 1 or more items, saw list \[\]"),
-        (lambda row: row["messages"].append("hi"), r"messages\[4\]: expected a mapping, saw str 'hi'"),
-        (lambda row: row["messages"][0].update(role="me"), r"messages\[0\]\.role: expected 'system', .*, saw str 'me'"),
-        (lambda row: row["messages"][0].update(content=5), r"messages\[0\]\.content: expected text, .*, saw int 5"),
-        (lambda row: row["messages"][1].update(tool_calls="no"), r"messages\[1\]\.tool_calls: .* list, saw str 'no'"),
-        (lambda row: row.update(tools=["f"]), r"tools\[0\]: expected a mapping, saw str 'f'"),
-        (lambda row: row["tools"][0].pop("function"), r"has the key `tools\[0\]\.function`, saw none"),
-        (lambda row: row["turns"][0].update(usage=None), r"turns\[0\]\.usage: expected a mapping, saw NoneType None"),
-        (lambda row: row["turns"][0]["usage"].update(prompt_tokens="3"), r"usage\.prompt_tokens: .*, saw str '3'"),
-        (lambda row: row["turns"][1].update(cost_usd="free"), r"turns\[1\]\.cost_usd: .* number, saw str 'free'"),
-        (lambda row: row.update(error="boom"), "error: expected a mapping, saw str 'boom'"),
-        (lambda row: row.update(model=["x" * 99]), r"model: expected text, saw list \['xxx.*x\.\.\.$"),
+        (lambda row: row.pop("turns"), "`turns`"),
+        (lambda row: row.update(surprise=1), "`surprise`"),
+        (lambda row: row.update(rollout_key=None), "rollout_key: .*None"),
+        (lambda row: row.update(sample_index="2"), "sample_index: .*'2'"),
+        (lambda row: row.update(stop_reason="gone"), "stop_reason: .*'answered', .*'gone'"),
+        (lambda row: row.update(messages="hello"), "messages: .*'hello'"),
+        (lambda row: row.update(messages=[]), r"messages: .*1 or more.*\[\]"),
+        (lambda row: row["messages"].append("hi"), r"messages\[4\]: .*'hi'"),
+        (lambda row: row["messages"][0].update(role="me"), r"messages\[0\]\.role: .*'system', .*'me'"),
+        (lambda row: row["messages"][0].update(content=5), r"messages\[0\]\.content: .*5"),
+        (lambda row: row["messages"][1].update(tool_calls="no"), r"messages\[1\]\.tool_calls: .*'no'"),
+        (lambda row: row.update(tools=["f"]), r"tools\[0\]: .*'f'"),
+        (lambda row: row["tools"][0].pop("function"), r"`tools\[0\]\.function`"),
+        (lambda row: row["turns"][0].update(usage=None), r"turns\[0\]\.usage: .*None"),
+        (lambda row: row["turns"][0]["usage"].update(prompt_tokens="3"), r"usage\.prompt_tokens: .*'3'"),
+        (lambda row: row["turns"][1].update(cost_usd="free"), r"turns\[1\]\.cost_usd: .*'free'"),
+        (lambda row: row.update(error="boom"), "error: .*'boom'"),
+        (lambda row: row.update(model=["x" * 99]), r"model: .*'xxx.*x\.\.\.$"),
     ],
 )  # fmt: skip
 def test_a_malformed_row_is_reported_by_key_value_seen_and_value_expected(change: Change, problem: str) -> None:
@@ -83,20 +83,18 @@ def test_malformed_rows_and_those_of_other_prompts_are_counted_and_the_rest_goes
     assert source.num_unmatched == 1
     places = [problem.split(": ")[0] for problem in source.problems]
     assert places == [f"{path}, line {number}" for number in (3, 5, 6)]
-    assert source.problems[-1].endswith("the file's last line has no end, so it may be cut off")
+    assert "cut off" in source.problems[-1]
     source.check(0.6)
-    with pytest.raises(
-        InputError, match=r"(?s)3 of 5 rows.*at most runtime\.failure_budget = 50\.0%.*line 3: .*line 6"
-    ):
+    with pytest.raises(InputError, match=r"(?s)3 of 5 .*runtime\.failure_budget.*line 3: .*line 6"):
         source.check(0.5)
 
 
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ([], r"t\.jsonl is empty; expected trajectories"),
-        ([{**ROW, "prompt_id": "x"}], "none of the 1 rows .* 1 belong to others and 0 are malformed. Set"),
-        ([{}], "1 of 1 rows of .* are no trajectories"),
+        ([], r"t\.jsonl is empty"),
+        ([{**ROW, "prompt_id": "x"}], "1 belong to others and 0 are malformed"),
+        ([{}], "1 of 1 "),
     ],
 )
 def test_a_file_without_a_row_to_use_is_refused(tmp_path: Path, rows: list[Any], problem: str) -> None:

@@ -31,24 +31,14 @@ async def accept_all(_trajectory: Trajectory) -> bool:
     return True
 
 
-async def accept_none(_trajectory: Trajectory) -> bool:
-    return False
-
-
-def test_every_sample_goes_through_one_prompt_after_the_other() -> None:
+def test_every_sample_is_drawn_by_prompt_and_until_accepted_by_sample_and_no_more_than_could_be_needed() -> None:
     plan = EverySample(prompts(2), 2)
     assert plan.total == 4
     assert drawn(plan) == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
-
-
-def test_no_more_is_under_way_than_could_be_needed() -> None:
-    plan = UntilAccepted(prompts(10), 4, target=3, per_prompt=1, max_candidates=None, accepts=accept_all)
-    assert drawn(plan) == [("p0", 0), ("p1", 0), ("p2", 0)]
-
-
-def test_every_prompt_gets_its_first_sample_before_one_gets_its_second() -> None:
-    plan = UntilAccepted(prompts(2), 3, target=100, per_prompt=None, max_candidates=None, accepts=accept_all)
-    assert drawn(plan) == [("p0", 0), ("p1", 0), ("p0", 1), ("p1", 1), ("p0", 2), ("p1", 2)]
+    few = UntilAccepted(prompts(10), 4, target=3, per_prompt=1, max_candidates=None, accepts=accept_all)
+    assert drawn(few) == [("p0", 0), ("p1", 0), ("p2", 0)]
+    many = UntilAccepted(prompts(2), 2, target=100, per_prompt=None, max_candidates=None, accepts=accept_all)
+    assert drawn(many) == [("p0", 0), ("p1", 0), ("p0", 1), ("p1", 1)]
 
 
 def test_a_prompt_that_gave_what_it_should_is_left_alone_and_one_that_failed_is_asked_again() -> None:
@@ -128,13 +118,3 @@ def test_the_engine_stops_asking_once_it_has_what_was_wanted(
         right = [row for row in got.trajectories if row.messages[-1]["content"] == "right"]
         assert len(right) == 5
         assert len(provider.ledger) == len(got.trajectories) <= 15
-
-
-def test_rollouts_that_fail_count_as_not_accepted(
-    collect: Callable[..., Any], make_prompts: Callable[..., list[Prompt]]
-) -> None:
-    with SimulatedProvider(lambda request: Reply(completion("no"))) as provider:
-        plan = UntilAccepted(make_prompts(4), 3, target=5, per_prompt=None, max_candidates=7, accepts=accept_none)
-        got = collect(provider.url, [], plan=plan, config=RolloutsConfig(num_samples=3))
-        assert len(got.trajectories) == len(provider.ledger) == 7
-        assert Counter(row.prompt_id for row in got.trajectories).most_common()[0][1] == 2

@@ -29,14 +29,14 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture
 def prompts() -> list[list[int]]:
-    """Prompts of very different lengths, 1 to 120 tokens."""
+    """Return prompts of very different lengths, 1 to 120 tokens."""
     rng = random.Random(0)
     return [[rng.randrange(3, 600) for _ in range(length)] for length in (1, 120, 7, 33, 64, 2, 90, 15, 50)]
 
 
 @pytest.fixture
 def teacher_forced() -> Callable[..., list[float]]:
-    """Log-probabilities of a completion by one plain forward pass: the definition the engine is checked against."""
+    """Return log-probabilities of a completion by one plain forward pass, against which the engine is checked."""
 
     def score(
         model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0
@@ -51,7 +51,7 @@ def teacher_forced() -> Callable[..., list[float]]:
 
 @pytest.fixture
 def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., None]:
-    """Checks the log-probabilities of generations, one for each prompt, against `teacher_forced`."""
+    """Check the log-probabilities of generations, one for each prompt, against `teacher_forced`."""
 
     def check(
         model: PreTrainedModel,
@@ -69,7 +69,7 @@ def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., N
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """Base URL of a real server of the embedded student with two places, three to wait, and the key `secret`."""
+    """Yield the URL of a real server of the embedded student: two places, three to wait, the key `secret`."""
     options = {"model": "embedded:student", "name": "student", "device": "cpu", "num_threads": 1}
     options |= {"max_batch": 2, "max_pending": 3, "api_key_env": "TEST_SERVER_KEY"}
     with GuardedProcess("stillhouse.serving", [json.dumps(options)], {"TEST_SERVER_KEY": "secret"}) as process:
@@ -80,14 +80,14 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def http(server: str) -> Iterator[httpx.Client]:
-    """A raw client of `server`."""
+    """Yield a raw client of `server`."""
     with httpx.Client(base_url=server, timeout=60.0, headers={"authorization": "Bearer secret"}) as client:
         yield client
 
 
 @pytest.fixture
 def openai(server: str) -> "Iterator[OpenAI]":
-    """OpenAI's client of `server`, without retries."""
+    """Yield OpenAI's client of `server`, without retries."""
     # Here, since a machine that runs the tests for CUDA alone does not have it.
     from openai import OpenAI
 

@@ -12,7 +12,7 @@ BEARER = "authorization: Bearer secret\r\n"
 
 
 def status(server: str, *headers: str, chunks: Iterable[bytes] = ()) -> int:
-    """What the server answers to headers and chunks of a body that never ends."""
+    """Return what the server answers to headers and chunks of a body that never ends."""
     url = httpx.URL(server)
     with socket.create_connection((url.host, url.port or 80), timeout=60) as opened:
         opened.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{''.join(headers)}\r\n".encode())

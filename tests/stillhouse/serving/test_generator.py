@@ -14,7 +14,7 @@ Prompts = list[list[int]]
 
 
 def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: frozenset[int]) -> list[int]:
-    """Greedy completion by transformers' own `generate`."""
+    """Return the greedy completion by transformers' own `generate`."""
     ids = model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=0,
@@ -24,7 +24,7 @@ def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: 
 
 @contextmanager
 def fed_tokens(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Number of tokens of each forward pass inside the block."""
+    """Yield the number of tokens of each forward pass inside the block."""
     fed: list[int] = []
     hook = model.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
@@ -198,7 +198,7 @@ def test_a_model_in_training_mode_is_refused(prompts: list[list[int]]) -> None:
     config = Qwen3Config(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
     generator = Generator(Qwen3ForCausalLM(config).train())
     generator.submit(GenerationRequest([1], 1))
-    with pytest.raises(ValueError, match="training mode"):
+    with pytest.raises(ValueError, match="training"):
         generator.step()
 
 

@@ -53,7 +53,7 @@ def test_each_kind_of_attention_samples_and_scores_as_one_forward_pass_does(
 def test_a_model_with_recurrent_layers_is_refused_by_name() -> None:
     config = Qwen3NextConfig(num_hidden_layers=4)
     config._attn_implementation = "sdpa"
-    with pytest.raises(ValueError, match=r"qwen3_next.*linear_attention"):
+    with pytest.raises(ValueError, match="linear_attention"):
         slot_masks(config, torch.zeros(1, 1, dtype=torch.long), 1)
 
 

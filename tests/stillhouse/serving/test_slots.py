@@ -5,7 +5,7 @@ from stillhouse.serving.slots import SlotCache, SlotTable
 
 
 def states(*rows: list[float]) -> torch.Tensor:
-    """[batch, 1 head, tokens, 1]"""
+    """Return [batch, 1 head, tokens, 1]."""
     return torch.tensor(rows)[:, None, :, None]
 
 
@@ -76,7 +76,7 @@ WIDTH = 8
 
 @pytest.fixture
 def cache() -> SlotCache:
-    """One layer, three slots; slot s holds the number 10 * s + column in every column."""
+    """Return one layer, three slots; slot s holds the number 10 * s + column in every column."""
     cache = new_cache(3, WIDTH)
     cache.target_rows(0, [0, 0, 0], [WIDTH] * 3)
     numbers = states(*([10.0 * slot + column for column in range(WIDTH)] for slot in range(3)))

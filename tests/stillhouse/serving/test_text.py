@@ -3,17 +3,11 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.serving.text import CompletionText
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
-
-
 def read(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> str:
-    """The text of a completion whose tokens are read until a stop string."""
+    """Return the text of a completion whose tokens are read until a stop string."""
     text = CompletionText(tokenizer, {2}, stop)
     for token in ids:
         if text.read(token):

@@ -31,19 +31,13 @@ def test_an_answer_names_the_case_of_its_prompt_and_is_the_same_again() -> None:
     assert answers(request(7)) == first
     assert body_of(first)["usage"]["total_tokens"] == first.tokens
     assert 30 <= body_of(first)["usage"]["completion_tokens"] <= 32
-
-
-def test_prompts_without_a_case_get_different_answers() -> None:
-    answers = Answers(Service())
-    first, second = (answers(request(messages=[{"role": "user", "content": text}])) for text in ("one", "two"))
-    assert message_of(first)["content"] != message_of(second)["content"]
-
-
-def test_n_choices_are_given_and_counted() -> None:
-    answers = Answers(Service())
-    one, three = body_of(answers(request())), body_of(answers(request(n=3)))
+    one, other = (answers(request(messages=[{"role": "user", "content": text}])) for text in ("one", "two"))
+    assert message_of(one)["content"] != message_of(other)["content"]
+    three = body_of(answers(request(7, n=3)))
     assert len(three["choices"]) == 3
-    assert three["usage"]["completion_tokens"] == 3 * one["usage"]["completion_tokens"]
+    assert three["usage"]["completion_tokens"] == 3 * body_of(first)["usage"]["completion_tokens"]
+    growing = Answers(Service(completion_tokens=20, long_from=5))
+    assert growing(request(5)).tokens > 5 * growing(request(4)).tokens
 
 
 def test_tools_are_called_in_turn_and_then_the_answer_comes() -> None:
@@ -93,11 +87,6 @@ def test_every_fault_is_what_its_name_says(fault: str, on_the_wire: str, is_samp
     reply = Answers(Service.model_validate({"faults": {fault: 1.0}}))(request())
     assert (reply.status, reply.fault, reply.sampled) == (200, on_the_wire, is_sampled)
     assert (reply.delay_s == 60.0) == (fault == "silent")
-
-
-def test_answers_grow_from_the_case_that_is_set() -> None:
-    answers = Answers(Service(completion_tokens=20, long_from=5))
-    assert answers(request(5)).tokens > 5 * answers(request(4)).tokens
 
 
 def test_what_a_request_reserves_is_its_prompt_and_max_tokens() -> None:

@@ -10,7 +10,7 @@ def limiter(**limits: object) -> Limiter:
 
 
 def served(limited: Limiter, now: float, num: int, size: Size = Size()) -> int:
-    """How many of so many requests at one moment meet no limit, each answered at once."""
+    """Return how many of so many requests at one moment meet no limit, each answered at once."""
     count = 0
     for _ in range(num):
         if limited.refusal(now, 0) or limited.size_refusal(now, size):

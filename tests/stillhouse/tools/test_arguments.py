@@ -69,16 +69,15 @@ def test_a_value_is_read_as_what_the_schema_asks_for(name: str, written: Any, re
         ({"flag": "maybe"}, "flag: "),
         ({"names": '["a"'}, "names: "),
         ({"names": '{"a": 1}'}, "names: "),
-        ({"numbr": 3}, "numbr: there is no such argument; expected are: number, share"),
-        ({"point": {"x": 1, "y": 2}}, "point.y: there is no such argument; expected are: x, note"),
-        ({"points": [{"x": 1}, {"z": 2}]}, "points.1.z: there is no such argument"),
+        ({"numbr": 3}, "numbr: .*number, share"),
+        ({"point": {"x": 1, "y": 2}}, r"point\.y: .*x, note"),
+        ({"points": [{"x": 1}, {"z": 2}]}, r"points\.1\.z: "),
         ({"choice": "5"}, "choice: "),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(written: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentsRefused) as caught:
+    with pytest.raises(ArgumentsRefused, match=message):
         take.read_arguments(written)
-    assert message in str(caught.value)
 
 
 GIVEN = {
@@ -105,15 +104,14 @@ def test_a_given_schema_is_read_the_same_way() -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ({}, "arguments: 'count' is a required property"),
-        ({"count": 0}, "count: 0 is less than the minimum of 1"),
-        ({"count": 1, "tags": [{"id": "x"}]}, "tags.0"),
+        ({}, "'count'"),
+        ({"count": 0}, "count: 0 "),
+        ({"count": 1, "tags": [{"id": "x"}]}, r"tags\.0"),
     ],
 )
 def test_a_given_schema_is_kept(written: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentsRefused) as caught:
+    with pytest.raises(ArgumentsRefused, match=message):
         reader_of_schema(GIVEN)(written)
-    assert message in str(caught.value)
 
 
 def test_a_schema_that_refers_to_itself_can_be_read() -> None:

@@ -20,14 +20,7 @@ import pandas as pd
 import pytest
 from pydantic import BaseModel
 
-from stillhouse.tools import (
-    MALFORMED_TOOL_CALL,
-    Tool,
-    Toolbox,
-    ToolError,
-    ToolResult,
-    tool,
-)
+from stillhouse.tools import MALFORMED_TOOL_CALL, Tool, Toolbox, ToolError, ToolResult, tool
 
 
 class Point(BaseModel):
@@ -96,16 +89,16 @@ def test_arguments_are_read_and_results_written(name: str, arguments: str, conte
 @pytest.mark.parametrize(
     ("name", "arguments", "kind", "message"),
     [
-        ("subtract", "{}", "unknown_tool", "available tools: add, add_async"),
+        ("subtract", "{}", "unknown_tool", "add, add_async"),
         ("add", '{"left": 3', "malformed_arguments", "not valid JSON"),
         ("add", "", "malformed_arguments", "not valid JSON"),
-        ("add", "[3]", "malformed_arguments", "must be a JSON object, not list"),
+        ("add", "[3]", "malformed_arguments", "list"),
         (MALFORMED_TOOL_CALL, '{"name": "add", ', "malformed_arguments", "could not be read"),
         ("add", '{"left": "three"}', "invalid_arguments", "left: "),
         ("add", '{"left": 3, "middle": 4}', "invalid_arguments", "middle: "),
-        ("add", "{}", "invalid_arguments", "left: Field required"),
-        ("hang", "{}", "timeout", "hang did not return within 0.1 s"),
-        ("hang_async", "{}", "timeout", "hang_async did not return within 0.1 s"),
+        ("add", "{}", "invalid_arguments", "left: "),
+        ("hang", "{}", "timeout", "0.1 s"),
+        ("hang_async", "{}", "timeout", "0.1 s"),
     ],
 )
 def test_every_failure_is_a_message_and_a_kind(name: str, arguments: str, kind: str, message: str) -> None:
@@ -311,6 +304,7 @@ VALUES: dict[str, tuple[Any, str]] = {
     "numpy": ([np.int64(1), np.bool_(True), np.array([[1.0, math.nan]])], "[1,true,[[1.0,null]]]"),
     "decimal": ([Decimal("1.10"), Fraction(1, 2)], '["1.10","1/2"]'),
     "set": ({3}, "[3]"),
+    "another type than declared": ({"a": 1}, '{"a":1}'),
     "generator": ((number**2 for number in range(3)), "[0,1,4]"),
     "half a character": ("half \ud83d", "half ?"),
     "surrogate": ({"a": ["half \ud83d"]}, '{"a":["half ?"]}'),
@@ -324,24 +318,15 @@ VALUES: dict[str, tuple[Any, str]] = {
 def test_what_a_tool_returns_is_read_as_text_or_json(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     value, expected = VALUES[kind]
 
-    @tool
     def measure() -> Any:
         """Gives it."""
         return value
 
-    content = asyncio.run(Toolbox([measure]).call("measure", "{}")).content
+    if kind == "another type than declared":
+        measure.__annotations__["return"] = int
+    content = asyncio.run(Toolbox([tool(measure)]).call("measure", "{}")).content
     assert content.startswith(expected)
     assert content == expected or kind in ("cycle", "object")
-    assert capfd.readouterr().err == ""
-
-
-def test_a_result_of_another_type_than_declared_is_written_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
-    @tool
-    def measure() -> int:
-        """Gives something else."""
-        return {"a": 1}  # type: ignore[return-value]
-
-    assert asyncio.run(Toolbox([measure]).call("measure", "{}")).content == '{"a":1}'
     assert capfd.readouterr().err == ""
 
 

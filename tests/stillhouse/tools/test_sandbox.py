@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jail")
 
@@ -32,15 +32,12 @@ def called(open_toolbox: OpenToolbox, name: str, context: ToolContext | None = N
 
 
 def wait_until(num_alive: int, mark: str) -> None:
-    """Waits until so many processes run that a tool started with this mark."""
-    deadline = time.monotonic() + 60
-    while True:
-        commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-        marked = [command for command in commands if mark in command]
-        if len(marked) == num_alive:
-            return
-        assert time.monotonic() < deadline, f"alive: {marked}"
-        time.sleep(0.02)
+    """Wait until so many processes run that a tool started with this mark."""
+    assert until(
+        lambda: (
+            sum(mark in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])) == num_alive
+        )
+    )
 
 
 def test_arguments_metadata_and_result_travel_and_prints_do_not(open_toolbox) -> None:
@@ -110,35 +107,30 @@ def test_a_tool_reaches_no_server_of_this_machine(open_toolbox) -> None:
         ("explode", "exception", "KeyError: 'nothing here'"),
         ("refuse", "exception", "try another city"),
         ("leave", "exception", "SystemExit: 3"),
-        ("vanish", "killed", "vanish ended its process with code 4 before it returned"),
-        ("crash", "killed", "crash was killed by SIGSEGV"),
-        ("eat_memory", "exception", "MemoryError: at most 1024 MiB are allowed"),
-        ("fill_disk", "exception", "OSError: [Errno 27] File too large"),
+        ("vanish", "killed", "code 4"),
+        ("crash", "killed", "SIGSEGV"),
+        ("eat_memory", "exception", "1024 MiB"),
+        ("fill_disk", "exception", "File too large"),
     ],
 )
 def test_what_goes_wrong_is_a_message(open_toolbox, name: str, kind: str, message: str) -> None:
     result = called(open_toolbox, name)
     assert result.error_kind == kind
-    assert json.loads(result.content)["error"] == message
+    assert message in json.loads(result.content)["error"]
 
 
 def test_a_result_may_be_long_but_not_endless(open_toolbox) -> None:
     result = called(open_toolbox, "talk", num_bytes=5_000_000)
-    assert result.content.endswith("[cut here: these are the first 50000 of 5000000 characters]")
+    assert result.is_cut
     result = called(open_toolbox, "talk", num_bytes=20_000_000)
-    assert (result.error_kind, result.content) == ("killed", '{"error": "talk returned more than 10000000 bytes"}')
+    assert result.error_kind == "killed"
+    assert "10000000 bytes" in result.content
 
 
-def test_time_being_up_kills_all_that_the_tool_started(open_toolbox) -> None:
-    result = called(open_toolbox, "hang", mark="late-sleeper")
-    assert result.error_kind == "timeout"
-    assert json.loads(result.content)["error"] == "hang did not return within 3 s"
+@pytest.mark.parametrize(("name", "kind"), [("hang", "timeout"), ("litter", None)])
+def test_all_that_the_tool_started_is_killed_when_time_is_up_or_it_returns(open_toolbox, name, kind) -> None:
+    assert called(open_toolbox, name, mark="late-sleeper").error_kind == kind
     wait_until(0, "late-sleeper")
-
-
-def test_what_a_tool_leaves_running_is_killed_when_it_returns(open_toolbox) -> None:
-    assert called(open_toolbox, "litter", mark="left-sleeper").content == "done"
-    wait_until(0, "left-sleeper")
 
 
 def test_a_cancelled_call_leaves_nothing_behind(open_toolbox) -> None:
@@ -218,6 +210,6 @@ def test_a_file_that_needs_a_secret_to_load_is_refused_before_the_first_call(
         async with Toolbox.from_config(ToolsConfig(file=str(path), environment=names)) as toolbox:
             return await toolbox.call("tell", "{}")
 
-    with pytest.raises(ConfigError, match=r"needy\.py.*line 3: cannot be loaded: KeyError.*tools\.environment"):
+    with pytest.raises(ConfigError, match=r"needy\.py.*line 3.*KeyError.*tools\.environment"):
         asyncio.run(enter())
     assert asyncio.run(enter("SECRET")).content == "s"

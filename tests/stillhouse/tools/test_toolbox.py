@@ -30,7 +30,7 @@ def test_a_selection_offers_its_tools_alone_and_names_only_configured_ones() -> 
     assert [schema["function"]["name"] for schema in selected.schemas()] == ["negate", "add"]
     assert asyncio.run(selected.call("calculator", "{}")).error_kind == "unknown_tool"
     assert TOOLBOX.select([]).schemas() == []
-    with pytest.raises(ConfigError, match="'browse' is not configured; configured are: add, "):
+    with pytest.raises(ConfigError, match="browse"):
         TOOLBOX.select(["browse"])
 
 
@@ -40,12 +40,12 @@ def test_two_tools_of_one_name_are_refused() -> None:
         """Another."""
         return ""
 
-    with pytest.raises(ConfigError, match="two tools are called 'calculator'"):
+    with pytest.raises(ConfigError, match="calculator"):
         Toolbox([builtin_calculator, calculator])
 
 
 class Session:
-    """What a rollout keeps: counts its calls, and is told when it ends."""
+    """A resource of a rollout that counts its calls, and is told when it ends."""
 
     def __init__(self, ended: list[int]) -> None:
         self.num_calls = 0

@@ -44,25 +44,25 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\ndef broken(:\n", "line 2: cannot be loaded: SyntaxError"),
-        ("import os\n\nimport no_such_package\n", "line 3: cannot be loaded: ModuleNotFoundError"),
-        ("raise SystemExit(2)\n", "line 1: cannot be loaded: SystemExit"),
-        ("def f() -> str:\n    return ''\n", "has no function under @tool"),
-        ("from stillhouse.tools import tool\n@tool\ndef f() -> str:\n    return ''\n", "it has no docstring"),
+        ("x = 1\ndef broken(:\n", "line 2: .*SyntaxError"),
+        ("import os\n\nimport no_such_package\n", "line 3: .*ModuleNotFoundError"),
+        ("raise SystemExit(2)\n", "line 1: .*SystemExit"),
+        ("def f() -> str:\n    return ''\n", "@tool"),
+        ("from stillhouse.tools import tool\n@tool\ndef f() -> str:\n    return ''\n", "docstring"),
     ],
 )
 def test_a_file_that_does_not_load_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tools.py"
     path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"{path}.*{message}"):
         load_tools(path)
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.py: no such file"):
-        load_tools(tmp_path / "nowhere.py")
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.py"):
+        load_tools(Path("nowhere.py"))
+    with pytest.raises(ConfigError, match=r"nowhere\.py.*tools\.rewards_file"):
+        RewardSet.from_config(ToolsConfig(rewards_file="nowhere.py"))
 
 
 DECORATED = """
@@ -87,14 +87,14 @@ def test_the_decorators_are_there_without_an_import(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (DECORATED.format(args="RewardArgs"), "line 8: .*'RewardArgs' .*; add the line `from stillhouse.tools import "),
-        (DECORATED.format(args="'RewardArgs'"), "@reward right .*; add the line `from stillhouse.tools import RewardA"),
-        ("judge = llm_judge", "line 1: .*; add the line `from rnow.core import llm_judge`"),
-        ("x: Annotated[int, 'x'] = 1", "add the line `from typing import Annotated`"),
-        ("pattern = re.compile('x')", "add the line `import re`"),
-        ("values = np.zeros(3)", "add the line `import numpy as np`"),
-        ("class Point(BaseModel): ...", "add the line `from pydantic import BaseModel`"),
-        ("total = subtotal + 1", "name 'subtotal' is not defined; define or import it before this line"),
+        (DECORATED.format(args="RewardArgs"), "line 8: .*'RewardArgs' .*`from stillhouse.tools import "),
+        (DECORATED.format(args="'RewardArgs'"), "@reward right .*`from stillhouse.tools import RewardA"),
+        ("judge = llm_judge", "line 1: .*`from rnow.core import llm_judge`"),
+        ("x: Annotated[int, 'x'] = 1", "`from typing import Annotated`"),
+        ("pattern = re.compile('x')", "`import re`"),
+        ("values = np.zeros(3)", "`import numpy as np`"),
+        ("class Point(BaseModel): ...", "`from pydantic import BaseModel`"),
+        ("total = subtotal + 1", "'subtotal'"),
     ],
 )
 def test_a_name_that_was_not_imported_comes_with_the_line_to_add(tmp_path: Path, line: str, message: str) -> None:

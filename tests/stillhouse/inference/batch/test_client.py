@@ -40,7 +40,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
 
 @pytest.fixture
 def ask_all(batch_server: Any, tmp_path: Path) -> AskAll:
-    """Sends questions together and gives their answers or errors; the batch they make is done at once."""
+    """Send questions together and return their answers or errors; the batch they make is done at once."""
 
     def ask(questions: Sequence[str], pace: BatchPace = PACE, price: Price | None = None, seed: int | None = 7) -> Any:
         async def main() -> list[Any]:
@@ -65,14 +65,13 @@ def failure_of(answer: Any) -> Any:
 
 
 def texts(answers: Sequence[Any]) -> list[str]:
-    """Contents without what the server writes around each question."""
+    """Return contents without what the server writes around each question."""
     return [answer.message["content"].removeprefix("answer to ").removesuffix("\u2028end") for answer in answers]
 
 
 def test_requests_sent_together_are_one_batch(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
-    answers = ask_all(["a", "b", "c"])
-    assert texts(answers) == ["a", "b", "c"]
+    assert texts(ask_all(["a", "b", "c"])) == ["a", "b", "c"]
     assert len(batch_server.batches) == 1
     assert [path.name for path in tmp_path.glob("*.json")] == ["broken.json"]
 
@@ -86,21 +85,13 @@ def test_an_answer_carries_its_usage_its_request_and_its_cost_at_batch_price(ask
     assert answer.turn.request_id.startswith("req-")
 
 
-def test_a_batch_holds_no_more_requests_than_it_may(batch_server: Any, ask_all: AskAll) -> None:
-    pace = BatchPace(gather_s=0.05, poll_s=0.05, max_requests=2)
-    answers = ask_all(["a", "b", "c", "d", "e"], pace=pace)
-    assert texts(answers) == list("abcde")
-    sizes = [len(batch_server.files[batch["input_file_id"]].splitlines()) for batch in batch_server.batches]
-    assert sorted(sizes) == [1, 2, 2]
-
-
-def test_a_file_is_no_larger_than_it_may_be(batch_server: Any, ask_all: AskAll) -> None:
-    pace = BatchPace(gather_s=0.05, poll_s=0.05, max_bytes=2000)
-    answers = ask_all(["x" * 500 + str(index) for index in range(6)], pace=pace)
-    assert not any(isinstance(answer, BaseException) for answer in answers)
-    sizes = [len(batch_server.files[batch["input_file_id"]]) for batch in batch_server.batches]
-    assert len(sizes) == 3
-    assert max(sizes) <= 2000
+@pytest.mark.parametrize("most", [{"max_requests": 2}, {"max_bytes": 2000}])
+def test_a_batch_is_no_larger_than_it_may_be(batch_server: Any, ask_all: AskAll, most: dict[str, int]) -> None:
+    questions = [letter * 500 for letter in "abcdef"]
+    assert texts(ask_all(questions, pace=BatchPace(gather_s=0.05, poll_s=0.05, **most))) == questions
+    files = [batch_server.files[batch["input_file_id"]] for batch in batch_server.batches]
+    assert [len(file.splitlines()) for file in files] == [2, 2, 2]
+    assert max(map(len, files)) <= 2000
 
 
 def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, ask_all: AskAll) -> None:
@@ -136,23 +127,6 @@ def test_an_error_in_a_line_is_as_over_http(
     good, bad = ask_all(["a", "b"])
     assert isinstance(good, Completion)
     assert failure_of(bad).kind is kind
-
-
-@pytest.mark.parametrize(
-    ("finish_reason", "kind"), [("abort", FailureKind.TRANSIENT), ("MALFORMED_FUNCTION_CALL", FailureKind.MALFORMED)]
-)
-def test_an_answer_that_was_broken_off_is_none(
-    batch_server: Any, ask_all: AskAll, finish_reason: str, kind: FailureKind
-) -> None:
-    answer_well = batch_server.line
-
-    def line(request: dict[str, Any]) -> dict[str, Any]:
-        row = answer_well(request)
-        row["response"]["body"]["choices"][0]["finish_reason"] = finish_reason
-        return row
-
-    batch_server.line = line
-    assert failure_of(ask_all(["a"])[0]).kind is kind
 
 
 def test_answers_of_an_expired_batch_are_kept(batch_server: Any, ask_all: AskAll, tmp_path: Path) -> None:

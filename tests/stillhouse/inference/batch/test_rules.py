@@ -9,11 +9,8 @@ from stillhouse.inference.batch import require_batchable
 URL = "https://api.openai.com/v1"
 
 
-def test_single_turn_rollouts_may_be_asked_in_batches() -> None:
+def test_single_turn_rollouts_may_be_asked_in_batches_and_others_without_them() -> None:
     require_batchable(TeacherConfig(model="m", base_url=URL, batch=True), RolloutsConfig(), ToolsConfig())
-
-
-def test_without_the_batch_endpoint_nothing_is_asked_of_the_config() -> None:
     require_batchable(TeacherConfig(), RolloutsConfig(timeout_s=5.0), ToolsConfig(builtin=("calculator",)))
 
 

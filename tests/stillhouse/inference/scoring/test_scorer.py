@@ -100,7 +100,7 @@ def scorer_of(server: Server, path: Path, batch_tokens: int = 100, **more: Any) 
 
 
 def sequences(lengths: Sequence[int]) -> list[Tokens]:
-    """Sequences of these lengths, each told by its first token."""
+    """Return sequences of these lengths, each told by its first token."""
     return [Tokens([number, *range(1, length)]) for number, length in enumerate(lengths)]
 
 
@@ -109,7 +109,7 @@ Score = Callable[..., list[SequenceScores]]
 
 @pytest.fixture
 def score(tmp_path: Path) -> Score:
-    """What is scored of sequences of given lengths."""
+    """Return what is scored of sequences of given lengths."""
 
     def score(server: Server, lengths: Sequence[int], **more: Any) -> list[SequenceScores]:
         async def main() -> list[SequenceScores]:
@@ -138,12 +138,10 @@ def test_a_batch_that_fails_is_cut_in_two(score: Score, failure: Failure) -> Non
     server = Server(failure)
     assert score(server, [2] * 5) == expected([2] * 5)
     assert server.batches == [[0, 1, 2, 3, 4], [0, 1], [2, 3, 4]]
-
-
-def test_halves_go_on_until_the_server_has_room(score: Score) -> None:
-    server = Server(most_tokens=10)
-    assert score(server, [5, 6, 7, 8]) == expected([5, 6, 7, 8])
-    assert server.batches[-2:] == [[2], [3]]
+    # Halves go on until the server has room.
+    small = Server(most_tokens=10)
+    assert score(small, [5, 6, 7, 8]) == expected([5, 6, 7, 8])
+    assert small.batches[-2:] == [[2], [3]]
 
 
 def test_one_sequence_that_is_refused_is_found_and_not_sent_again_while_the_others_are_kept(score: Score) -> None:
@@ -172,14 +170,11 @@ def test_a_busy_or_absent_server_gets_the_same_batch_until_it_is_given_up(
     assert len(server.batches) == num_batches_in_all
 
 
-def test_a_refused_key_ends_it_at_once(score: Score) -> None:
+def test_a_refused_key_ends_it_at_once_and_what_the_budget_does_not_hold_is_not_sent(score: Score) -> None:
     server = Server(KEY)
     with pytest.raises(RequestFailed, match="no key"):
         score(server, [2, 2])
     assert len(server.batches) == 1
-
-
-def test_what_the_budget_does_not_hold_is_not_sent(score: Score) -> None:
     server = Server()
     with pytest.raises(BudgetReached, match=r"budget\.max_tokens"):
         score(server, [50, 50], budget=Budget(BudgetConfig(max_tokens=100), None))

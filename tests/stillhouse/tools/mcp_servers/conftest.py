@@ -219,7 +219,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["stdio", "http"])
 def canned(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., McpServerConfig]]:
-    """A server that gives fixed results, by the name of the tool."""
+    """Yield a server that gives fixed results, by the name of the tool."""
     path, started = tmp_path / "canned.py", []
     path.write_text(CANNED)
 
@@ -237,7 +237,7 @@ def canned(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[
 
 @pytest.fixture
 def stdio(script: Path) -> Callable[..., McpServerConfig]:
-    """A server that is started as a process."""
+    """Return a server that is started as a process."""
 
     def make(**fields: Any) -> McpServerConfig:
         command = (sys.executable, str(script), str(script.parent), "stdio")
@@ -268,7 +268,7 @@ class Rollouts:
         return await self._tools[name].function(arguments, scope)
 
     def together(self, name: str, *calls: dict[str, Any]) -> list[str]:
-        """The answers of calls that are started at the same time."""
+        """Return the answers of calls that are started at the same time."""
 
         async def run() -> list[str]:
             return await asyncio.gather(*(self.start(name, **call) for call in calls))
@@ -281,7 +281,7 @@ class Rollouts:
 
 @pytest.fixture
 def offer() -> Iterator[Callable[..., Rollouts]]:
-    """Offers the tools of a server to rollouts until the test ends."""
+    """Offer the tools of a server to rollouts until the test ends."""
     offered: list[McpTools] = []
 
     def offer_tools(server: McpServerConfig, timeout_s: float = 60.0) -> Rollouts:

@@ -2,12 +2,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-
-import psutil
 
 from stillhouse.tools.mcp_servers import process_supervisor
+from tests.waiting import are_gone, is_alive
 
 SUPERVISOR = [sys.executable, "-I", "-S", process_supervisor.__file__]
 
@@ -20,18 +17,6 @@ def start(names: str, code: str, **options: object) -> subprocess.Popen[str]:
         start_new_session=True,
         **options,
     )
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    for _ in range(1200):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_the_server_sees_only_the_variables_it_is_given() -> None:
@@ -47,7 +32,7 @@ def test_what_a_server_leaves_behind_ends_with_it() -> None:
     with start("PATH", code) as process:
         assert process.stdout is not None
         left_behind = int(process.stdout.readline())
-    assert until(lambda: not is_alive(left_behind))
+    assert are_gone(left_behind)
 
 
 def test_a_server_that_ignores_everything_ends_when_the_run_is_killed() -> None:
@@ -64,7 +49,7 @@ def test_a_server_that_ignores_everything_ends_when_the_run_is_killed() -> None:
         pid = int(process.stdout.readline())
         assert is_alive(pid)
         os.kill(process.pid, signal.SIGKILL)
-        assert until(lambda: not is_alive(pid))
+        assert are_gone(pid)
 
 
 def test_a_command_that_is_not_there_is_named() -> None:

@@ -47,17 +47,10 @@ def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio, offer) -
     assert rollouts.call("count_up") == "1"
 
 
-def test_rollouts_share_the_session_of_a_stateless_server(stdio, offer) -> None:
-    rollouts = offer(stdio(stateless=True))
-    assert rollouts.call("count_up") == "1"
-    rollouts.end()
-    assert rollouts.call("count_up", rollout="second") == "2"
-
-
 def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio, offer) -> None:
     rollouts = offer(stdio(), timeout_s=0.2)
     assert rollouts.call("count_up") == "1"
-    with pytest.raises(CallFailed, match=r"hang did not return within 0\.2 s"):
+    with pytest.raises(CallFailed, match=r"hang .*0\.2 s"):
         rollouts.call("hang")
     assert rollouts.call("count_up") == "2"
 
@@ -68,7 +61,7 @@ def test_a_call_is_repeated_when_the_server_dies_unless_it_may_have_been_carried
     rollouts = offer(stdio())
     assert rollouts.call("read_and_die") == "second time"
     assert (tmp_path / "read").read_text() == "called called "
-    with pytest.raises(ToolError, match="may or may not have been carried out"):
+    with pytest.raises(ToolError, match="carried out"):
         rollouts.call("write_and_die", rollout="second")
     assert (tmp_path / "written").read_text() == "called "
     assert rollouts.call("add", rollout="second", left=1) == "2"
@@ -77,7 +70,7 @@ def test_a_call_is_repeated_when_the_server_dies_unless_it_may_have_been_carried
 def test_the_model_is_told_that_the_state_of_its_session_is_lost(stdio, offer, tmp_path: Path) -> None:
     rollouts = offer(stdio())
     assert rollouts.call("count_up") == "1"
-    with pytest.raises(ToolError, match="what earlier calls left in it is gone"):
+    with pytest.raises(ToolError, match="gone"):
         rollouts.call("read_and_die")
     assert rollouts.call("count_up") == "1"
     assert (tmp_path / "read").read_text() == "called "
@@ -88,33 +81,26 @@ def test_a_tool_that_was_changed_during_the_run_is_not_called(
 ) -> None:
     rollouts = offer(stdio())
     (tmp_path / "changed").touch()
-    with pytest.raises(ToolError, match="has changed add"):
+    with pytest.raises(ToolError, match="changed add"):
         rollouts.call("add", left=1)
     assert rollouts.call("count_up") == "1"
     assert "tool add is no longer what it was" in caplog.text
 
 
-def test_an_allowed_tool_that_is_not_there_is_named(stdio) -> None:
-    with pytest.raises(ConfigError, match=r"'shop' has no tool 'subtract', which its allow-list names; it has: add, "):
-        McpTools([stdio(allow=("add", "subtract"))])
-
-
-def test_two_servers_with_a_tool_of_one_name_are_named(stdio) -> None:
-    with pytest.raises(ConfigError, match=r"'shop' and 'market' both have a tool 'add'"):
-        McpTools([stdio(), stdio(name="market", allow=("add",))])
-
-
-def test_a_server_that_does_not_start_is_named_with_what_it_wrote() -> None:
-    with pytest.raises(ConfigError, match=r"(?s)'shop' \(no-such-program\) cannot be used: .*No such file"):
-        McpTools([McpServerConfig(name="shop", command=("no-such-program",))])
-
-
-def test_a_variable_that_is_not_set_is_named(stdio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_be_used_and_a_tool_or_variable_that_is_missing_are_named(
+    stdio, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SHOP_KEY", raising=False)
-    with pytest.raises(ConfigError, match="variable SHOP_KEY"):
-        McpTools([stdio(environment=("SHOP_KEY",))])
-    with pytest.raises(ConfigError, match="variable SHOP_KEY"):
-        McpTools([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env={"Authorization": "SHOP_KEY"})])
+    headers = {"Authorization": "SHOP_KEY"}
+    for servers, named in (
+        ([stdio(allow=("add", "subtract"))], "subtract"),
+        ([stdio(), stdio(name="market", allow=("add",))], "'shop' and 'market'"),
+        ([McpServerConfig(name="shop", command=("no-such-program",))], "no-such-program"),
+        ([stdio(environment=("SHOP_KEY",))], "SHOP_KEY"),
+        ([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env=headers)], "SHOP_KEY"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            McpTools(servers)
 
 
 def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio) -> None:
@@ -170,9 +156,9 @@ RESULTS: dict[str, tuple[JsonObject, str]] = {
 ERRORS: dict[str, tuple[JsonObject, str]] = {
     "fails": (result(text("sold out"), isError=True), "sold out"),
     "fails_structured": ({"structuredContent": {"why": "sold out"}, "isError": True}, '{"why": "sold out"}'),
-    "fails_silently": (result(isError=True), "fails_silently failed and did not say why"),
+    "fails_silently": (result(isError=True), "did not say why"),
     "fails_beside_odd_content": (result({"type": "oops"}, text("sold out"), isError=True), "sold out"),
-    "nothing": ({}, "canned answered the call with something that is no result"),
+    "nothing": ({}, "no result"),
 }
 
 
@@ -214,5 +200,5 @@ def test_half_a_character_in_a_result_does_not_hold_up_its_call(canned, offer) -
         assert rollouts.call("halved") == "half ?"
     else:
         # The package itself reads what comes over HTTP.
-        with pytest.raises(ToolError, match="canned answered the call with something that is no result"):
+        with pytest.raises(ToolError, match="no result"):
             rollouts.call("halved")

@@ -59,34 +59,31 @@ def test_public_addresses_are_told(address: str) -> None:
     ],
 )
 def test_every_spelling_of_loopback_is_refused(host: str) -> None:
-    with pytest.raises(AddressRefused, match="not on the public internet"):
+    with pytest.raises(AddressRefused, match="public"):
         asyncio.run(Guard([]).check(f"http://{host}:8000/"))
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "ftp://example.com/", "gopher://x/", "javascript:1", "//x", "http://", ""]
+    ("url", "word"),
+    [
+        *((url, "web address") for url in ("file:///etc/passwd", "ftp://example.com/", "gopher://x/", "//x", "")),
+        *((url, "web address") for url in ("javascript:1", "http://")),
+        *((url, "URL") for url in ("http://[::1/", "http://host:99999/")),
+    ],
 )
-def test_only_web_addresses_are_taken(url: str) -> None:
-    with pytest.raises(AddressRefused, match="not a web address"):
+def test_only_web_addresses_are_taken(url: str, word: str) -> None:
+    with pytest.raises(AddressRefused, match=word):
         asyncio.run(Guard(["x", "example.com"]).check(url))
-
-
-@pytest.mark.parametrize("url", ["http://[::1/", "http://host:99999/"])
-def test_a_url_that_is_none_is_refused_and_does_not_raise_anything_else(url: str) -> None:
-    with pytest.raises(AddressRefused, match="not a URL"):
-        asyncio.run(Guard([]).check(url))
 
 
 @pytest.mark.parametrize("allowed", ["localhost", "LOCALHOST", "localhost.", "localhost:8000"])
 def test_a_host_that_the_config_names_is_reached(allowed: str) -> None:
-    assert "127.0.0.1" in asyncio.run(Guard([allowed]).addresses("localhost", 8000))
-
-
-def test_a_host_named_with_a_port_is_reached_at_that_port_alone() -> None:
-    guard = Guard(["localhost:8000", "[::1]:9000"])
-    with pytest.raises(AddressRefused):
-        asyncio.run(guard.addresses("localhost", 8001))
+    guard = Guard([allowed, "[::1]:9000"])
+    assert "127.0.0.1" in asyncio.run(guard.addresses("localhost", 8000))
     assert guard.allows("::1", 9000)
+    if ":" in allowed:
+        with pytest.raises(AddressRefused):
+            asyncio.run(guard.addresses("localhost", 8001))
 
 
 def test_one_private_address_among_public_ones_refuses_the_host() -> None:
@@ -101,5 +98,5 @@ def test_a_host_without_an_address_is_named() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         raise OSError("no such name")
 
-    with pytest.raises(HostUnknown, match=r"no host 'nowhere\.example'"):
+    with pytest.raises(HostUnknown, match=r"nowhere\.example"):
         asyncio.run(Guard([], resolve).addresses("nowhere.example", 80))

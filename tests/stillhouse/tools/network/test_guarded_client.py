@@ -84,7 +84,7 @@ def test_a_proxy_of_the_environment_is_not_used(site, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def tls_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A TLS server on loopback with a certificate for shop.example, which is trusted for the test."""
+    """Yield a TLS server on loopback with a certificate for shop.example, which is trusted for the test."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
     now = datetime.now(UTC)
@@ -137,5 +137,5 @@ def tls_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_the_certificate_must_be_of_the_host_and_not_of_the_address(tls_port: int) -> None:
     guard = Guard(["shop.example", "other.example"], Answers(["127.0.0.1"], ["127.0.0.1"]))
     assert get(guard, f"https://shop.example:{tls_port}/").text == f"shop.example:{tls_port}"
-    with pytest.raises(httpx.ConnectError, match=r"certificate is not valid for 'other\.example'"):
+    with pytest.raises(httpx.ConnectError, match=r"certificate.*other\.example"):
         get(guard, f"https://other.example:{tls_port}/")

@@ -30,11 +30,8 @@ def starts(hosts: list[str], spacing_s: float) -> list[float]:
     return asyncio.run(run())
 
 
-def test_requests_to_one_host_are_spaced() -> None:
+def test_requests_to_one_host_are_spaced_and_hosts_do_not_wait_for_each_other() -> None:
     assert starts(["a", "a", "a"], 0.5) == [0.0, 0.5, 1.0]
-
-
-def test_hosts_do_not_wait_for_each_other() -> None:
     assert starts(["a", "b", "c"], 0.5) == [0.0, 0.0, 0.0]
 
 

