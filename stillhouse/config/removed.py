@@ -1,6 +1,6 @@
 """Keys and values that configs had once, and what to use instead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from stillhouse.config.training import TrainerConfig
@@ -157,22 +157,47 @@ REMOVED: Final[dict[str, str]] = {
 
 def check_removed(body: Mapping[str, Any]) -> None:
     """Raise ValueError naming each removed key or value that a config still has."""
-    if found := [key for key in REMOVED if _has(body, key)]:
-        raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
+    if found := [_sentence(key) for key in REMOVED if any(_holders(body, key))]:
+        raise ValueError("; ".join(found))
 
 
-def _has(body: Mapping[str, Any], key: str) -> bool:
+def take_removed(body: Mapping[str, Any]) -> dict[str, str]:
+    """Take each removed key, and each key with a removed value, out of `body`; return them with a sentence each."""
+    found = {key: holders for key in REMOVED if (holders := list(_holders(body, key)))}
+    for key, holders in found.items():
+        for section in holders:
+            section.pop(_name(key), None)
+    return {key: _sentence(key) for key in found}
+
+
+def _sentence(key: str) -> str:
+    return f"{key} was removed in this version: {REMOVED[key]}"
+
+
+def _name(key: str) -> str:
+    return key.partition("=")[0].rpartition(".")[2]
+
+
+def _holders(body: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """Yield the sections that have a removed key, or a key with a removed value."""
     path, _, value = key.partition("=")
-    return _holds(body, path.split("."), value)
+    *parents, name = path.split(".")
+    for section in _sections(body, parents):
+        if name in section and (not value or value == section[name] or _lists(section[name], value)):
+            yield section
 
 
-def _holds(section: Any, path: Sequence[str], value: str) -> bool:
+def _sections(section: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield the mappings at a path, in each item of the lists on it."""
     if isinstance(section, list | tuple):
-        return any(_holds(item, path, value) for item in section)
-    if not isinstance(section, Mapping) or path[0] not in section:
-        return False
-    name, *rest = path
-    if rest:
-        return _holds(section[name], rest, value)
-    seen = section[name]
-    return value in seen if isinstance(seen, list | tuple) and value else value in ("", seen)
+        for item in section:
+            yield from _sections(item, path)
+    elif isinstance(section, Mapping):
+        if not path:
+            yield section
+        elif path[0] in section:
+            yield from _sections(section[path[0]], path[1:])
+
+
+def _lists(seen: Any, value: str) -> bool:
+    return isinstance(seen, list | tuple) and value in seen

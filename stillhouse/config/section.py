@@ -59,6 +59,7 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         json_schema_extra=_as_form,
         validate_default=True,
+        allow_inf_nan=False,
         # Tracebacks end up on Prefect's pages, and a wrong value may be a key.
         hide_input_in_errors=True,
     )

@@ -60,7 +60,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("sft.learning_rate=5.0e-4", 5e-4),
         ("sft.learning_rate=0.1", 0.1),
         ('rollouts.system_prompt="42"', "42"),
+        ("rollouts.max_prompts=1e3", 1000),
+        ("rollouts.extra_body={min_p: 1e-5}", {"min_p": 1e-5}),
         ("teacher.model='1e5'", "1e5"),
+        ("teacher.model=nan", "nan"),
         ("rollouts.seed=null", None),
         ("tools.builtin=[calculator]", ("calculator",)),
     ],
@@ -113,9 +116,18 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         ("runtime: {dask_address: 'tcp://x:8786'}", [], ["runtime.dask_address", "did you mean 'ray_address'?"]),
         ("[1, 2]", [], ["expected sections", "list"]),
         ("a: [", [], ["not valid YAML"]),
+        ("sft: {num_epochs: 1}\nsft: {seed: 1}", [], ["not valid YAML", "`sft`", "line 1", "line 2"]),
+        ("sft.num_epochs: 2", [], ["sft.num_epochs", "expected num_epochs in the section sft"]),
+        ("sft: {learning_rate: .inf}", [], ["sft.learning_rate = inf", "finite"]),
+        ("", ["sft.learning_rate=nan"], ["sft.learning_rate = 'nan'", "finite"]),
         ("", ["num_epochs=3"], ["--set 'num_epochs=3'", "section.key=value"]),
         ("", ["sft"], ["--set 'sft'", "section.key=value"]),
         ("sft: 3", ["sft.num_epochs=1"], ["sft is not a section"]),
+        (
+            "on_policy: {teachers: [{name: a}]}",
+            ["on_policy.teachers.0.name=b"],
+            ["teachers is a list", "teachers=[...]"],
+        ),
         ("on_policy: {mixture: {a: 1.5}}", [], ["on_policy.mixture.a = 1.5: expected a whole number or less than 1"]),
         ("on_policy: {teachers: [{name: a, offload: true}]}", [], ["on_policy.teachers.offload was removed"]),
         ("teacher: {base_url: 'http://x/v1'}\non_policy: {enabled: true}", [], ["on_policy.teacher", "http://x/v1"]),
@@ -130,10 +142,30 @@ def test_a_mistake_is_named_with_what_was_expected(
         assert part in str(caught.value)
 
 
-def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("sft: {num_epochs: 0, batch_size: 0}", ["sft.num_epochs", "sft.batch_size"]),
+        ("dataset: {filters: {turns: [1, many]}}", ["dataset.filters.turns.1"]),
+        (
+            "sft: {schedule: linear, keep: best, num_epoch: 1}\ntools: {builtin: [search], timeout_s: 0}\nfoo: 1",
+            ["sft.keep", "sft.schedule", "tools.builtin", "tools.timeout_s", "sft.num_epoch", "foo"],
+        ),
+        ("on_policy: {enabled: true, teachers: [{name: a, kind: snapshot}]}", ["on_policy.teachers.kind"]),
+    ],
+)
+def test_every_mistake_is_reported_at_once(tmp_path: Path, text: str, keys: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(written(tmp_path, "sft: {num_epochs: 0, batch_size: 0}"))
-    assert len(str(caught.value).splitlines()) == 2
+        load_config(written(tmp_path, text))
+    named = [line.split(": ", 1)[1].partition(" ")[0].partition("=")[0] for line in str(caught.value).splitlines()]
+    assert sorted(named) == sorted(keys)
+
+
+def test_a_key_in_a_list_is_not_shown_when_the_list_is_overridden(tmp_path: Path) -> None:
+    servers = "tools: {mcp: [{name: a, command: [x, --token, sk-1234567890abcdef]}]}"
+    with pytest.raises(ConfigError, match="mcp") as caught:
+        load_config(written(tmp_path, servers), ["tools.mcp.a=1"])
+    assert "sk-" not in str(caught.value)
 
 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
