@@ -140,7 +140,6 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.token_weights": _OWN_LOSS,
     "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
     "promotion.tag_level": "set promotion.level, which holds for tags as well",
-    "promotion.no_worse.margin": "write no_worse as a mapping of metrics to margins, {mean_completion_tokens: 50}",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
     "teacher.prices_file": _PRICE,
     "teacher.usd_per_million_completion_tokens": _PRICE,

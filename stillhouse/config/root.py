@@ -143,6 +143,19 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _scores_are_given(self) -> Self:
+        dataset, judge = self.dataset, self.dataset.judge
+        judged = [f"judge/{criterion.name}" for criterion in judge.rubric if judge.enabled]
+        for name in [*dataset.score_names, *(["reward"] if "rewards" in dataset.labels.measure else [])]:
+            remedy = {
+                "judge": name not in judged and "name a criterion of dataset.judge.rubric, with judge.enabled true",
+                "reward": self.tools.rewards_file is None and "name a file of rewards in tools.rewards_file",
+            }.get(name.partition("/")[0], dataset.labels.file is None and "name a file of it in dataset.labels.file")
+            if remedy:
+                raise ValueError(f"dataset goes by the score {name}, which nothing gives: {remedy}")
+        return self
+
+    @model_validator(mode="after")
     def _a_champion_has_a_registry(self) -> Self:
         promotion, tracking = self.promotion, self.tracking
         enabled = [name for name in ("enabled", "start_from_champion") if getattr(promotion, name)]
