@@ -147,6 +147,21 @@ def test_a_mistake_is_named_with_what_was_expected(
 
 
 @pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("sft: {learning_rat: 0.1}", "unknown-key"),
+        ("[1, 2]", "sections"),
+        ("runtime: {num_processes: 2}", "launcher"),
+        ("sft: {num_epochs: 0}", "config"),
+    ],
+)
+def test_an_error_has_the_code_of_its_kind(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
     ("text", "keys"),
     [
         ("sft: {num_epochs: 0, batch_size: 0}", ["sft.num_epochs", "sft.batch_size"]),
