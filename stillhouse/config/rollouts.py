@@ -1,6 +1,6 @@
 """Sections of the rollouts: prompts, tools, teacher, sampling, budget."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -123,11 +123,7 @@ class TeacherConfig(Section):
     """The model imitated."""
 
     form_first = ("model", "base_url")
-    removed = {
-        "usd_per_million_prompt_tokens": None,
-        "usd_per_million_completion_tokens": None,
-        "prices_file": None,
-    }
+    removed = {"prices_file": None}
 
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`. Measure it
@@ -147,6 +143,11 @@ class TeacherConfig(Section):
         if prices and not {"prompt", "completion"} <= prices.keys():
             raise ValueError(f"usd_per_million_tokens has {', '.join(prices)}; expected prompt and completion, or none")
         return self
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        prices = fields.pop("usd_per_million_tokens", {})
+        fields |= {f"usd_per_million_{kind}_tokens": prices.pop(kind, None) for kind in ("prompt", "completion")}
+        return {**fields, "usd_per_million_tokens": prices} if prices else fields
 
 
 class RolloutsConfig(Section):

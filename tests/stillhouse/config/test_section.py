@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import DatasetConfig, OnPolicyConfig, PromptsConfig, SftConfig, StudentConfig
+from stillhouse.config import DatasetConfig, OnPolicyConfig, PromptsConfig, SftConfig, StudentConfig, TeacherConfig
 from stillhouse.config.section import Section, later_field
 from stillhouse.store import digest
 
@@ -16,6 +16,10 @@ TEACHERS = {"teachers": [{"name": "t", "model": "m"}, {"name": "b", "kind": "bas
         (DatasetConfig(), "62dba92798bb49e1f6c3dfd42d4b5e39e8c1581e2f96bcce5aec328584d34206"),
         (SftConfig(), "b711571f5cc57f8c60798cb42bc394d1c367ef42686a2bdac128a3616443bf04"),
         (StudentConfig(), "d612307fd1adf8b93816d29aeb484d41821140f6a4c9ada8b7e532e03cb422a1"),
+        (
+            TeacherConfig(model="m", base_url="http://x/v1", usd_per_million_tokens={"prompt": 1, "completion": 2.5}),
+            "4a3579e8477b1271194bd48de40268d0c458fdaeaf3974a3892ab7171b99a37f",
+        ),
         (OnPolicyConfig(), "f25e127ef77cd8872af9153a96e98a0fee3270077264870432d18b910beb933b"),
         (OnPolicyConfig.model_validate(TEACHERS), "7435a55992aca93376cc9f867f6495c89a00dd5e5e6c3bfedd5ed42cf5ab8dd1"),
     ],
