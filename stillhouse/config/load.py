@@ -11,7 +11,7 @@ from stillhouse.config.expected import expected
 from stillhouse.config.removed import take_removed
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
-from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
+from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_at
 from stillhouse.config.yaml_text import read_yaml
 from stillhouse.errors import ConfigError
 
@@ -139,13 +139,18 @@ def _meant(location: tuple[int | str, ...]) -> str:
     """Return the keys that an unknown one may have been meant to be."""
     name = str(location[-1])
     if "." in name:
-        section, _, key = name.rpartition(".")
-        return f"expected {key} in the section {section}"
-    known = section_keys(DistillConfig, [str(part) for part in location[:-1]])
+        above, _, key = name.rpartition(".")
+        return f"expected {key} in the section {above}"
+    *place, _ = location
+    section = section_at(DistillConfig, place)
+    known = [] if section is None else list(section.model_fields)
     if close := nearest(name, known):
         return f"did you mean {close!r}?"
-    if elsewhere := [key for key in keys_named(name, DistillConfig) if key.endswith(f".{name}")]:
-        return f"did you mean {' or '.join(map(repr, elsewhere))}?"
+    meant = [key for key in keys_named(name, DistillConfig) if key.endswith(f".{name}")]
+    if not meant and section is not None:
+        meant = [".".join([*map(str, place), key]) for key in keys_named(name, section)]
+    if meant:
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"known keys here: {', '.join(known)}" if known else "leave it out"
 
 

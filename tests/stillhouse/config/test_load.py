@@ -87,6 +87,10 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
     [
         ("sft: {num_epochs: many}", [], ["config.yaml", "sft.num_epochs", "'many'", "whole number"]),
         ("sft: {learning_rat: 0.1}", [], ["sft.learning_rat", "did you mean 'learning_rate'?"]),
+        ("sft: {optimiser: muon}", [], ["sft.optimiser", "'sft.trainer.optimizer'?"]),
+        ("sft: {temperature: 1}", [], ["sft.temperature", "'soft_temperature'?"]),
+        ("tools: {mcp: [{nmae: a}]}", [], ["tools.mcp.0.nmae", "did you mean 'name'?"]),
+        ("on_policy: {teachers: [{zzz: 1}]}", [], ["on_policy.teachers.0.zzz", "known keys here", "kl_coef"]),
         ("sft: {zzz: 0.1}", [], ["sft.zzz", "known keys here", "batch_size"]),
         ("teachr: {}", [], ["teachr", "did you mean 'teacher'?"]),
         (
