@@ -154,36 +154,17 @@ REMOVED: Final[dict[str, str]] = {
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 
 
-def check_removed(body: Mapping[str, Any]) -> None:
-    """Raise ValueError naming each removed key or value that a config still has."""
-    if found := [_sentence(key) for key in REMOVED if any(_holders(body, key))]:
-        raise ValueError("; ".join(found))
-
-
 def take_removed(body: Mapping[str, Any]) -> dict[str, str]:
-    """Take each removed key, and each key with a removed value, out of `body`; return them with a sentence each."""
-    found = {key: holders for key in REMOVED if (holders := list(_holders(body, key)))}
-    for key, holders in found.items():
-        for section in holders:
-            section.pop(_name(key), None)
-    return {key: _sentence(key) for key in found}
-
-
-def _sentence(key: str) -> str:
-    return f"{key} was removed in this version: {REMOVED[key]}"
-
-
-def _name(key: str) -> str:
-    return key.partition("=")[0].rpartition(".")[2]
-
-
-def _holders(body: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """Yield the sections that have a removed key, or a key with a removed value."""
-    path, _, value = key.partition("=")
-    *parents, name = path.split(".")
-    for section in _sections(body, parents):
-        if name in section and (not value or value == section[name] or _lists(section[name], value)):
-            yield section
+    """Take each removed key, and each key with a removed value, out of `body`; return a sentence for each."""
+    removed = {}
+    for key, instead in REMOVED.items():
+        path, _, value = key.partition("=")
+        *parents, name = path.split(".")
+        for section in _sections(body, parents):
+            if name in section and (not value or value in _items(section[name])):
+                del section[name]
+                removed[key] = f"{key} was removed in this version: {instead}"
+    return removed
 
 
 def _sections(section: Any, path: Sequence[str]) -> Iterator[Any]:
@@ -198,5 +179,5 @@ def _sections(section: Any, path: Sequence[str]) -> Iterator[Any]:
             yield from _sections(section[path[0]], path[1:])
 
 
-def _lists(seen: Any, value: str) -> bool:
-    return isinstance(seen, list | tuple) and value in seen
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)

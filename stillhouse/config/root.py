@@ -1,7 +1,6 @@
 """The whole config: the body of a YAML file, the parameter of a flow, the form in Prefect."""
 
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from pydantic import model_validator
 
@@ -9,7 +8,6 @@ from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
-from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
@@ -37,13 +35,6 @@ class DistillConfig(Section):
     promotion: PromotionConfig = PromotionConfig()
     tracking: TrackingConfig = TrackingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_nothing_that_was_removed(cls, body: Any) -> Any:
-        if isinstance(body, Mapping):
-            check_removed(body)
-        return body
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:
