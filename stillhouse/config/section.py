@@ -136,11 +136,13 @@ Address = Annotated[str, AfterValidator(_is_address)]
 
 
 def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in values:
+    for name, value in values.items():
         if not name.isidentifier():
             raise ValueError(f"{name!r}: expected the name of a variable of the template, such as enable_thinking")
         if name in _RENDERERS_OWN or name.endswith("_token"):
             raise ValueError(f"{name!r}: is given by whoever renders the template. Leave it out")
+        if str(value) in ("true", "false"):
+            raise ValueError(f"{name!r} = {value!r}: is a text, which a template takes for true. Leave out the quotes")
     return values
 
 

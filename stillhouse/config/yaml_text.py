@@ -14,7 +14,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         """Return the mapping that comes next."""
-        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        node = super().compose_mapping_node(anchor)
         first: dict[str, Any] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if (before := first.setdefault(key.value, key)) is not key:

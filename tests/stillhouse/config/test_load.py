@@ -99,6 +99,7 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
             ["student.chat_template_kwargs.style = [1]: expected true or false or a whole number or a number or text"],
         ),
         ("student: {chat_template_kwargs: {tools: 1}}", [], ["'tools': is given by whoever renders the template"]),
+        ("student: {chat_template_kwargs: {enable_thinking: 'false'}}", [], ["'enable_thinking' = 'false'", "quotes"]),
         ("student: {chat_template_kwargs: {a b: 1}}", [], ["'a b': expected the name of a variable of the template"]),
         (
             "teacher: {usd_per_million_tokens: {input: 1}}",
