@@ -140,12 +140,15 @@ class DistillConfig(Section):
         dataset, judge = self.dataset, self.dataset.judge
         judged = [f"judge/{criterion.name}" for criterion in judge.rubric if judge.enabled]
         for name in [*dataset.score_names, *(["reward"] if "rewards" in dataset.labels.measure else [])]:
-            remedy = {
-                "judge": name not in judged and "name a criterion of dataset.judge.rubric, with judge.enabled true",
-                "reward": self.tools.rewards_file is None and "name a file of rewards in tools.rewards_file",
-            }.get(name.partition("/")[0], dataset.labels.file is None and "name a file of it in dataset.labels.file")
-            if remedy:
-                raise ValueError(f"dataset goes by the score {name}, which nothing gives: {remedy}")
+            match name.partition("/")[0]:
+                case "judge":
+                    is_given, remedy = name in judged, "a criterion of dataset.judge.rubric, with judge.enabled true"
+                case "reward":
+                    is_given, remedy = self.tools.rewards_file is not None, "a file of rewards in tools.rewards_file"
+                case _:
+                    is_given, remedy = dataset.labels.file is not None, "a file with it in dataset.labels.file"
+            if not is_given:
+                raise ValueError(f"dataset goes by the score {name}, which nothing gives: name {remedy}")
         return self
 
     @model_validator(mode="after")
