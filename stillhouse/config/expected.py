@@ -1,6 +1,7 @@
 """The value that was expected, in a user's words and not in pydantic's."""
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, Final
 
 _EXPECTED: Final[Mapping[str, str]] = {
@@ -27,7 +28,11 @@ _EXPECTED: Final[Mapping[str, str]] = {
 
 def expected(problem: Mapping[str, Any]) -> str:
     """Return the expectation behind one entry of `ValidationError.errors()`; a validator of ours says its own."""
-    if (template := _EXPECTED.get(problem["type"])) is not None:
-        return template.format(**problem.get("ctx", {}))
+    kind, seen = problem["type"], problem["input"]
+    if (template := _EXPECTED.get(kind)) is not None:
+        # YAML reads an unquoted `no` as false, and 2024-01-01 as a date; of commented-out keys it leaves a null.
+        remedy = ", in quotes" if kind == "string_type" and isinstance(seen, int | float | date) else ""
+        remedy = "; leave an empty section out" if kind == "model_type" and seen is None else remedy
+        return template.format(**problem.get("ctx", {})) + remedy
     message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
     return f"{message[:1].lower()}{message[1:]}"

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError
 
 from stillhouse.config.expected import expected
+from stillhouse.config.removed import take_removed
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
-from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_keys
+from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_at
+from stillhouse.config.yaml_text import read_yaml
 from stillhouse.errors import ConfigError
 
 _ALTERNATIVE: Final = re.compile(r"bool|(constrained-)?(int|float|str)|(literal|tuple|list|dict)\[.*\]")
@@ -31,10 +32,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}. Expected a YAML file such as configs/demo.yaml") from error
     try:
-        body = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        # Without its cause, which would show the lines again.
-        raise ConfigError(f"{path}: not valid YAML: {_yaml_problem(error)}") from None
+        body = read_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if body is None:
         body = {}
     if not isinstance(body, dict):
@@ -48,21 +48,21 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
     """Return the config of a parsed YAML body; `origin` names its source in errors. Raises as `load_config`."""
     for override in overrides:
         _apply_override(body, override)
+    removed = take_removed(body)
+    mistakes = [f"{origin}: {removal}" for removal in removed.values()]
+    code = None
     try:
-        return DistillConfig.model_validate(body)
+        config = DistillConfig.model_validate(body)
     except ValidationError as error:
-        mistakes = _without_alternatives(error)
-        message = "\n".join(_explain(origin, item) for item in mistakes)
-        raise ConfigError(message, code=_code(mistakes[0])) from error
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """Return problem and position in a line, without the text around it, which may contain a key."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None or problem is None:
-        return "it has a character that YAML does not allow"
-    remedy = ". Put a text with `: `, `#`, quotes or brackets in quotes, and indent by spaces, never by tabs"
-    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}{remedy}"
+        # What contains a removed key is judged once its author has replaced that.
+        items = [
+            item for item in _without_alternatives(error) if not any(_is_within(key, item["loc"]) for key in removed)
+        ]
+        mistakes += [_explain(origin, item) for item in items]
+        code = None if removed else _code(items[0])
+    if mistakes:
+        raise ConfigError("\n".join(mistakes), code=code)
+    return config
 
 
 def _apply_override(body: dict[str, Any], override: str) -> None:
@@ -73,29 +73,25 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
         hint = f"did you mean {' or '.join(meant)}?" if meant else "for instance sft.num_epochs=2"
         raise ConfigError(f"--set {override!r}: expected section.key=value; {hint}", code="set")
     try:
-        value = _read_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override!r}: the value is not valid YAML: {_yaml_problem(error)}") from None
+        value = read_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"--set {override!r}: the value is not valid YAML: {error}") from None
     section = body
     for part in parts[:-1]:
         child = section.get(part)
         if child is None:
             child = section[part] = {}
+        if isinstance(child, list):
+            raise ConfigError(f"--set {override!r}: {part} is a list, which is set as a whole, as {part}=[...]")
         if not isinstance(child, dict):
-            raise ConfigError(f"--set {override!r}: {part} is not a section but {_kind(child)}")
+            raise ConfigError(f"--set {override!r}: {part} is not a section, and has no keys")
         section = child
     section[parts[-1]] = value
 
 
-def _read_value(text: str) -> Any:
-    """Parse YAML; unquoted `1e-4`, text in YAML 1.1, becomes a number."""
-    value = yaml.safe_load(text)
-    if value == text.strip():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+def _is_within(key: str, location: Sequence[int | str]) -> bool:
+    place = ".".join(part for part in location if isinstance(part, str))
+    return not place or f"{key}.".startswith(f"{place}.")
 
 
 def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
@@ -103,6 +99,8 @@ def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
     mistakes: dict[tuple[int | str, ...], dict[str, Any]] = {}
     for item in error.errors(include_url=False):
         *place, last = item["loc"] or ("",)
+        if item["type"] == "too_short" and any(loc[:-1] == item["loc"] for loc in mistakes):
+            continue  # Pydantic leaves wrong items out of its count.
         if not (isinstance(last, str) and _ALTERNATIVE.fullmatch(last)):
             mistakes[item["loc"]] = dict(item)
             continue
@@ -134,11 +132,20 @@ def _explain(origin: str, item: Any) -> str:
 
 def _meant(location: tuple[int | str, ...]) -> str:
     """Return the keys that an unknown one may have been meant to be."""
-    name, known = str(location[-1]), section_keys(DistillConfig, [str(part) for part in location[:-1]])
+    name = str(location[-1])
+    if "." in name:
+        above, _, key = name.rpartition(".")
+        return f"expected {key} in the section {above}"
+    *place, _ = location
+    section = section_at(DistillConfig, place)
+    known = [] if section is None else list(section.model_fields)
     if close := nearest(name, known):
         return f"did you mean {close!r}?"
-    if elsewhere := [key for key in keys_named(name, DistillConfig) if key.endswith(f".{name}")]:
-        return f"did you mean {' or '.join(map(repr, elsewhere))}?"
+    meant = [key for key in keys_named(name, DistillConfig) if key.endswith(f".{name}")]
+    if not meant and section is not None:
+        meant = [".".join([*map(str, place), key]) for key in keys_named(name, section)]
+    if meant:
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"known keys here: {', '.join(known)}" if known else "leave it out"
 
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from stillhouse.config.mixture import Mixture, as_shares, prompts_by_source
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section, later_field
+from stillhouse.config.section import Address, Section, later_field
 from stillhouse.config.training import TrainerConfig, written_in_yaml
 
 _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -77,7 +77,7 @@ class OnPolicyConfig(Section):
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
     vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
-    engine_url: str | None = None
+    engine_url: Address | None = None
     """Address of a vLLM server that samples and receives each update, such as `http://127.0.0.1:8000/v1`; None samples
     in the training process. For long completions, where a GPU is free for it."""
     engine_api_key_env: VariableName | None = None

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
+from stillhouse.config.section import Address, ChatTemplateKwargs, Section, later_field
 
 TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
 
@@ -52,7 +52,7 @@ class OnPolicyTeacher(Section):
     weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
     model: str | None = None
     """Model ref, or the model's name on the server; `base` and `ema` have none."""
-    base_url: str | None = None
+    base_url: Address | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""

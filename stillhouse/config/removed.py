@@ -1,6 +1,6 @@
 """Keys and values that configs had once, and what to use instead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from stillhouse.config.training import TrainerConfig
@@ -129,7 +129,6 @@ REMOVED: Final[dict[str, str]] = {
     "on_policy.skip_first_n_tokens": "leave it out",
     "on_policy.top_p": "leave it out: the student is sampled from its own distribution",
     "promotion.tag_level": "set promotion.level, which holds for tags as well",
-    "promotion.no_worse.margin": "write no_worse as a mapping of metrics to margins, {mean_completion_tokens: 50}",
     "promotion.placebo": "compare with a second training whose on_policy.loss ignores the teacher",
     "tools.browse_max_characters": "set tools.max_result_characters, which holds for pages as well",
     **dict.fromkeys(("tools.builtin=search", "tools.search_url"), _OWN_SEARCH),
@@ -140,20 +139,30 @@ REMOVED: Final[dict[str, str]] = {
 """Dotted path of a key, or path=value of a value that a key no longer takes, and what to use instead."""
 
 
-def check_removed(body: Mapping[str, Any]) -> None:
-    """Raise ValueError naming each removed key or value that a config still has."""
-    parts = ((key, *key.partition("=")) for key in REMOVED)
-    if found := [key for key, path, _, value in parts if _holds(body, path.split("."), value)]:
-        raise ValueError("; ".join(f"{key} was removed in this version: {REMOVED[key]}" for key in found))
+def take_removed(body: Mapping[str, Any]) -> dict[str, str]:
+    """Take each removed key, and each key with a removed value, out of `body`; return a sentence for each."""
+    removed = {}
+    for key, instead in REMOVED.items():
+        path, _, value = key.partition("=")
+        *parents, name = path.split(".")
+        for section in _sections(body, parents):
+            if name in section and (not value or value in _items(section[name])):
+                del section[name]
+                removed[key] = f"{key} was removed in this version: {instead}"
+    return removed
 
 
-def _holds(section: Any, path: Sequence[str], value: str) -> bool:
+def _sections(section: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield the mappings at a path, in each item of the lists on it."""
     if isinstance(section, list | tuple):
-        return any(_holds(item, path, value) for item in section)
-    if not isinstance(section, Mapping) or path[0] not in section:
-        return False
-    name, *rest = path
-    if rest:
-        return _holds(section[name], rest, value)
-    seen = section[name]
-    return value in seen if isinstance(seen, list | tuple) and value else value in ("", seen)
+        for item in section:
+            yield from _sections(item, path)
+    elif isinstance(section, Mapping):
+        if not path:
+            yield section
+        elif path[0] in section:
+            yield from _sections(section[path[0]], path[1:])
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section, later_field
+from stillhouse.config.section import Address, Section, later_field, mapping_as
 from stillhouse.types import JsonObject
 
 Verifier = Literal[
@@ -27,7 +27,7 @@ class PromptsConfig(Section):
     """Path of a txt, jsonl, json, csv, tsv or Parquet file, `embedded:NAME`, or for a Hugging Face dataset `hf:NAME`,
     `hf:NAME:CONFIG`, `hf:NAME[SPLIT]`; without a split `train`, and never the test split of a benchmark that you will
     report. Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
-    sources: dict[str, str] = later_field({})
+    sources: Annotated[dict[str, str], mapping_as("names to addresses, such as {maths: maths.jsonl}")] = later_field({})
     """Several sources by name in place of `source`. Each prompt has the name in its metadata as `prompt_source`; one
     that several sources have belongs to the first."""
     max_prompts: int | None = Field(default=None, ge=1)
@@ -51,13 +51,6 @@ class PromptsConfig(Section):
     """Of rows with one prompt and different metadata, `first` takes the first row alone, `merge` adds what later rows
     have and the first lacks, `keep` takes each row as a prompt of its own."""
 
-    @field_validator("sources", mode="before")
-    @classmethod
-    def _is_by_name(cls, sources: Any) -> Any:
-        if isinstance(sources, list | tuple):
-            raise ValueError("expected a mapping of names to addresses, such as {maths: maths.jsonl}")
-        return sources
-
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:
         if self.sources and (self.entries or self.source != type(self).model_fields["source"].default):
@@ -79,7 +72,7 @@ class McpServerConfig(Section):
     """Name in messages and logs; any that tells servers apart."""
     command: tuple[str, ...] = ()
     """Program and arguments of a server that speaks over stdio; empty for one behind `url`."""
-    url: str | None = None
+    url: Address | None = None
     """Address of a server that speaks streamable HTTP; None for one that is started by `command`."""
     allow: tuple[str, ...] = ()
     """Names of the tools to offer; empty offers all. Name the few that a prompt can need: each tool's schema is sent
@@ -130,16 +123,12 @@ class TeacherConfig(Section):
     """The model imitated."""
 
     form_first = ("model", "base_url")
-    removed = {
-        "usd_per_million_prompt_tokens": None,
-        "usd_per_million_completion_tokens": None,
-        "prices_file": None,
-    }
+    removed = {"prices_file": None}
 
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`. Measure it
     before a large run: `stillhouse test` shows its answers, and a student seldom passes it."""
-    base_url: str | None = None
+    base_url: Address | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
     usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
     """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
@@ -154,6 +143,11 @@ class TeacherConfig(Section):
         if prices and not {"prompt", "completion"} <= prices.keys():
             raise ValueError(f"usd_per_million_tokens has {', '.join(prices)}; expected prompt and completion, or none")
         return self
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        prices = fields.pop("usd_per_million_tokens", {})
+        fields |= {f"usd_per_million_{kind}_tokens": prices.pop(kind, None) for kind in ("prompt", "completion")}
+        return {**fields, "usd_per_million_tokens": prices} if prices else fields
 
 
 class RolloutsConfig(Section):

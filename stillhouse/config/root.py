@@ -1,7 +1,6 @@
 """The whole config: the body of a YAML file, the parameter of a flow, the form in Prefect."""
 
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from pydantic import model_validator
 
@@ -9,7 +8,6 @@ from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
-from stillhouse.config.removed import check_removed
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
@@ -37,13 +35,6 @@ class DistillConfig(Section):
     promotion: PromotionConfig = PromotionConfig()
     tracking: TrackingConfig = TrackingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_nothing_that_was_removed(cls, body: Any) -> Any:
-        if isinstance(body, Mapping):
-            check_removed(body)
-        return body
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:
@@ -142,6 +133,22 @@ class DistillConfig(Section):
                 "dataset.selection.target_rows stops asking once there are enough rows, which teacher.batch cannot: it "
                 "hands in all requests at once. Leave one of them out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _scores_are_given(self) -> Self:
+        dataset, judge = self.dataset, self.dataset.judge
+        judged = [f"judge/{criterion.name}" for criterion in judge.rubric if judge.enabled]
+        for name in [*dataset.score_names, *(["reward"] if "rewards" in dataset.labels.measure else [])]:
+            match name.partition("/")[0]:
+                case "judge":
+                    is_given, remedy = name in judged, "a criterion of dataset.judge.rubric, with judge.enabled true"
+                case "reward":
+                    is_given, remedy = self.tools.rewards_file is not None, "a file of rewards in tools.rewards_file"
+                case _:
+                    is_given, remedy = dataset.labels.file is not None, "a file with it in dataset.labels.file"
+            if not is_given:
+                raise ValueError(f"dataset goes by the score {name}, which nothing gives: name {remedy}")
         return self
 
     @model_validator(mode="after")

@@ -1,9 +1,13 @@
-"""Base of all config sections, and a field type that several share."""
+"""Base of all config sections, and field types that several share."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Final
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from stillhouse.config.secrets import SECRET_ERROR
 
 ADVANCED: Final = " (more)"
 """Behind the titles of fields that few people set, for forms without groups."""
@@ -59,6 +63,7 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         json_schema_extra=_as_form,
         validate_default=True,
+        allow_inf_nan=False,
         # Tracebacks end up on Prefect's pages, and a wrong value may be a key.
         hide_input_in_errors=True,
     )
@@ -105,12 +110,39 @@ def later_field(default: Any, **constraints: Any) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default, **constraints)
 
 
+def mapping_as(form: str) -> BeforeValidator:
+    """Return a validator that refuses a list, as the field once was, by the `form` of what it is now."""
+
+    def refuse_list(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            raise ValueError(f"expected a mapping of {form}")
+        return value
+
+    return BeforeValidator(refuse_list)
+
+
+def _is_address(value: str) -> str:
+    if urlsplit(value).scheme not in ("http", "https"):
+        raise PydanticCustomError(
+            # An `@` may stand behind a password.
+            SECRET_ERROR if "@" in value else "address",
+            "expected an address that begins with http:// or https://; variables are not filled in",
+        )
+    return value
+
+
+Address = Annotated[str, AfterValidator(_is_address)]
+"""Address of a server."""
+
+
 def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in values:
+    for name, value in values.items():
         if not name.isidentifier():
             raise ValueError(f"{name!r}: expected the name of a variable of the template, such as enable_thinking")
         if name in _RENDERERS_OWN or name.endswith("_token"):
             raise ValueError(f"{name!r}: is given by whoever renders the template. Leave it out")
+        if str(value) in ("true", "false"):
+            raise ValueError(f"{name!r} = {value!r}: is a text, which a template takes for true. Leave out the quotes")
     return values
 
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
@@ -24,14 +24,14 @@ def keys_named(name: str, model: type[BaseModel]) -> list[str]:
     return [key for key in keys if _last(key) == last][:_MAX_NAMED]
 
 
-def section_keys(model: type[BaseModel], section: Sequence[str]) -> list[str]:
-    """Return the keys of a section of `model`; empty if there is no such section, or if it lies in a list."""
-    for part in section:
-        field = model.model_fields.get(part)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return []
-        model = field.annotation
-    return list(model.model_fields)
+def section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section at a place below `model`, in a list or not; None if there is none."""
+    section: type[BaseModel] | None = model
+    for part in place:
+        if isinstance(part, str) and section is not None:
+            field = section.model_fields.get(part)
+            section = None if field is None else _section(field.annotation)
+    return section
 
 
 def not_a_config(path: Path) -> str | None:
@@ -58,6 +58,13 @@ def _keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
             yield from _keys(field.annotation, f"{path}{name}.")
         else:
             yield f"{path}{name}"
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a type is, or is a list of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section, get_args(annotation))), None)
 
 
 def _last(key: str) -> str:

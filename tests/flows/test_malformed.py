@@ -90,8 +90,6 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
         Case(r"goes by the score 'taste', which no trajectory has; seen: 'test'",
              {"labels": {"file": "l.py", "render": False}, "filters": {"scores": {"taste": [0.5, None]}}},
              {"l.py": LABELS.format("test", "return 1.0")}, ConfigError),
-        Case(r"names rewards, or .* tools\.rewards_file names no file",
-             {"labels": {"measure": ["rewards"]}}, {}, ConfigError),
         Case(r"quotas names 'sum', which no trajectory is tagged; seen: 'sums'",
              {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
     ],

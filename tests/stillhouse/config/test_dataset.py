@@ -34,7 +34,8 @@ def test_what_no_row_could_pass_or_nobody_knows_is_refused(section: dict[str, An
 
 def test_a_band_may_be_one_value_and_a_quota_nothing() -> None:
     filters = {"turns": [2, 2], "scores": {"a": [0, 0], "b": [None, -1]}}
-    parse_config({"dataset": {"filters": filters, "selection": {"quotas": {"sums": 0}}}}, origin="config")
+    section = {"filters": filters, "selection": {"quotas": {"sums": 0}}, "labels": {"file": "labels.py"}}
+    parse_config({"dataset": section}, origin="config")
 
 
 @pytest.mark.parametrize(

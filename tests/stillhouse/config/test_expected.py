@@ -1,3 +1,4 @@
+from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -27,7 +28,11 @@ def refuse(value: int) -> int:
         (int, 1.5, "expected a whole number"),
         (float, "many", "expected a number"),
         (bool, "maybe", "expected true or false"),
-        (str, 5, "expected text"),
+        (str, [], "expected text"),
+        (str, None, "expected text"),
+        (str, 5, "expected text, in quotes"),
+        (str, False, "expected text, in quotes"),
+        (str, date(2026, 1, 1), "expected text, in quotes"),
         (Annotated[str, Field(min_length=2)], "a", "expected text of at least 2 characters"),
         (Annotated[str, Field(pattern="^a")], "b", "expected text that matches ^a"),
         (Literal["a", "b"], "c", "expected 'a' or 'b'"),
@@ -36,6 +41,7 @@ def refuse(value: int) -> int:
         (Annotated[list[int], Field(max_length=1)], [1, 2], "expected at most 1 items"),
         (dict[str, int], 5, "expected a mapping"),
         (Section, 5, "expected a mapping"),
+        (Section, None, "expected a mapping; leave an empty section out"),
         (Section, {}, "missing; it has no default"),
         (Annotated[int, AfterValidator(refuse)], 1, "odd numbers go with `odd: true`"),
     ],

@@ -11,9 +11,9 @@ from stillhouse.store import digest
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 IN_KEYS = ("prompts", "teacher", "rollouts", "tools", "dataset", "student", "sft", "on_policy", "evaluation")
-# Of curated_dataset, whose prices are written in another form now, teacher and dataset have changed.
+# Of curated_dataset, whose prices were in a file of their own, teacher and dataset have changed.
 DIGESTS = {
-    "curated_dataset": "22c424d6 65b86ba3 e15f25e3 a34169b4 6597442e 1eddbbb5 b711571f f25e127e d287195a",
+    "curated_dataset": "22c424d6 383447a7 e15f25e3 a34169b4 ae9da3aa 1eddbbb5 b711571f f25e127e d287195a",
     "demo": "9d3e44e8 01441542 c362b208 04a28f74 62dba927 82592072 2d177639 63eef02f f7cf325c",
     "nightly": "3fb1d0d3 98853c52 00d90e69 01d6e27e db180af8 9a19c898 90a77a95 f25e127e d287195a",
     "on_policy/ema": "7b71f050 01441542 00d90e69 04a28f74 62dba927 82592072 1872d310 643863af f7cf325c",

@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -134,6 +135,27 @@ def test_on_policy_settings_need_the_prompts_that_they_name(sections: Any, expec
 def test_a_promotion_without_what_it_needs_is_refused(sections: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         config(**sections)
+
+
+JUDGE = {"enabled": True, "rubric": [{"name": "clarity", "question": "Is it clear?"}]}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "remedy"),
+    [
+        ({"filters": {"scores": {"judge/clarity": [0.5, None]}}}, "dataset.judge.rubric"),
+        ({"filters": {"scores": {"judge/clarty": [0.5, None]}}, "judge": JUDGE}, "dataset.judge.rubric"),
+        ({"filters": {"scores": {"judge/clarity": [0.5, None]}}, "judge": JUDGE}, None),
+        ({"filters": {"scores": {"reward/short": [0.5, None]}}}, "tools.rewards_file"),
+        ({"selection": {"prefer": "score:reward"}}, "tools.rewards_file"),
+        ({"labels": {"measure": ["rewards"]}}, "tools.rewards_file"),
+        ({"selection": {"prefer": "score:length"}}, "dataset.labels.file"),
+        ({"selection": {"prefer": "score:length"}, "labels": {"file": "labels.py"}}, None),
+    ],
+)
+def test_a_score_that_nothing_gives_is_refused_before_it_is_paid_for(dataset: Any, remedy: str | None) -> None:
+    with nullcontext() if remedy is None else pytest.raises(ValidationError, match=remedy):
+        config(dataset=dataset)
 
 
 def test_an_alias_of_ones_own_is_nobodys_business_where_nothing_is_promoted() -> None:

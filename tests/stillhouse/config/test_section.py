@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig, StudentConfig, TeacherConfig
 from stillhouse.config.section import Section, later_field
 from stillhouse.store import digest
 
@@ -13,6 +13,10 @@ TEACHERS = {"teachers": [{"name": "t", "model": "m"}, {"name": "b", "kind": "bas
     ("section", "key"),
     [
         (StudentConfig(), "d612307fd1adf8b93816d29aeb484d41821140f6a4c9ada8b7e532e03cb422a1"),
+        (
+            TeacherConfig(model="m", base_url="http://x/v1", usd_per_million_tokens={"prompt": 1, "completion": 2.5}),
+            "4a3579e8477b1271194bd48de40268d0c458fdaeaf3974a3892ab7171b99a37f",
+        ),
         (OnPolicyConfig.model_validate(TEACHERS), "7435a55992aca93376cc9f867f6495c89a00dd5e5e6c3bfedd5ed42cf5ab8dd1"),
     ],
 )
