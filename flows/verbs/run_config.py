@@ -1,4 +1,4 @@
-"""What the verbs that sample have in common: the config of a file and its options, and progress on the terminal."""
+"""Common parts of the verbs that sample: the config of a file and its options, and progress on the terminal."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
 
 
 def _prompts_without_teacher(config: DistillConfig) -> str | None:
-    """Prompts of the user's that the teacher of the demo would be asked; None where there are none."""
+    """Return prompts of the user's that the teacher of the demo would be asked; None where there are none."""
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
     if "model" in config.teacher.model_fields_set or asks_nobody:
         return None
@@ -121,7 +121,7 @@ def row_numbers(text: str) -> list[int]:
 
 @contextmanager
 def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
-    """Shows stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
+    """Show stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
 
     Raises:
         StillhouseError: the process got SIGTERM; the message says what is kept.

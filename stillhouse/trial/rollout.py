@@ -24,11 +24,11 @@ class ScoredRollout:
     """Whether the answer is right; None if unverified."""
     scores: RewardScores
     comparison: str = ""
-    """What of the answer was compared with what, in words; empty if nothing was."""
+    """The text compared and what with, in words; empty if nothing was."""
 
     @classmethod
     async def of(cls, trajectory: Trajectory, metadata: PromptMetadata, rewards: RewardSet) -> "ScoredRollout":
-        """Scores a trajectory; a failed one has no scores."""
+        """Score a trajectory; a failed one has no scores."""
         if trajectory.stop_reason is StopReason.ERROR:
             return cls(trajectory, metadata, None, RewardScores(None, {}, {}))
         # In a thread: a verifier may run code for seconds.
@@ -38,7 +38,7 @@ class ScoredRollout:
 
     @property
     def reward(self) -> float | None:
-        """The total of the rewards or, without any, 1 for a right and 0 for a wrong answer; None if unknown."""
+        """Return the total of the rewards or, without any, 1 for a right and 0 for a wrong answer; None if unknown."""
         if self.scores.values:
             return self.scores.total
         return None if self.verdict is None else float(self.verdict)
@@ -55,7 +55,7 @@ class ScoredRollout:
         return [error for error in errors if error is not None]
 
     def as_json(self) -> JsonObject:
-        """The rollout in the keys that `rnow test` writes (rnow/cli/test.py), with what it cost and why it ended."""
+        """Return the rollout in the keys of `rnow test` (rnow/cli/test.py), with what it cost and why it ended."""
         trajectory, totals = self.trajectory, totals_of(self.trajectory)
         facts = {"expected_answer": self.metadata.expected_answer, "tag": self.metadata.tag}
         row = {

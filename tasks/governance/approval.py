@@ -54,7 +54,7 @@ class Answer(RunInput):
 
 
 def require_approval(dataset: Artifact | None, run: Run) -> None:
-    """Waits until the dataset may be trained on; returns at once if no approval is needed or it was given before.
+    """Wait until the dataset may be trained on; return at once if no approval is needed or it was given before.
 
     Raises:
         NotApproved: a person or the time limit rejected it.
@@ -82,7 +82,7 @@ def approval_task(dataset: Artifact, reason: str, key: str, context: RunContext)
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:
-    """Returns the reason of the approval.
+    """Return the reason of the approval.
 
     Raises:
         NotApproved: the dataset was rejected.
@@ -111,7 +111,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
 
 
 def _ask(dataset: Artifact, run: Run) -> Answer | None:
-    """Returns a person's answer; None if nobody answered in time.
+    """Return a person's answer; None if nobody answered in time.
 
     Raises:
         prefect.exceptions.Pause: the run is suspended, and its process ends.
@@ -159,7 +159,7 @@ def _question(dataset: Artifact, run: Run) -> str:
 
 @contextmanager
 def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
-    """Creates an automation that resumes the run without input after `limit`, also if this process has ended."""
+    """Create an automation that resumes the run without input after `limit`, also if this process has ended."""
     resource = f"prefect.flow-run.{flow_run.id}"
     client.delete_resource_owned_automations(resource)
     trigger = EventTrigger(
@@ -187,7 +187,7 @@ def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClien
 
 
 def _remove_stale_automations(client: SyncPrefectClient) -> None:
-    """Removes automations of runs that were cancelled while they waited."""
+    """Remove automations of runs that were cancelled while they waited."""
     for automation in client.read_automations():
         _, is_ours, flow_run_id = automation.name.partition(_TIME_LIMIT)
         if is_ours and is_gone_or_ended(flow_run_id):

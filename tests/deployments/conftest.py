@@ -25,7 +25,7 @@ FINAL: Final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """What `condition` returns once it is true."""
+    """Return what `condition` returns once it is true."""
     deadline = time.monotonic() + 1200
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within 20 minutes: {what}"
@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def assert_gone(family: Iterable[psutil.Process]) -> None:
-    """None of these processes is left, or will be soon."""
+    """Return whether none of these processes is left, or will be soon."""
     _, alive = psutil.wait_procs(family, timeout=120)
     assert not alive, [process.cmdline() for process in alive]
 
@@ -66,7 +66,7 @@ class Launched:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def family(self) -> list[psutil.Process]:
-        """Every process that it started, directly or not, with those that an earlier call found."""
+        """Return every process that it started, directly or not, with those that an earlier call found."""
         self._seen.update(self.process.children(recursive=True))
         return list(self._seen)
 
@@ -78,11 +78,11 @@ class Launched:
         wait_until(alive, f"{what}; see {self._log}")
 
     def finish(self) -> None:
-        """Waits for the end, which is to be a good one."""
+        """Wait for the end, which is to be a good one."""
         assert self.process.wait(900) == 0, self.output[-4000:]
 
     def end(self, number: signal.Signals) -> int:
-        """Sends the signal and sees to it that neither the process nor what it started stays; the exit code."""
+        """Send the signal and see to it that neither the process nor what it started stays; the exit code."""
         family = self.family()
         self.process.send_signal(number)
         code: int = self.process.wait(300)
@@ -152,7 +152,7 @@ class Prefect(Server):
 
     @property
     def login(self) -> str:
-        """NAME:PASSWORD, which the server made when it first started."""
+        """Return NAME:PASSWORD, which the server made when it first started."""
         return (self.folder / "prefect" / "server-login").read_text()
 
     @property
@@ -170,12 +170,12 @@ class Prefect(Server):
         return Launched(command, log, env=self.env, cwd=cwd)
 
     def worker(self, pool: str = "cpu") -> Launched:
-        """A worker of a pool, started as `make worker-cpu` does."""
+        """Return a worker of a pool, started as `make worker-cpu` does."""
         log = self.folder / f"worker-{next(self._worker_numbers)}.log"
         return self.launch([*TOOL, "prefect", "worker", "start", "--pool", pool], log)
 
     def tool(self, *command: str) -> str:
-        """What a command says that is started from the project's root as the Makefile does."""
+        """Return what a command says that is started from the project's root as the Makefile does."""
         done = subprocess.run(
             [*TOOL, *command], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=1500, check=False
         )
@@ -183,7 +183,7 @@ class Prefect(Server):
         return done.stdout
 
     def deploy(self, *which: str) -> None:
-        """Makes the pools and those deployments of `deployments/prefect.yaml`."""
+        """Make the pools and those deployments of `deployments/prefect.yaml`."""
         self.tool("python", "deployments/pools.py")
         self.tool("prefect", "--no-prompt", "deploy", *which, "--prefect-file", "deployments/prefect.yaml")
 
@@ -203,7 +203,7 @@ class Prefect(Server):
         pytest.fail(f"{path}: 503 for a minute")
 
     def submit(self, deployment: str, config: dict[str, Any]) -> str:
-        """A run of the deployment FLOW/NAME with this config, for a worker; the flow run's id."""
+        """Return a run of the deployment FLOW/NAME with this config, for a worker; the flow run's id."""
         deployment_id = self.get(f"deployments/name/{deployment}")["id"]
         run = self.post(f"deployments/{deployment_id}/create_flow_run", {"parameters": {"config": config}})
         return str(run["id"])
@@ -213,7 +213,7 @@ class Prefect(Server):
         return state
 
     def ended(self, run_id: str) -> dict[str, Any]:
-        """The final state of a flow run."""
+        """Return the final state of a flow run."""
         wait_until(lambda: self.state(run_id)["type"] in FINAL, f"the end of flow run {run_id}")
         return self.state(run_id)
 

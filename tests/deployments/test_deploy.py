@@ -26,7 +26,7 @@ NO_RAY = ["runtime.launcher=ray", "runtime.ray_address=http://127.0.0.1:1"]
 
 @pytest.fixture(scope="module")
 def deployed(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Prefect server after `make deploy`."""
+    """Yield a Prefect server after `make deploy`."""
     with serve_prefect(tmp_path_factory.mktemp("prefect"), PREFECT_SERVER_UI_ENABLED="false") as prefect:
         prefect.deploy("--all")
         prefect.tool("python", "deployments/automations.py")
@@ -40,14 +40,14 @@ def worker(deployed: Any) -> Iterator[Any]:
 
 
 def _submit(deployed: Any, name: str, *overrides: str) -> str:
-    """A run of the deployment with the smoke config, in this server's store; the flow run's id."""
+    """Return a run of the deployment with the smoke config, in this server's store; the flow run's id."""
     config = load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={deployed.folder / 'store'}", *overrides])
     run_id: str = deployed.submit(name, config.model_dump(mode="json"))
     return run_id
 
 
 def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
-    """The flow runs that another one waits for."""
+    """Return the flow runs that another one waits for."""
     children: list[dict[str, Any]] = deployed.post(
         "flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
     )
@@ -55,7 +55,7 @@ def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
 
 
 def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
-    """The process of a flow run below the worker, which the worker names in its environment."""
+    """Return the process of a flow run below the worker, which the worker names in its environment."""
     for process in worker.family():
         with suppress(psutil.Error):
             environment = process.environ()

@@ -20,7 +20,7 @@ CLI = str(Path(sys.executable).parent / "stillhouse")
 
 @pytest.fixture
 def silent_teacher() -> Iterator[socket.socket]:
-    """An endpoint that takes requests and never answers."""
+    """Yield an endpoint that takes requests and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(1)
         yield listener
@@ -28,7 +28,7 @@ def silent_teacher() -> Iterator[socket.socket]:
 
 @contextmanager
 def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]]:
-    """The command as the foreground process group of a terminal of its own: its id and the terminal's other end."""
+    """Yield the command in the foreground of a terminal of its own: its id and the terminal's other end."""
     # The run is to start a Prefect server of its own.
     env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     env |= {"PREFECT_HOME": str(folder / "prefect"), "OPENAI_API_KEY": "any"}
@@ -50,14 +50,14 @@ def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]
 
 
 def _show(terminal: int) -> None:
-    """Passes on what is written to a terminal, until the last process that has it open is gone."""
+    """Pass on what is written to a terminal, until the last process that has it open is gone."""
     with suppress(OSError):
         while data := os.read(terminal, 65536):
             sys.stdout.write(data.decode(errors="replace"))
 
 
 def _first_request(teacher: socket.socket, child: int) -> socket.socket:
-    """The connection of the first request, which comes when the flow is under way."""
+    """Return the connection of the first request, which comes when the flow is under way."""
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         with suppress(TimeoutError):
             return teacher.accept()[0]

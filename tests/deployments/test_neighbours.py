@@ -1,4 +1,4 @@
-"""What programs of the same machine and pages of other sites get from the servers that a user or a run starts."""
+"""Programs of the same machine and pages of other sites get nothing from the servers that a user or a run starts."""
 
 import os
 import signal

@@ -34,7 +34,7 @@ def deployment(prefect: Any, mlflow: Any, wait_until: Callable[..., Any]) -> Ite
 
 
 def _field(page: Any, label: str) -> Any:
-    """The input of the form's first field of that name."""
+    """Return the input of the form's first field of that name."""
     named = page.get_by_text(f"{label} (Optional)", exact=True).first
     return named.locator("xpath=ancestor::div[.//input or .//textarea][1]").locator("input, textarea").first
 

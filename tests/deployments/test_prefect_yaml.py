@@ -1,4 +1,4 @@
-"""What `prefect.yaml` promises, read without a server."""
+"""The promises of `prefect.yaml`, read without a server."""
 
 from functools import cache
 from pathlib import Path

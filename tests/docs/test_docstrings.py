@@ -21,7 +21,7 @@ def test_the_description_of_an_argument_begins_in_lower_case() -> None:
 
 
 def arguments_in(module: ast.Module) -> Iterator[str]:
-    """The first line of each entry under `Args:`, of every docstring of the module."""
+    """Yield the first line of each entry under `Args:`, of every docstring of the module."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             section = re.search(r"^Args:\n((?:    .*\n|\n)+)", (ast.get_docstring(node) or "") + "\n", re.M)

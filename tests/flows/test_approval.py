@@ -38,7 +38,7 @@ def _config(store: Path, *, is_tracked: bool = False, **approval: Any) -> Distil
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """A flow that asks about a dataset and tells what it noted of the answer."""
+    """Return a flow that asks about a dataset and tells what it noted of the answer."""
 
     def make(question: str = "one", **options: Any) -> Flow[..., dict[str, Any]]:
         @flow(name="gate", persist_result=False)
@@ -60,7 +60,7 @@ def gate(tmp_path: Path) -> Gate:
 
 @contextmanager
 def _answering(**answer: str) -> Iterator[list[str]]:
-    """Answers the next run that waits, as the page does; what it was asked."""
+    """Answer the next run that waits, as the page does; return what it was asked."""
     asked: list[str] = []
 
     def answer_it() -> None:

@@ -40,7 +40,7 @@ def options_of(url: str, key: str) -> list[str]:
 
 @pytest.fixture
 def generate(shell, provider: SimulatedProvider) -> Shell:
-    """Runs `stillhouse generate ARGS` against `provider`, unless another endpoint is named; shows no traceback."""
+    """Run `stillhouse generate ARGS` against `provider`, unless another endpoint is named; show no traceback."""
 
     def run(*args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY") -> tuple[int, str]:
         code, output = shell("generate", *args, *options_of(url, key))
@@ -96,7 +96,7 @@ def test_generate_writes_rows_and_asks_nothing_again(
 
 
 def without_null(messages: list[Any]) -> list[dict[str, Any]]:
-    """The messages without the null content beside calls, which rnow has no word for."""
+    """Return the messages without the null content beside calls, which rnow has no word for."""
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""What other models, and files of a user's own, say of rows: over HTTP, from prompts to the dataset."""
+"""Judgements of rows by other models and files of a user's own: over HTTP, from prompts to the dataset."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 
 
 def answer(request: ReceivedRequest) -> Reply:
-    """A teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
+    """Return a teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
     shown = next(message["content"] for message in request.body["messages"] if message["role"] == "user")
     number = int(re.search(r"question (\d+)", shown)[1])  # type: ignore[index]
     if request.body["model"] == "simulated":
@@ -32,7 +32,7 @@ def answer(request: ReceivedRequest) -> Reply:
 
 @pytest.fixture
 def judge(provider: SimulatedProvider) -> dict[str, Any]:
-    """The section of a judge."""
+    """Return the section of a judge."""
     return {"enabled": True, "rubric": RUBRIC, "model": {"model": "judge-1", "base_url": provider.url}}
 
 

@@ -49,7 +49,7 @@ def _running(store: Path, overrides: list[str]) -> Iterator[subprocess.Popen[byt
 
 
 def _end(store: Path, overrides: list[str], when: Callable[[Path], bool], number: signal.Signals) -> int:
-    """Runs until `when`, sends the signal, and sees to it that no process stays behind; the exit code."""
+    """Run until `when`, send the signal, and see to it that no process stays behind; the exit code."""
     with _running(store, overrides) as process:
         deadline = time.monotonic() + 240
         while not when(store):
@@ -87,13 +87,13 @@ def _checkpoint_of(stage: str) -> Callable[[Path], bool]:
 
 
 def _student(store: Path, stage: str) -> Path:
-    """The finished one: a killed write leaves a folder without a manifest."""
+    """Return the finished one: a killed write leaves a folder without a manifest."""
     (manifest,) = (store / "artifacts" / stage).glob("*/manifest.json")
     return manifest.parent
 
 
 def _run_statuses(store: Path) -> list[tuple[str, str]]:
-    """(name, status) of every run in MLflow, oldest first."""
+    """Return (name, status) of every run in MLflow, oldest first."""
     with closing(sqlite3.connect(store / "mlflow.db")) as database:
         return database.execute("select name, status from runs order by start_time").fetchall()
 

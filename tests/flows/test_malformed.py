@@ -31,7 +31,7 @@ def answer(request: ReceivedRequest) -> Reply:
 def generate(
     provider: SimulatedProvider, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Published]:
-    """Runs the flow in a folder that holds `files`, text or bytes or columns by name."""
+    """Run the flow in a folder that holds `files`, text or bytes or columns by name."""
     monkeypatch.chdir(tmp_path)
 
     def run(files: dict[str, Any], rows: list[Any] = ROWS, **sections: Any) -> Published:
@@ -48,7 +48,7 @@ def generate(
 
 
 class Case(NamedTuple):
-    """What a user hands in, and what the error says."""
+    """A user's input, and the error it gets."""
 
     message: str
     dataset: dict[str, Any] = {}

@@ -55,7 +55,7 @@ def teacher() -> Teacher:
 def generate(
     teacher: Teacher, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Published]]:
-    """Runs the flow on 30 prompts in three shards, on a cluster of two workers."""
+    """Run the flow on 30 prompts in three shards, on a cluster of two workers."""
     monkeypatch.setenv("STILLHOUSE_TEST_PROCESS", str(os.getpid()))
     (tmp_path / "labels.py").write_text(LABELS)
     (tmp_path / "tools.py").write_text(TOOLS)

@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 def smoke(containers: Containers, image: str, runs: Path) -> str:
-    """What the smoke DAG says in a container without network or capabilities."""
+    """Return what the smoke DAG says in a container without network or capabilities."""
     assert containers.inspect(image)["User"] == "10001"
     runs.mkdir()
     os.chown(runs, 10001, 10001)

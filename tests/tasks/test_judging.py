@@ -34,7 +34,7 @@ class World:
     def judge(
         self, rows: list[Trajectory], verifier: str = "numeric", runtime: Any = None, budget: Any = None, **config: Any
     ) -> tuple[Artifact, list[Any]]:
-        """The artifact, and the rows of its file."""
+        """Return the artifact, and the rows of its file."""
         model = {"model": "judge-1", "base_url": self.provider.url, **config.pop("model", {})}
         section = JudgeConfig(**{"enabled": True, "rubric": RUBRIC, **config, "model": model})
         shard, metadata = self._write_shard(rows, verifier=verifier)
@@ -57,7 +57,7 @@ def says(**judgement: Any) -> Reply:
 
 
 def by_answer(request: ReceivedRequest) -> Reply:
-    """Grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
+    """Return grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
     shown = request.body["messages"][1]["content"]
     judgement = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
     wanted = request.body["response_format"]["json_schema"]["schema"]["required"]

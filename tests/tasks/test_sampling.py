@@ -23,7 +23,7 @@ def make_prompts(count: int) -> list[Prompt]:
 
 @pytest.fixture
 def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sampled]:
-    """Samples twelve prompts from a teacher with `usd` as the price of a million tokens."""
+    """Sample twelve prompts from a teacher with `usd` as the price of a million tokens."""
     monkeypatch.setenv("TEACHER_KEY", "any")
 
     def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:

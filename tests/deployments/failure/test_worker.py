@@ -15,7 +15,7 @@ AssertGone = Callable[[list[psutil.Process]], None]
 
 
 def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
-    """A run of the deployment, its training under way: its id and the flow's process, whose child trains."""
+    """Return a run of the deployment, its training under way: its id and the flow's process, whose child trains."""
     run: str = case.submit("train-sft")
     worker.wait_until(case.newest_checkpoint, "a checkpoint")
     family = [process for process in worker.family() if process.is_running()]
@@ -27,7 +27,7 @@ def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
 
 
 def rerun_resumes(case: Any) -> None:
-    """Runs the deployment again: rollouts and dataset come from the cache, the training goes on."""
+    """Run the deployment again: rollouts and dataset come from the cache, the training goes on."""
     assert case.prefect.ended(case.submit("train-sft"))["type"] == "COMPLETED"
     assert case.teacher.num_asked == NUM_PROMPTS
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]

@@ -20,7 +20,7 @@ PASSWORD: Final = "of-a-test"
 
 @pytest.fixture(scope="module")
 def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[str], str]]:
-    """Makes a database and gives its address as `postgresql://USER:PASSWORD@HOST:PORT/NAME`."""
+    """Make a database and return its address as `postgresql://USER:PASSWORD@HOST:PORT/NAME`."""
     programs = _programs()
     # Postgres refuses to run as root, and pytest's own folders are closed to others.
     user = _unprivileged() if os.geteuid() == 0 else None
@@ -58,7 +58,7 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="module")
 def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Redis server."""
+    """Yield the address of a Redis server."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server here: apt-get install redis-server")
@@ -77,7 +77,7 @@ def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytes
 
 
 def _programs() -> Path:
-    """The folder of Postgres's programs, which Debian leaves out of PATH."""
+    """Return the folder of Postgres's programs, which Debian leaves out of PATH."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs and (path := shutil.which("initdb")) is not None:
         programs = [Path(path)]

@@ -89,7 +89,7 @@ def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompt
 
 
 def _fill_in_the_form(page: Any, url: str) -> None:
-    """Changes a field of the deployment's form in Prefect's pages and submits."""
+    """Change a field of the deployment's form in Prefect's pages and submit."""
     page.goto(url, wait_until="commit")
     named = page.locator("label", has=page.get_by_text("Held out fraction (Optional)", exact=True)).first
     around = "xpath=ancestor::div[contains(concat(' ', @class, ' '), ' schema-form-property ')][1]"
@@ -98,13 +98,13 @@ def _fill_in_the_form(page: Any, url: str) -> None:
 
 
 def _submitted(prefect: Any, deployment: str) -> list[dict[str, Any]]:
-    """Flow runs of a deployment, but for those that its schedule has made."""
+    """Return flow runs of a deployment, but for those that its schedule has made."""
     runs = prefect.post("flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment]}}})
     return [run for run in runs if not run["auto_scheduled"]]
 
 
 def _resumed_from(store: Path) -> int:
-    """The step at which the one training of the store went on."""
+    """Return the step at which the one training of the store went on."""
     (manifest,) = store.glob("artifacts/sft/*/manifest.json")
     step: int = json.loads(manifest.read_bytes())["artifact"]["facts"]["resumed_from_step"]
     return step

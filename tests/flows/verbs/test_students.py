@@ -22,7 +22,7 @@ Publish = Callable[..., str]
 
 @pytest.fixture
 def publish() -> Publish:
-    """What `stillhouse publish` prints."""
+    """Return what `stillhouse publish` prints."""
 
     def run(*args: str) -> str:
         done = CliRunner().invoke(app, ["publish", *args])
@@ -35,7 +35,7 @@ def publish() -> Publish:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with a run that trained an adapter and measured it."""
+    """Return a store with a run that trained an adapter and measured it."""
     store = ArtifactStore(tmp_path / "runs")
 
     def fill(folder: Path) -> tuple[int, dict[str, object]]:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def opened(browser: Any, path: Path) -> tuple[Any, list[str]]:
-    """The page and the messages on its console."""
+    """Return the page and the messages on its console."""
     page = browser.new_page()
     console: list[str] = []
     page.on("console", lambda message: console.append(message.text))

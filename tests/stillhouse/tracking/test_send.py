@@ -19,7 +19,7 @@ from stillhouse.tracking.send import Sent, send_fallback
 def recorded_away(
     tmp_path: Path, database: str, client: Any, request: pytest.FixtureRequest, closed_port: int
 ) -> Callable[[], str]:
-    """Records a run with a nested one while MLflow is away, for the database; returns the name of the experiment."""
+    """Record a run with a nested one while MLflow is away, for the database; return the name of the experiment."""
 
     def record() -> str:
         away = f"http://127.0.0.1:{closed_port}"

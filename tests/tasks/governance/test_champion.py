@@ -25,13 +25,13 @@ Machine = Callable[..., Run]
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where MLflow and the store of the machine that trained are."""
+    """Return the folder of MLflow and of the store of the machine that trained."""
     return tmp_path_factory.mktemp("office")
 
 
 @pytest.fixture(scope="module")
 def student(office: Path) -> Artifact:
-    """A student in its store, registered as version 1 of `small`, and the champion."""
+    """Return a student in its store, registered as version 1 of `small`, and the champion."""
 
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
         (folder / "model.safetensors").write_bytes(b"weights")
@@ -48,7 +48,7 @@ def student(office: Path) -> Artifact:
 
 @pytest.fixture
 def machine(office: Path, tmp_path: Path) -> Machine:
-    """A run on a machine with a store of its own."""
+    """Return a run on a machine with a store of its own."""
 
     def make(
         store: Path = tmp_path / "store",

@@ -1,4 +1,4 @@
-"""What a shard that runs elsewhere is told of its run."""
+"""Context of a shard that runs elsewhere."""
 
 from collections.abc import Callable
 

@@ -34,13 +34,13 @@ START = Model(name="base", ref="embedded:student", fingerprint="student@1")
 
 
 def elsewhere(artifact: Artifact) -> str:
-    """Where another machine has it."""
+    """Return where another machine has it."""
     return str(Path("/elsewhere").joinpath(*Path(artifact.uri).parts[-3:]))
 
 
 @pytest.fixture
 def call_of(make_context: MakeContext) -> Callable[..., dict[str, Any]]:
-    """A call as it arrives, as JSON."""
+    """Return a call as it arrives, as JSON."""
 
     def make(stage: str, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
         call = StageCall.of(STAGES[stage], inputs, make_context())
