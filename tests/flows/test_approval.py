@@ -110,7 +110,7 @@ def test_a_rejected_dataset_ends_the_run_with_the_reason(gate) -> None:
 
 
 def test_resuming_without_an_answer_rejects(gate) -> None:
-    with _answering(), pytest.raises(NotApproved, match="rejected: nobody answered within 1440 minutes"):
+    with _answering(), pytest.raises(NotApproved, match="1440 minutes"):
         gate()()
 
 
@@ -120,7 +120,7 @@ def test_without_a_server_nobody_can_be_asked_and_it_is_rejected(gate) -> None:
         with temporary_settings(restore_defaults={PREFECT_API_URL}):
             gate().fn()
 
-    with pytest.raises(NotApproved, match="nobody could be asked, since the run has no Prefect server"):
+    with pytest.raises(NotApproved, match="no Prefect server"):
         alone()
 
 

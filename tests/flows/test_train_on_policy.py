@@ -62,5 +62,5 @@ def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path:
 
     path = next(path for path in CONFIGS if path.stem == "pure_agentic")
     several = {"runtime.launcher": "torchrun", "runtime.num_processes": 2, "tracking.enabled": False}
-    with pytest.raises(ConfigError, match=r"num_processes = 2 .* in one process. Set both to 1"):
+    with pytest.raises(ConfigError, match="num_processes = 2"):
         train_on_policy(shortened(path, tmp_path, **several))

@@ -241,7 +241,7 @@ def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, m
         return error(400, "not that one") if "2?" in request.body["messages"][1]["content"] else by_answer(request)
 
     world.provider.script = failing
-    with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
+    with pytest.raises(FailureBudgetExceeded, match="1 of 4"):
         world.judge(rows)
     _, judged = world.judge(rows, runtime={"failure_budget": 0.25})
     assert [row is None for row in judged] == [False, False, True, False]
@@ -268,11 +268,11 @@ def test_the_judge_has_its_own_key(world: World, make_answered: MakeAnswered, mo
     assert keys == ["Bearer judge-key", "Bearer teacher-key"]
 
 
-@pytest.mark.parametrize(("key", "message"), [("", "KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
+@pytest.mark.parametrize(("key", "message"), [("", "JUDGE_KEY"), ("old", "401.*JUDGE_KEY")])
 def test_an_absent_or_refused_key_is_named(
     world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, message: str
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
     world.provider.script = lambda _: error(401, "Incorrect API key")
-    with pytest.raises(AuthenticationError, match=rf"{message}.* in runtime\.judge_api_key_env"):
+    with pytest.raises(AuthenticationError, match=rf"{message}.*runtime\.judge_api_key_env"):
         world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

@@ -130,7 +130,7 @@ def test_a_server_that_is_gone_is_named(
     sampled: list[Trajectory], runtime: RuntimeConfig, served: ServedBy, unused_port: int
 ) -> None:
     gone = served.teacher.model_copy(update={"base_url": f"http://127.0.0.1:{unused_port}/v1"})
-    with pytest.raises(EndpointError, match=rf"127.0.0.1:{unused_port}.* Check that the teacher's server runs"):
+    with pytest.raises(EndpointError, match=rf"127\.0\.0\.1:{unused_port}"):
         teacher_kl(sampled, served.model_copy(update={"teacher": gone}), runtime, temperature=1.0)
 
 
@@ -166,5 +166,5 @@ def test_another_temperature_gives_no_estimate(sampled: list[Trajectory], runtim
 
 
 def test_a_token_the_teacher_does_not_know_is_named(runtime: RuntimeConfig) -> None:
-    with pytest.raises(InputError, match=r"token id 9999999.*share a tokenizer"):
+    with pytest.raises(InputError, match="9999999"):
         teacher_kl([trajectory(made_turn([1], [9999999], [-0.1]))], STUDENT, runtime, temperature=1.0)
