@@ -25,7 +25,6 @@ STILLHOUSE = Path(sys.executable).parent / "stillhouse"
 # Longer than the smoke config trains, so that there is a middle to be killed in.
 LONGER = ["sft.num_epochs=8", "on_policy.num_steps=10", "on_policy.trainer.checkpoint_every_steps=2"]
 JOURNAL_FILE = "journal.sqlite3"
-SFT_ALONE = [*LONGER, "on_policy.enabled=false", "evaluation.enabled=false"]
 
 
 def _command(store: Path, overrides: list[str]) -> list[str]:
@@ -124,26 +123,6 @@ def test_kill_9_in_every_stage_and_the_same_command_end_with_the_same_students(t
     # A training that goes on does so in the run it began.
     assert [status for name, status in statuses if name in {"sft", "on_policy"}] == ["FINISHED", "FINISHED"]
     shutil.rmtree(calm)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 1)])
-def test_a_signal_ends_everything_and_the_same_command_continues(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    store = tmp_path / "store"
-    for when in (_some_answers, _checkpoint_of("sft")):
-        assert _end(store, SFT_ALONE, when, number) in {code, 128 + number}
-        assert {status for _, status in _run_statuses(store)} <= {"KILLED", "FAILED", "FINISHED"}
-        assert _run_statuses(store)[0][1] in {"KILLED", "FAILED"}
-    log = (tmp_path / "store.log").read_text()
-    assert "Traceback" not in log, log[-3000:]
-    if number == signal.SIGTERM:
-        assert log.count(f"kept in {store}") == 2, log[-3000:]
-    _finish(store, SFT_ALONE)
-    facts = json.loads((_student(store, "sft") / "student.json").read_text())["facts"]
-    assert facts["resumed_from_step"] is not None
 
 
 @pytest.mark.parametrize(

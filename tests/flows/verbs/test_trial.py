@@ -85,11 +85,6 @@ def test_a_rollout_that_fails_is_shown_and_makes_the_command_fail(
     assert len(list((config.parent / "rollouts").iterdir())) == 2
 
 
-def test_a_key_that_is_missing_is_named(shell: Shell, config: Path) -> None:
-    code, output = shell("test", "config.yaml", "--set", "runtime.api_key_env=NO_KEY")
-    assert (code, "NO_KEY is not set" in output) == (1, True)
-
-
 def test_a_preview_shows_rows_as_the_student_sees_them_and_the_run_pays_for_none_of_them_again(
     shell: Shell, config: Path, provider: SimulatedProvider
 ) -> None:
