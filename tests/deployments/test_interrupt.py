@@ -7,12 +7,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.deployments.processes import assert_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CLI = str(Path(sys.executable).parent / "stillhouse")
@@ -75,7 +77,7 @@ def _exit_code(child: int) -> int:
 
 
 def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
-    tmp_path: Path, silent_teacher: socket.socket, assert_gone: Callable[..., None]
+    tmp_path: Path, silent_teacher: socket.socket
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "What is 1 + 1?"}\n')
     url = f"http://127.0.0.1:{silent_teacher.getsockname()[1]}/v1"

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 
 from stillhouse.store.records import read_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.deployments.processes import Prefect, mlflow_server
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -169,20 +170,20 @@ class Case:
 
 
 @pytest.fixture(scope="session")
-def prefect(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     env = {
         "PREFECT_SERVER_UI_ENABLED": "false",
         # The shortest there is; a run counts as dead after three of them.
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         KEY_VARIABLE: "secret-key",
     }
-    with serve_prefect(tmp_path_factory.mktemp("prefect"), **env) as server:
+    with Prefect(tmp_path_factory.mktemp("prefect"), **env) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def mlflow(serve_mlflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as server:
         yield server
 
 

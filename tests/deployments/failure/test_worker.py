@@ -7,11 +7,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.deployments.processes import assert_gone, wait_until
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NUM_PROMPTS = 24
 StartWorker = Callable[..., Any]
-AssertGone = Callable[[list[psutil.Process]], None]
 
 
 def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
@@ -36,7 +37,7 @@ def rerun_resumes(case: Any) -> None:
 
 
 def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
-    case: Any, start_worker: StartWorker, assert_gone: AssertGone
+    case: Any, start_worker: StartWorker
 ) -> None:
     worker = start_worker()
     run, flow = start_training(case, worker)
@@ -47,9 +48,7 @@ def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
     rerun_resumes(case)
 
 
-def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(
-    case: Any, start_worker: StartWorker, assert_gone: AssertGone
-) -> None:
+def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start_worker: StartWorker) -> None:
     worker = start_worker()
     run, flow = start_training(case, worker)
     family = [flow, *flow.children(recursive=True)]
@@ -85,7 +84,7 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
 
 
 def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_pays_nothing_twice(
-    case: Any, start_worker: StartWorker, wait_until: Callable[..., Any], assert_gone: Callable[..., None]
+    case: Any, start_worker: StartWorker
 ) -> None:
     case.teacher.answered = 10
     worker = start_worker()

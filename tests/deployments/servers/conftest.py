@@ -15,11 +15,13 @@ import psycopg
 import pytest
 import redis
 
+from tests.deployments.processes import Launched, free_port
+
 PASSWORD: Final = "of-a-test"
 
 
 @pytest.fixture(scope="module")
-def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[str], str]]:
+def postgres() -> Iterator[Callable[[str], str]]:
     """Make a database and return its address as `postgresql://USER:PASSWORD@HOST:PORT/NAME`."""
     programs = _programs()
     # Postgres refuses to run as root, and pytest's own folders are closed to others.
@@ -49,7 +51,7 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
             return f"{url}/{name}"
 
         command = [programs / "postgres", "-D", data, "-h", "127.0.0.1", "-p", port, "-k", folder, "-F"]
-        with launch(list(map(str, command)), folder / "log", user=user, cwd="/") as server:
+        with Launched(list(map(str, command)), folder / "log", user=user, cwd="/") as server:
             server.wait_until(is_up, "Postgres takes connections")
             yield make
             # What is killed leaves its shared memory behind.
@@ -57,7 +59,7 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
 
 
 @pytest.fixture(scope="module")
-def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the address of a Redis server."""
     program = shutil.which("redis-server")
     if program is None:
@@ -71,7 +73,7 @@ def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytes
             return bool(client.ping())
         return False
 
-    with launch([*command, "--save", "", "--dir", str(folder)], folder / "log") as server:
+    with Launched([*command, "--save", "", "--dir", str(folder)], folder / "log") as server:
         server.wait_until(is_up, "Redis answers")
         yield url
 
