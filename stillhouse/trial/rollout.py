@@ -2,16 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 from stillhouse.chat.content import tool_error_of
 from stillhouse.dataset.totals import sampled_part, totals_of
+from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.report.conversation import comparison
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import examine_trajectory
-
-_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class ScoredRollout:
             "errors": [f"{name}: {problem}" for name, problem in self.scores.errors.items()],
             "tool_errors": self.tool_errors,
             "turns": len(trajectory.turns),
-            "truncated": trajectory.stop_reason in _TRUNCATED,
+            "truncated": trajectory.stop_reason in TRUNCATED,
             "promptTokens": totals.prompt_tokens,
             "completion": totals.completion_tokens,
             "model": trajectory.model,

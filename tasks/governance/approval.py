@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -32,7 +33,7 @@ from stillhouse.types import Artifact
 from tasks.cache.stage import find_cached, load_or_run
 from tasks.run.context import Run, RunContext
 from tasks.run.flow_run_page import relative_path
-from tasks.run.prefect_api import is_gone_or_ended
+from tasks.run.prefect_api import has_ended
 from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
 
@@ -92,7 +93,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
     if not has_lasting_server():
         no_answer = "nobody could be asked, since the run has no Prefect server (PREFECT_API_URL is not set)"
     else:
-        run.record.end_suspended(is_gone_or_ended)
+        run.record.end_suspended(partial(has_ended, if_deleted=True))
         answer = _ask(dataset, run)
         no_answer = f"nobody answered within {config.timeout_minutes:g} minutes"
     if answer is None:
@@ -190,5 +191,5 @@ def _remove_stale_automations(client: SyncPrefectClient) -> None:
     """Remove automations of runs that were cancelled while they waited."""
     for automation in client.read_automations():
         _, is_ours, flow_run_id = automation.name.partition(_TIME_LIMIT)
-        if is_ours and is_gone_or_ended(flow_run_id):
+        if is_ours and has_ended(flow_run_id, if_deleted=True):
             client.delete_automation(automation.id)
