@@ -53,12 +53,13 @@ def run_stages(published: Published) -> list[str]:
     return [name for name, cached in published.cached.items() if not cached]
 
 
-def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
+def test_a_judge_verifies_and_grades_and_neither_another_threshold_nor_a_refresh_asks_again(
     generate, provider: SimulatedProvider, judge: dict[str, Any]
 ) -> None:
-    def run(threshold: float) -> Published:
+    def run(threshold: float, **runtime: Any) -> Published:
         filters = {"scores": {"judge/clarity": [threshold, None]}}
-        return generate(questions(12), dataset={"judge": judge, "filters": filters, "validation_fraction": 0.0})
+        dataset = {"judge": judge, "filters": filters, "validation_fraction": 0.0}
+        return generate(questions(12), dataset=dataset, runtime={"shard_size": 5, **runtime})
 
     first = run(0.5)
     assert len(provider.ledger) == 24
@@ -73,6 +74,8 @@ def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
     }
 
     assert run_stages(run(0.5)) == []
+    # From the journal.
+    assert run_stages(run(0.5, refresh=["judge"])) == ["judge"]
     looser = run(0.25)
     assert run_stages(looser) == ["dataset"]
     assert sorted(rows_by_number(looser, "train")) == [1, 2, 4, 5, 7, 8, 10, 11]

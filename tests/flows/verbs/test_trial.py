@@ -81,7 +81,7 @@ def test_a_rollout_that_fails_is_shown_and_makes_the_command_fail(
     assert code == 1
     assert "not today" in output
     assert "2 rollouts, 1 failed" in output
-    assert "error: 1 of 2 rollouts failed" in output
+    assert "]: 1 of 2 rollouts failed" in output
     assert len(list((config.parent / "rollouts").iterdir())) == 2
 
 
