@@ -24,7 +24,7 @@ from prefect.settings import get_current_settings
 from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
 
 FLOWS: Final = ("distill", "evaluate-models", "generate", "score-rows", "train-on-policy", "train-sft")
-"""What people start. Others that share the server may beat slower or wait longer, and are not touched."""
+"""Flows that people start. Others that share the server may beat slower or wait longer, and are not touched."""
 _STAGE_FLOW: Final = "run-stage"
 """A stage of another flow run, which waits for it and starts it again: nobody is notified of it."""
 _FLOW_RUNS: Final = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
@@ -35,7 +35,7 @@ _OURS_AND_STAGES: Final = ResourceSpecification(
 
 
 def crashed(name: str, *, after: str, within: timedelta, message: str) -> AutomationCore:
-    """Marks flow runs as crashed that send no event `within` this time `after` an event of that name."""
+    """Mark flow runs as crashed that send no event `within` this time `after` an event of that name."""
     return AutomationCore(
         name=f"stillhouse: {name}",
         description=message,
@@ -57,7 +57,7 @@ def crashed(name: str, *, after: str, within: timedelta, message: str) -> Automa
 def reaction(
     name: str, expect: set[str], match: ResourceSpecification, related: ResourceSpecification, action: ActionTypes
 ) -> AutomationCore:
-    """Acts on each of the expected events."""
+    """Act on each of the expected events."""
     return AutomationCore(
         name=f"stillhouse: {name}",
         tags=["stillhouse"],
@@ -75,7 +75,7 @@ def reaction(
 
 
 def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
-    """Automations for flow runs that nobody else would mark as crashed."""
+    """Yield automations for flow runs that nobody else would mark as crashed."""
     lapse = timedelta(seconds=3 * heartbeat_s)
     yield crashed(
         "flow runs without heartbeats have crashed",
@@ -95,7 +95,7 @@ def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
 
 
 def notifications(block: UUID) -> Iterator[AutomationCore]:
-    """Automations that notify a block of failed flow runs, and of students that were promoted or not."""
+    """Yield automations that notify a block of failed flow runs, and of students that were promoted or not."""
     yield reaction(
         "tell of failed flow runs",
         {"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
@@ -121,7 +121,7 @@ def notifications(block: UUID) -> Iterator[AutomationCore]:
 
 
 def trainings(client: SyncPrefectClient) -> Iterator[AutomationCore]:
-    """For each config that `generate` and `train-sft` are deployed with: a new dataset starts the training.
+    """Yield for each config of both `generate` and `train-sft` one by which a new dataset starts the training.
 
     The training takes the config of the run that made the dataset.
     """
@@ -149,7 +149,7 @@ def _named(flow: str) -> FlowFilter:
 
 
 def ensure(client: SyncPrefectClient, wanted: AutomationCore) -> str:
-    """Creates the automation or updates it; returns what was done."""
+    """Create the automation or update it; return what was done."""
     known = client.read_automations_by_name(wanted.name)
     if not known:
         client.create_automation(wanted)
@@ -162,7 +162,7 @@ def ensure(client: SyncPrefectClient, wanted: AutomationCore) -> str:
 
 
 def main() -> None:
-    """Sees to every automation and says what was done."""
+    """See to every automation and say what was done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notify", metavar="TYPE/NAME", help="a saved notification block, such as slack-webhook/team")
     parser.add_argument(

@@ -38,7 +38,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def job_template(kind: str, pool: str) -> dict[str, Any]:
-    """The base job template of a pool, with the pool's own defaults."""
+    """Return the base job template of a pool, with the pool's own defaults."""
     template: dict[str, Any] = yaml.safe_load((_TEMPLATES / f"{kind}.yaml").read_text(encoding="utf-8"))
     for name, value in DEFAULTS.get((kind, pool), {}).items():
         template["variables"]["properties"][name]["default"] = value
@@ -46,7 +46,7 @@ def job_template(kind: str, pool: str) -> dict[str, Any]:
 
 
 def ensure_pool(pool: str, kind: str, *, overwrite: bool) -> str:
-    """Creates a pool or overwrites its template; returns what was done."""
+    """Create a pool or overwrite its template; return what was done."""
     template = job_template(kind, pool)
     with get_client(sync_client=True) as client:
         try:
@@ -67,7 +67,7 @@ def ensure_pool(pool: str, kind: str, *, overwrite: bool) -> str:
 
 
 def main() -> None:
-    """Creates both pools and prints what was done."""
+    """Create both pools and print what was done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("type", nargs="?", choices=TYPES, default="process", help="how workers start flows")
     parser.add_argument("--overwrite", action="store_true", help="write the template of a pool that is there anew")

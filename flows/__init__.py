@@ -1,1 +1,1 @@
-"""What a user triggers: one flow a file, composition only."""
+"""Flows, which a user triggers: one flow a file, composition only."""

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def run_command() -> None:
-    """Runs the command line in a process that may continue; raises SystemExit with the exit code."""
+    """Run the command line in a process that may continue; raise SystemExit with the exit code."""
     load_dotenv(Path(".env"))
     set_defaults()
     quiet_console()
@@ -214,7 +214,7 @@ for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking
 
 
 def _run(flow: str, config: DistillConfig) -> "Published":
-    """Runs a flow, given as `module:name`, with progress on the terminal, and prints its results."""
+    """Run a flow, given as `module:name`, with progress on the terminal, and print its results."""
     ensure_server()
     from rich.console import Console
     from rich.text import Text
@@ -242,7 +242,7 @@ def _run(flow: str, config: DistillConfig) -> "Published":
 
 
 def _import_ahead(config: DistillConfig) -> None:
-    """Prepares, while the server starts, what the flow needs later and would otherwise wait for."""
+    """Prepare, while the server starts, what the flow needs later and would otherwise wait for."""
     if config.tracking.enabled:
         _connect_ahead(config)
     for name in ("aiohttp", "matplotlib.backends.backend_svg", "matplotlib.figure"):
@@ -250,7 +250,7 @@ def _import_ahead(config: DistillConfig) -> None:
 
 
 def _connect_ahead(config: DistillConfig) -> None:
-    """Opens MLflow's database, or imports its client. What is wrong the flow reports when it tries itself."""
+    """Open MLflow's database, or import its client. What is wrong the flow reports when it tries itself."""
     from stillhouse.store import ArtifactStore
 
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)

@@ -25,7 +25,7 @@ STAGES = (
 
 @flow(name="distill", validate_parameters=False)
 def distill(config: DistillConfig = DEMO) -> Published:
-    """Distils the teacher into the student, measures what it gained on held-out prompts, and promotes it or not."""
+    """Distil the teacher into the student, measure what it gained on held-out prompts, and promote it or not."""
     with tracked(config, "distill", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         base, champion = base_student(run.config.student), find_champion(run)

@@ -15,7 +15,7 @@ STAGES = (PROMPTS, *COMPARISON_STAGES)
 
 @flow(name="evaluate-models", validate_parameters=False)
 def evaluate_models(config: DistillConfig = DEMO) -> Published:
-    """Compares `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
+    """Compare `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
     with tracked(config, "evaluate-models", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         base = base_student(run.config.student)

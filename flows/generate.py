@@ -12,7 +12,7 @@ STAGES = (PROMPTS, *DATASET_STAGES)
 
 @flow(name="generate", validate_parameters=False)
 def generate(config: DistillConfig = DEMO) -> Published:
-    """Samples the teacher and builds the dataset, without training."""
+    """Sample the teacher and build the dataset, without training."""
     with tracked(config, "generate", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         generate_dataset(prompts, run.config, run)

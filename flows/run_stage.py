@@ -9,5 +9,5 @@ from tasks.remote.stage_worker import run_stage_call
 
 @flow(name="run-stage", validate_parameters=False)
 def run_stage(call: JsonObject) -> None:
-    """Runs the stage that another flow run handed over; what it makes goes to the store that both share."""
+    """Run the stage that another flow run handed over; what it makes goes to the store that both share."""
     run_stage_call(call, STAGES)

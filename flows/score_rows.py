@@ -17,7 +17,7 @@ STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES), SCORES)
 
 @flow(name="score-rows", validate_parameters=False)
 def score_rows(config: DistillConfig = DEMO) -> Published:
-    """Scores the dataset that the config describes, `sft.sources`, or both; a training finds the scores."""
+    """Score the dataset that the config describes, `sft.sources`, or both; a training finds the scores."""
     with tracked(config, "score-rows", STAGES) as run:
         dataset = None
         if run.plans(DATASET):

@@ -15,7 +15,7 @@ STAGES = (PROMPTS, *ON_POLICY_STAGES)
 
 @flow(name="train-on-policy", validate_parameters=False)
 def train_on_policy(config: DistillConfig = DEMO) -> Published:
-    """Distils on what the student samples, starting from `student.model`, which may be a trained student's folder."""
+    """Distil on what the student samples, starting from `student.model`, which may be a trained student's folder."""
     with tracked(config, "train-on-policy", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         start = start_of_training(base_student(run.config.student), find_champion(run), run)

@@ -19,7 +19,7 @@ STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES, APPROVAL), *SFT_STAG
 
 @flow(name="train-sft", validate_parameters=False)
 def train_sft(config: DistillConfig = DEMO) -> Published:
-    """Fine-tunes the student on the dataset that the config describes, on `sft.sources`, or on both."""
+    """Fine-tune the student on the dataset that the config describes, on `sft.sources`, or on both."""
     with tracked(config, "train-sft", STAGES) as run:
         dataset = None
         if run.plans(DATASET):

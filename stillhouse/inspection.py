@@ -1,4 +1,4 @@
-"""What in a store is not as it was written, and what to do about it."""
+"""Damage in a store, found by digests, and the remedy for each."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -116,10 +116,10 @@ def _journal(path: Path) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _JournalState:
-    """What was found in a journal."""
+    """The findings in a journal."""
 
     malformed: str | None = None
-    """What SQLite says of a file it cannot use; None for one that it can."""
+    """SQLite's message for a file it cannot use; None for one that it can."""
     num_records: int | None = None
     """None where they have no digests."""
     num_altered: int = 0

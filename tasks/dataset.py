@@ -47,7 +47,7 @@ DATASET = Stage(
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Labels, filters and selects the rollouts of a run, and returns the dataset of training rows.
+    """Label, filter and select the rollouts of a run; return the dataset of training rows.
 
     Raises:
         InputError: no row is kept; the message holds the funnel.
@@ -92,7 +92,7 @@ def _price(teacher: TeacherConfig) -> JsonObject | None:
 
 
 def _fingerprint(path: Path) -> JsonObject:
-    """SHA-256 of each file of an earlier dataset; a missing one raises when it is read."""
+    """Return SHA-256 of each file of an earlier dataset; a missing one raises when it is read."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     return {file.name: file_sha256(file) for file in files if file.is_file()}
 
@@ -101,7 +101,7 @@ def _fingerprint(path: Path) -> JsonObject:
 def duplicates_task(
     labels: list[Artifact], duplicates: Comparison, earlier: list[JsonObject], key: str, context: RunContext
 ) -> Artifact:
-    """Finds rows and prompts that repeat each other or those of earlier datasets."""
+    """Find rows and prompts that repeat each other or those of earlier datasets."""
     progress().say("comparing rows")
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
@@ -129,7 +129,7 @@ def dataset_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Applies filters and selection; writes kept and rejected rows, the card and the report."""
+    """Apply filters and selection; write kept and rejected rows, the card and the report."""
     progress().say("choosing rows and writing its report")
     parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
 

@@ -35,7 +35,7 @@ DIFFICULTY = Stage(
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
-    """Measures how hard each shard's rows are for the student; returns artifacts with `DIFFICULTY_FILE`, None if off.
+    """Measure how hard each shard's rows are for the student; return artifacts with `DIFFICULTY_FILE`, None if off.
 
     Raises:
         ConfigError: the student cannot be loaded.
@@ -56,7 +56,7 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
 
 
 def _inputs(config: DistillConfig) -> dict[str, Any]:
-    """Inputs of the stage; None for those of the half (likelihoods, pass rates) that is off."""
+    """Return the inputs of the stage; None for those of the half (likelihoods, pass rates) that is off."""
     samples = config.dataset.labels.student_samples
     inputs: dict[str, Any] = {
         "model": base_student(config.student),
@@ -85,7 +85,7 @@ async def difficulty_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Measures one shard. The student's completions go to the journal, so a failure loses none."""
+    """Measure one shard. The student's completions go to the journal, so a failure loses none."""
     trajectories = list(read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE))
     rates: dict[str, float] = {}
     facts: JsonObject = {}

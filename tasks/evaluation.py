@@ -34,7 +34,7 @@ EVALUATION = Stage("evaluation", version=4, result="{trajectories} done, {failed
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Samples `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
+    """Sample `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
 
     A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
 
@@ -69,7 +69,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:
-    """SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
+    """Return SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
 
     Raises:
         ConfigError: the file does not load.
@@ -95,7 +95,7 @@ def evaluation_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Samples the model on the held-out prompts, verifies its answers, and scores its tokens with the teacher."""
+    """Sample the model on the held-out prompts, verify its answers, and score its tokens with the teacher."""
     rows = list(islice(read_prompts(prompts_file(prompts)), evaluation.max_prompts))
     config = evaluation_rollouts(evaluation, system_prompt, record_tokens=scorer is not None)
     stage = f"evaluate {model.name}"

@@ -39,7 +39,7 @@ def needs_dataset(config: DistillConfig) -> bool:
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Builds the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
+    """Build the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
 
     Raises:
         NothingKept: no row is kept; the message holds the funnel.
@@ -124,14 +124,14 @@ class ShardQuotas:
         self._max_candidates = max_candidates
 
     def share(self, sizes: Sequence[int]) -> None:
-        """Divides the target among the shards by their number of prompts; later calls change nothing."""
+        """Divide the target among the shards by their number of prompts; later calls change nothing."""
         if not self.shards:
             rows = _parts(self._target, sizes)
             most = [None] * len(sizes) if self._max_candidates is None else _parts(self._max_candidates, sizes)
             self.shards = [ShardQuota(*quota) for quota in zip(sizes, rows, most, strict=True)]
 
     def raise_by(self, missing: int, rollouts: Rollouts) -> bool:
-        """Adds the missing rows to the quotas of shards that can sample more; False if none can.
+        """Add the missing rows to the quotas of shards that can sample more; False if none can.
 
         A shard that missed its quota without reaching its `max_candidates` has no candidates left.
         """
@@ -158,7 +158,7 @@ class ShardQuotas:
 
 
 def _parts(total: int, sizes: Sequence[int]) -> list[int]:
-    """`total` in whole parts nearly proportional to `sizes`, at least 1 for each while that does not pass `total`."""
+    """Return `total` in whole parts nearly proportional to `sizes`, each at least 1 while `total` lasts."""
     parts = []
     left, weight = total, sum(sizes)
     for size in sizes:

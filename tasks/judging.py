@@ -31,7 +31,7 @@ JUDGE = Stage(
 
 
 def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
-    """Grades each shard's trajectories; returns artifacts that hold `JUDGE_FILE`, or None if the judge is off.
+    """Grade each shard's trajectories; return artifacts that hold `JUDGE_FILE`, or None if the judge is off.
 
     Raises:
         ConfigError: the rubric cannot be used, or the judge needs what batch endpoints do not support.
@@ -58,7 +58,7 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 async def judge_task(
     shard: Artifact, metadata: Artifact, judge: JudgeConfig, model: Model, key: str, context: RunContext
 ) -> Artifact:
-    """Grades one shard. Every completion goes to the journal, so a failure loses none."""
+    """Grade one shard. Every completion goes to the journal, so a failure loses none."""
     prompt_metadata = read_metadata(metadata_file(metadata))
     trajectories = read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)
     # None where there is nothing to grade.

@@ -29,7 +29,7 @@ _WORTH_PROCESSES: Final = 4000
 
 
 def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]:
-    """Labels each shard's trajectories with every measurement that needs no other model.
+    """Label each shard's trajectories with every measurement that needs no other model.
 
     Raises:
         ConfigError: a file or tokenizer of the config cannot be used.
@@ -63,7 +63,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 
 @contextmanager
 def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator[tuple[RunTask, int]]:
-    """Yields what runs the tasks (a cluster, this process or its workers), and the number of concurrent shards."""
+    """Yield what runs the tasks (a cluster, this process or its workers), and the number of concurrent shards."""
     num_cores = os.cpu_count() or 1
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
@@ -84,7 +84,7 @@ def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator
 async def label_task(
     shard: Artifact, metadata: Artifact, labelling: Labelling, key: str, context: RunContext
 ) -> Artifact:
-    """Labels the trajectories of one shard."""
+    """Label the trajectories of one shard."""
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         trajectories = Path(shard.uri) / TRAJECTORIES_FILE

@@ -51,7 +51,7 @@ def student_scorer(config: DistillConfig) -> Model | OnPolicyTeacher | None:
 async def endpoint_of(
     model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig, role: ModelRole = ModelRole.TEACHER
 ) -> AsyncIterator[Endpoint]:
-    """Yields the endpoint that a section of this role names, else that of a local server, which ends with the block.
+    """Yield the endpoint that a section of this role names, else a local server's, which ends with the block.
 
     Raises:
         ConfigError: the file of prices cannot be read.

@@ -41,7 +41,7 @@ class PromptSets(BaseModel):
 
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
-    """Loads the prompts of a run, split by content."""
+    """Load the prompts of a run, split by content."""
     progress().say(f"reading {', '.join(config.sources.values()) or config.source}")
     fingerprint = source_fingerprint(config)
     prompts: PromptSets = call_stage(PROMPTS, run, prompts=config, source_fingerprint=fingerprint)
@@ -50,7 +50,7 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
 
 @PROMPTS.made_by
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
-    """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
+    """Read, check and split; each artifact is named by its content, so that equal prompts are equal inputs."""
     parsed = parse_prompts(prompts, context.runtime.failure_budget)
     left_out = [*parsed.report.malformed, *(parsed.report.conflicts if prompts.same_prompt == "first" else ())]
     for problem in left_out:
@@ -79,13 +79,13 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
 
 
 def write_prompts(store: ArtifactStore, prompts: Sequence[Prompt], stage: str = "prompts") -> Artifact:
-    """Writes an artifact of `stage`, named by its prompts."""
+    """Write an artifact of `stage`, named by its prompts."""
     key = digest([prompt.id for prompt in prompts])
     return store.write(stage, key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
 
 
 def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Artifact:
-    """Writes an artifact named by its rows."""
+    """Write an artifact named by its rows."""
     key = digest([[row.prompt_id, row.expected_answer, row.tag, row.verifier, row.metadata] for row in rows])
     return store.write("metadata", key, lambda folder: (write_jsonl(folder / "metadata.jsonl", rows), {}))
 

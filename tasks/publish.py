@@ -48,7 +48,7 @@ _NUM_SAMPLES: Final = 20
 
 
 class Published(BaseModel):
-    """What a flow returns: small, and enough to find everything else."""
+    """The result of a flow: small, and enough to find everything else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -126,12 +126,12 @@ def _watch(run: Run) -> tuple[RunWatch, LivePage]:
 
 
 def _subject(config: DistillConfig) -> str:
-    """Digest of what a run works on: times of stages are comparable between runs of one subject."""
+    """Return the digest of what a run works on: times of stages are comparable between runs of one subject."""
     return digest([config.prompts.identity(), config.teacher.model, config.student.model])
 
 
 def publish(run: Run) -> Published:
-    """Writes the report and publishes the run's metrics in MLflow and Prefect."""
+    """Write the report and publish the run's metrics in MLflow and Prefect."""
     progress().say("writing the report")
     results = run.results
     evaluations = _evaluations(run)
@@ -211,12 +211,12 @@ def _write_report(
 
 
 def _folder(run: Run) -> Path:
-    """Folder of the run's record and report, different for two runs that start in one second."""
+    """Return the folder of the run's record and report, different for two runs that start in one second."""
     return run.context.store.root / "reports" / f"{run.started_at:%Y%m%d-%H%M%S}-{run.name}-{run.context.run_id[:4]}"
 
 
 def _keep_record(run: Run) -> None:
-    """Writes the record by which `stillhouse view` finds the run and its trajectories, also after it was killed."""
+    """Write the record by which `stillhouse view` finds the run and its trajectories, also after it was killed."""
     artifacts = {}
     for outcome in run.stages:
         result = outcome.result

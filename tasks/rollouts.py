@@ -78,7 +78,7 @@ def sample_teacher(
     *,
     wanted: Callable[[list[Artifact]], list[ShardTarget]] | None = None,
 ) -> Rollouts:
-    """Samples the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
+    """Sample the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
 
     `wanted` returns the target of each shard of prompts; None samples everything.
 
@@ -128,7 +128,7 @@ def sample_teacher(
 
 
 def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple[list[Artifact], list[Artifact]]:
-    """Writes shards of nearly equal size, each named by its prompts, and the metadata of each shard's prompts."""
+    """Write shards of nearly equal size, each named by its prompts, and the metadata of each shard's prompts."""
     rollouts = config.rollouts
     num_prompts = min(prompts.train.num_rows, rollouts.max_prompts or prompts.train.num_rows)
     shard_size = run.context.runtime.shard_size
@@ -154,7 +154,7 @@ def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple
 def _sample_shards(
     shards: list[Artifact], shard_inputs: Mapping[str, JsonObject], inputs: JsonObject, run: Run
 ) -> list[tuple[Artifact, bool]]:
-    """Returns each shard's trajectories and whether they were cached; `shard_inputs` are by fingerprint."""
+    """Return each shard's trajectories and whether they were cached; `shard_inputs` are by fingerprint."""
 
     def uncached() -> list[Artifact]:
         candidates = ((shard, {"shard": shard, **shard_inputs[shard.fingerprint], **inputs}) for shard in shards)
@@ -186,7 +186,7 @@ def _sample_shards(
 
 
 def _sampling_digest(inputs: Mapping[str, Any]) -> str:
-    """Equal for rollouts of the same teacher, sampling and tools, whatever their number."""
+    """Return a digest, equal for rollouts of the same teacher, sampling and tools, whatever their number."""
     amounts = {"num_samples", "trajectories_file", "failure_budget"}
     rollouts = {name: value for name, value in inputs["rollouts"].identity().items() if name not in amounts}
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
@@ -205,7 +205,7 @@ async def rollouts_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Samples the teacher for one shard. Every completion goes to the journal, so a failure loses none."""
+    """Sample the teacher for one shard. Every completion goes to the journal, so a failure loses none."""
     prompts = list(read_prompts(prompts_file(shard)))
     prompt_metadata = _metadata_of(prompts, metadata)
     plan = None
@@ -239,7 +239,7 @@ async def rollouts_task(
 
 
 def keys_of_shard(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the keys of a shard's rollouts, given the arguments of its task."""
+    """Yield the keys of a shard's rollouts, given the arguments of its task."""
     prompts = list(read_prompts(prompts_file(arguments["shard"])))
     toolbox = Toolbox.from_config(arguments["tools"])
     metadata = {prompt: row.metadata for prompt, row in _metadata_of(prompts, arguments["metadata"]).items()}

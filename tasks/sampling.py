@@ -50,7 +50,7 @@ async def sample(
     on_trajectory: Callable[[Trajectory], object] | None = None,
     read: Callable[[Message], Message] | None = None,
 ) -> Sampled:
-    """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
+    """Sample all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
     Progress is shown under `stage`; `part` identifies this collection in the run, also when it runs again. A model
     without the section `teacher`, a student, costs nothing and is served here. `metadata` is by prompt id; a `plan`
@@ -127,7 +127,7 @@ def evaluation_rollouts(
 
 
 def check_failures(sampled: Sampled, budget: float) -> None:
-    """Checks that at most the share `budget` of the trajectories failed.
+    """Check that at most the share `budget` of the trajectories failed.
 
     Call it before an artifact is written: without one, the next run samples the failed rollouts again and takes the
     others from the journal.

@@ -19,7 +19,7 @@ _TEACHER = ("loss", "teacher", "teachers", "top_k", "soft_temperature")
 
 
 def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Artifact:
-    """Has the teacher of `config.sft` score the dataset's kept rows and `sft.sources` as `start` reads them."""
+    """Have the teacher of `config.sft` score the dataset's kept rows and `sft.sources` as `start` reads them."""
     # Of the settings only those that decide what is scored and how: another learning rate scores nothing anew.
     settings = {name: getattr(config.sft, name) for name in (*_ROWS, *_TEACHER)}
     reading = {name: getattr(config.student, name) for name in ("model", "chat_template_kwargs", "max_length", "dtype")}
@@ -49,7 +49,7 @@ def scores_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Scores rows. What was scored when it was killed is in the ledger."""
+    """Score rows. What was scored when it was killed is in the ledger."""
     job = {
         "method": SCORES.name,
         "sft": sft,

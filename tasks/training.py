@@ -52,7 +52,7 @@ ON_POLICY_STAGES: Final = (PAIR, STUDENT_ROLLOUTS, ON_POLICY)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
-    """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
+    """Fine-tune `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
     scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SOFT_TARGETS.when(config) else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
@@ -76,7 +76,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
 
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
-    """Trains `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
+    """Train `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
     _require_one_process(config, run)
     check_pair(start, prompts, config, run)
     # Whether the pair was checked makes no other student: it stays out of the key.
@@ -135,7 +135,7 @@ def sft_task(
     context: RunContext,
     scores: Artifact | None = None,
 ) -> Artifact:
-    """Trains on rows. A training that was killed continues from its checkpoint."""
+    """Train on rows. A training that was killed continues from its checkpoint."""
     job = {
         "method": "sft",
         "sft": sft,
@@ -169,7 +169,7 @@ def on_policy_task(
     trains: bool = True,
     loss: str | None = None,
 ) -> Artifact:
-    """Trains on the student's own samples, or only has them made and scored; resumes like SFT."""
+    """Train on the student's own samples, or only have them made and scored; resume like SFT."""
     stage = ON_POLICY if trains else STUDENT_ROLLOUTS
     job = {
         "method": stage.name,

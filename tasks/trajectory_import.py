@@ -31,7 +31,7 @@ _logger = logging.getLogger("stillhouse.imports")
 
 
 def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
-    """Imports the trajectories of the file `path` whose prompts are among the training prompts.
+    """Import the trajectories of the file `path` whose prompts are among the training prompts.
 
     Raises:
         InputError: the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none belongs
@@ -61,7 +61,7 @@ def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
 def import_task(
     path: str, sha256: str, metadata: Artifact, failure_budget: float, shard_rows: int, key: str, context: RunContext
 ) -> Rollouts:
-    """Reads and checks the file and writes it in shards; rows that are left out are logged with their lines."""
+    """Read and check the file and write it in shards; rows that are left out are logged with their lines."""
     prompt_metadata = read_metadata(metadata_file(metadata))
     source = TrajectoryFile(Path(path), prompt_metadata)
     trajectories = iter(source)

@@ -12,7 +12,7 @@ TIMEOUT_S = 8.0
 
 
 def problem(url: str) -> str | None:
-    """Why `url` is not healthy; None if it answers 200."""
+    """Return why `url` is not healthy; None if it answers 200."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
             return None if response.status == 200 else f"{url}: HTTP {response.status}"

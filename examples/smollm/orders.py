@@ -47,7 +47,7 @@ _ASIDES: Final = (
 
 
 def order(rng: random.Random) -> tuple[str, str]:
-    """What the guests say, and the JSON of what they want."""
+    """Return what the guests say, and the JSON of what they want."""
     table = rng.randrange(len(_NUMBERS))
     *wanted, other = rng.sample(sorted(_ITEMS), rng.randint(2, 4))
     counts = {item: rng.randint(1, 5) for item in wanted}
@@ -83,7 +83,7 @@ def _capitalised(text: str) -> str:
 
 
 def main() -> None:
-    """Writes both files into the folder of the command line."""
+    """Write both files into the folder of the command line."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""What the verbs that sample have in common: the config of a file and its options, and progress on the terminal."""
+"""Common parts of the verbs that sample: the config of a file and its options, and progress on the terminal."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,13 +41,11 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
     config = parse_config(body, origin=str(source), overrides=[*settings, *overrides])
-    if (prompts := _prompts_without_teacher(config)) is not None:
-        raise ConfigError(
-            f"no teacher is named for {prompts}. Add -m MODEL and, for an endpoint, --base-url URL, for instance: "
-            "-m openai/gpt-4o-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY"
-        )
-    _require_models(config)
-    return config
+    return _checked(
+        config,
+        "Add -m MODEL and, for an endpoint, --base-url URL, for instance: -m openai/gpt-4o-mini --base-url "
+        "https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
+    )
 
 
 def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
@@ -71,8 +69,7 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
     config = parse_config(body, origin=str(source), overrides=settings)
     if not config.sft.teacher and not config.sft.teachers:
         raise ConfigError("no teacher is named for the rows. Add -m MODEL, and for a server --base-url URL")
-    _require_models(config)
-    return config
+    return _checked(config)
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
@@ -81,25 +78,25 @@ def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
     Raises:
         ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
     """
-    config = load_config(path, overrides)
-    if (prompts := _prompts_without_teacher(config)) is not None:
-        raise ConfigError(
-            f"{path}: no teacher is named for {prompts}. Set teacher.model (-m) and, for an endpoint, teacher.base_url"
-        )
-    _require_models(config)
-    return config
+    return _checked(load_config(path, overrides), origin=f"{path}: ")
 
 
-def _prompts_without_teacher(config: DistillConfig) -> str | None:
-    """Prompts of the user's that the teacher of the demo would be asked; None where there are none."""
+def _checked(
+    config: DistillConfig,
+    remedy: str = "Set teacher.model (-m) and, for an endpoint, teacher.base_url",
+    *,
+    origin: str = "",
+) -> DistillConfig:
+    """Return the config, whose models fit and whose teacher, for prompts of the user's, is not the demo's.
+
+    Raises:
+        ConfigError: they do not.
+    """
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
-    if "model" in config.teacher.model_fields_set or asks_nobody:
-        return None
     sources = [*config.prompts.sources.values()] or [config.prompts.source]
-    return next((source for source in sources if not source.startswith("embedded:")), None)
-
-
-def _require_models(config: DistillConfig) -> None:
+    own = [source for source in sources if not source.startswith("embedded:")]
+    if own and not asks_nobody and "model" not in config.teacher.model_fields_set:
+        raise ConfigError(f"{origin}no teacher is named for {own[0]}. {remedy}")
     refs = {"student.model": config.student.model, "on_policy.teacher": config.on_policy.teacher or ""}
     refs["sft.teacher"] = config.sft.teacher or ""
     if config.teacher.base_url is None:
@@ -109,10 +106,11 @@ def _require_models(config: DistillConfig) -> None:
             raise ConfigError(f"{key}: {problem}")
     if config.student.chat_template_kwargs:
         require_variables(config.student.model, config.student.chat_template_kwargs)
+    return config
 
 
 def row_numbers(text: str) -> list[int]:
-    """Return the numbers in `0,2,5`; raises ConfigError if it is no such list."""
+    """Return the numbers in `0,2,5`; raise ConfigError if it is no such list."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -121,7 +119,7 @@ def row_numbers(text: str) -> list[int]:
 
 @contextmanager
 def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
-    """Shows stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
+    """Show stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
 
     Raises:
         StillhouseError: the process got SIGTERM; the message says what is kept.

@@ -21,9 +21,9 @@ _SILENT_S: Final = 60.0
 
 
 def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
-    """Return the folder `name`, or that of an artifact of the run of that name, with the run's record.
+    """Return the folder `name`, or an artifact's of the run of that name, with the run's record.
 
-    `name` is a folder, that of a run's report, or a run as `find_run` takes it; of `stages` the first that is there
+    `name` is a folder, also of a run's report, or a run as `find_run` takes it; of `stages` the first that is there
     gives its artifact, called `what` in messages.
 
     Raises:

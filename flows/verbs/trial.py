@@ -76,7 +76,7 @@ def try_config(
 
 
 def show_preview(config: DistillConfig, num_rows: int) -> None:
-    """Shows the first rows of a run's dataset as the student will see them; the run itself pays for none of them again.
+    """Show the first rows of a run's dataset as the student will see them; the run itself pays for none of them again.
 
     Raises:
         StillhouseError: as the stages up to the dataset, or all rollouts failed.

@@ -32,7 +32,7 @@ class MetricComparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """The difference and the bounds of its interval, turned so that more is better."""
+        """Return the difference and the bounds of its interval, turned so that more is better."""
         result = self.difference
         if self.metric in LOWER_IS_BETTER:
             return -result.difference, -result.high, -result.low
@@ -40,21 +40,21 @@ class MetricComparison:
 
     @property
     def p_better(self) -> float:
-        """One-sided p-value of being better than the reference."""
+        """Return the one-sided p-value of being better than the reference."""
         return self.difference.p_lower if self.metric in LOWER_IS_BETTER else self.difference.p_higher
 
     @property
     def p_worse(self) -> float:
-        """One-sided p-value of being worse."""
+        """Return the one-sided p-value of being worse."""
         return self.difference.p_higher if self.metric in LOWER_IS_BETTER else self.difference.p_lower
 
     @property
     def p(self) -> float:
-        """Two-sided p-value."""
+        """Return the two-sided p-value."""
         return min(1.0, 2.0 * min(self.p_better, self.p_worse))
 
     def row(self) -> JsonObject:
-        """The row of a table."""
+        """Return the row of a table."""
         result = self.difference
         return {
             "model": self.model,
@@ -77,7 +77,7 @@ def prompt_values(
     metadata: Mapping[str, PromptMetadata],
     rewards: Mapping[str, float | None],
 ) -> Values:
-    """Means over each prompt's trajectories; those that the infrastructure failed are left out, as `measure` does.
+    """Return means over each prompt's trajectories, without those that the infrastructure failed, as `measure` does.
 
     `rewards` are totals by rollout key; empty where the run has none.
     """
@@ -97,7 +97,7 @@ def prompt_values(
 def compare_models(
     models: Mapping[str, Values], reference: str, tags: Mapping[str, str | None]
 ) -> list[MetricComparison]:
-    """Every other model against `reference`, over all prompts and tag by tag; in the order of `models`.
+    """Return every other model against `reference`, over all prompts and tag by tag; in the order of `models`.
 
     `tags` are by prompt id.
     """
@@ -116,7 +116,7 @@ def compare_models(
 
 
 def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:
-    """The line of a model and a metric over all prompts; None where they share no prompt with a value."""
+    """Return the line of a model and a metric over all prompts; None where they share no prompt with a value."""
     return next((line for line in lines if (line.model, line.metric, line.tag) == (model, metric, None)), None)
 
 

@@ -45,7 +45,7 @@ class ScoredSpans:
 
     @property
     def loss_mask(self) -> list[bool]:
-        """True at the sampled tokens."""
+        """Return True at the sampled tokens."""
         sampled = set(self.positions)
         return [place in sampled for place in range(len(self.token_ids))]
 
@@ -83,7 +83,7 @@ def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtim
 
 # The flow's process imports this module, and does without torch and transformers.
 def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig) -> list[list[float]]:
-    """Log-probabilities of the sampled tokens of each span, by a model that is loaded if any is not in the ledger."""
+    """Return log-probabilities of each span's sampled tokens; the model is loaded if the ledger lacks any."""
     import torch
 
     from stillhouse.serving.models import load_model
@@ -117,7 +117,7 @@ def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig
 
 
 def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: RuntimeConfig) -> list[list[float]]:
-    """The same of a server, after the checks that a training makes before it trusts one."""
+    """Return the same of a server, after the checks that a training makes before it trusts one."""
     from stillhouse.chat.tokenizer import load_tokenizer
     from stillhouse.training.on_policy.teachers.served.connect import connect
     from stillhouse.training.on_policy.teachers.teacher import ScoreRequest

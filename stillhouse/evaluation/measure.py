@@ -20,7 +20,7 @@ TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, St
 
 
 def measure(trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata]) -> JsonObject:
-    """Accuracy with its interval, lengths, and shares of what went wrong.
+    """Return accuracy with its interval, lengths, and shares of what went wrong.
 
     Trajectories that the infrastructure failed (an error, a timeout, a provider's filter) count in `failed_share`
     alone. Of the others, those with an expected answer count in the accuracy, as wrong if they came to no answer.
@@ -56,7 +56,7 @@ def measure(trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMet
 
 
 def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
-    """Unbiased estimate from `num_samples` trajectories of one prompt, `num_right` of them right.
+    """Return an unbiased estimate from `num_samples` trajectories of one prompt, `num_right` of them right.
 
         1 - C(n - c, k) / C(n, k)
 
@@ -73,7 +73,7 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
 
 
 def mean_pass_at_k(groups: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """Mean pass@k over prompts for k = 1, 2, 4, ... up to the largest group; empty if no prompt has two trajectories.
+    """Return mean pass@k over prompts, k = 1, 2, 4, ... up to the largest group; empty if all groups have one.
 
     Args:
         groups: for each prompt, whether each of its trajectories is right. A prompt with fewer than k trajectories,
@@ -92,7 +92,7 @@ def mean_pass_at_k(groups: Sequence[Sequence[bool]]) -> dict[str, float]:
 def _verdicts(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata]
 ) -> tuple[list[list[bool]], dict[str, list[bool]]]:
-    """Verdicts of verified trajectories grouped by prompt, and by tag where there is one."""
+    """Return verdicts of verified trajectories grouped by prompt, and by tag where there is one."""
     by_prompt: defaultdict[str, list[bool]] = defaultdict(list)
     by_tag: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in trajectories:
@@ -117,14 +117,14 @@ def _accuracy(by_prompt: Sequence[Sequence[bool]]) -> JsonObject:
 
 
 def _tokens(trajectories: Sequence[Trajectory]) -> list[int] | None:
-    """Tokens sampled, 0 where the prompt was too long or the first request failed; None if a count is unknown."""
+    """Return tokens sampled, 0 if the prompt was too long or the first request failed; None if a count is unknown."""
     counts = [completion_tokens(trajectory) if trajectory.turns else 0 for trajectory in trajectories]
     known = [count for count in counts if count is not None]
     return known if len(known) == len(counts) else None
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
+    """Return the mean; None of nothing."""
     return math.fsum(values) / len(values) if values else None
 
 
@@ -155,7 +155,7 @@ async def mean_rewards(
 async def reward_totals(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], reward_set: RewardSet
 ) -> dict[str, float | None]:
-    """The total of each trajectory by its rollout key; None where it could not be computed."""
+    """Return the total of each trajectory by its rollout key; None where it could not be computed."""
     computed = await _rewards(trajectories, metadata, reward_set)
     return {one.rollout_key: rewards.total for one, rewards in zip(trajectories, computed, strict=True)}
 

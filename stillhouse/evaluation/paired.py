@@ -25,7 +25,7 @@ _SEED: Final = 20140
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a model's prompts say against the same prompts of the reference."""
+    """The difference of a model and the reference on the same prompts."""
 
     num_prompts: int
     """Prompts on which both were measured."""
@@ -46,7 +46,7 @@ class Difference:
 
 
 def paired_difference(model: Mapping[str, float], reference: Mapping[str, float]) -> Difference | None:
-    """The difference of two models on the prompts that both were measured on; None where there are none.
+    """Return the difference of two models on the prompts that both were measured on; None where there are none.
 
     Where each prompt is right or wrong, McNemar's exact test: of the prompts on which just one of the two is right,
     how many are the model's, against a fair coin (McNemar 1947, Psychometrika 12). Otherwise a permutation test, which
@@ -81,7 +81,7 @@ def paired_difference(model: Mapping[str, float], reference: Mapping[str, float]
 
 
 def mcnemar(differences: "np.ndarray") -> tuple[float, float]:
-    """One-sided p upwards and downwards of differences of -1, 0 and 1, one a prompt."""
+    """Return the one-sided p upwards and downwards of differences of -1, 0 and 1, one a prompt."""
     from scipy.stats import binomtest
 
     num_won, num_lost = int((differences > 0).sum()), int((differences < 0).sum())

@@ -42,7 +42,7 @@ class Decision:
 
     @property
     def verdict(self) -> str:
-        """The decision and its reason."""
+        """Return the decision and its reason."""
         if self.promoted is not None:
             return f"{self.promoted} is the new champion. {self.reason}"
         kept = "There is no champion yet." if self.reference == "base" else "The champion stays."
@@ -55,7 +55,7 @@ def decide(
     reference: str,
     config: PromotionConfig,
 ) -> Decision:
-    """The best student on `config.metric` among those that pass every check; none where none does.
+    """Return the best student on `config.metric` among those that pass every check; none where none does.
 
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
     (Bonferroni).
@@ -123,7 +123,7 @@ def _is_better(line: MetricComparison, reference: str, level: float) -> tuple[bo
 
 
 def _describe(line: MetricComparison) -> str:
-    """A line of a comparison in words, without the models' names."""
+    """Return a line of a comparison in words, without the models' names."""
     result = line.difference
     sign, scale, places = _UNITS[line.metric]
     mean, reference = (f"{scale * value:.{places}f}" for value in (result.mean, result.reference))

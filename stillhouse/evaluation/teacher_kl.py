@@ -42,7 +42,7 @@ def teacher_kl(
 
 
 def _score_apart(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtime: RuntimeConfig) -> float:
-    """`mean_log_ratio` in a process of its own, whose end frees the teacher's memory for whatever is loaded next."""
+    """Return `mean_log_ratio` of a process of its own, whose end frees the teacher's memory for what is loaded next."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-scoring-") as folder:
         job, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
         reader = teacher if isinstance(teacher, str) else teacher.model_dump(mode="json")
@@ -66,7 +66,7 @@ def _score_apart(spans: Sequence[ScoredSpans], teacher: str | ServedBy, runtime:
 
 
 def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
-    """The fewest sequences that hold each turn's completion after exactly its own prompt.
+    """Return the fewest sequences that hold each turn's completion after exactly its own prompt.
 
     A turn whose prompt begins with the sequence so far continues it; any other starts a new span.
     """

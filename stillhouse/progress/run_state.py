@@ -38,7 +38,7 @@ class RunState:
     stages: tuple[StageState, ...]
     """In the order in which they run; the present one is `running`."""
     doing: str = ""
-    """What the present stage is busy with apart from its items, such as `loading embedded:teacher`."""
+    """Work of the present stage apart from its items, such as `loading embedded:teacher`."""
     eta_s: float | None = None
     """Seconds left of the present stage and of all later ones whose length is known; None if unknown."""
     num_unknown: int = 0
@@ -48,10 +48,10 @@ class RunState:
 
     @property
     def number(self) -> int:
-        """The place of the present stage, from 1; the last one's at the end."""
+        """Return the place of the present stage, from 1; the last one's at the end."""
         return min(1 + sum(stage.status in ("done", "cached") for stage in self.stages), len(self.stages))
 
     @property
     def present(self) -> str:
-        """Name of the present stage; empty at the end."""
+        """Return the name of the present stage; empty at the end."""
         return next((stage.name for stage in self.stages if stage.status == "running"), "")

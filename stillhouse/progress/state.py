@@ -15,7 +15,7 @@ class Progress(Protocol):
     """Receives the state of one stage. Calls are cheap; a listener thins them out."""
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Reports that `done` of `total` items (None: unknown) of `stage` are finished.
+        """Report that `done` of `total` items (None: unknown) of `stage` are finished.
 
         `facts` are details shown next to the bar, for instance `tokens_per_s=512.0`.
         """
@@ -67,7 +67,7 @@ class RolloutProgress:
 
     @property
     def eta_s(self) -> float | None:
-        """Estimated seconds until the last rollout is done; None if unknown."""
+        """Return estimated seconds until the last rollout is done; None if unknown."""
         if self.total is None or self.rows_per_s <= 0.0:
             return None
         return max(self.total - self.done, 0) / self.rows_per_s
@@ -77,17 +77,17 @@ class RolloutWatcher(Protocol):
     """Receives the state of a collection of rollouts. Calls are cheap; a watcher thins them out."""
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """Reports the state of the collection shown as `stage`."""
+        """Report the state of the collection shown as `stage`."""
 
 
 class NoProgress:
     """Shows nothing."""
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class RecentRate:
@@ -98,7 +98,7 @@ class RecentRate:
         self._points: deque[tuple[float, float]] = deque()
 
     def per_second(self, count: float, now: float) -> float:
-        """Rate up to `now` given the current `count`; 0 at the first call."""
+        """Return the rate up to `now` given the current `count`; 0 at the first call."""
         self._points.append((now, count))
         # Keep the newest point at or before the start of the window, so that it is never too short.
         while len(self._points) > 2 and self._points[1][0] <= now - self._window_s:
@@ -111,7 +111,7 @@ _SUMMED: Final = ("done", "failed", "num_replayed", "num_tokens", "num_rate_limi
 
 
 def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newest: RolloutProgress) -> RolloutProgress:
-    """Sum of concurrent collections at the same endpoint.
+    """Return the sum of concurrent collections at the same endpoint.
 
     Counts and money add up; money is unknown if it is unknown for one part. Limits and requests in flight belong to the
     endpoint and are those of `newest`, the part updated last; speeds are its own. Projections are scaled to all

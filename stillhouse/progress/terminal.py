@@ -168,7 +168,7 @@ class _WarningLines(logging.Handler):
 
 @contextmanager
 def show_warnings(console: Console) -> Iterator[None]:
-    """Shows Stillhouse's warnings on `console` inside the block."""
+    """Show Stillhouse's warnings on `console` inside the block."""
     logger = logging.getLogger("stillhouse")
     handler = _WarningLines(console)
     logger.addHandler(handler)
@@ -179,12 +179,12 @@ def show_warnings(console: Console) -> Iterator[None]:
 
 
 def error_console() -> Console:
-    """Console on standard error; standard output is for results."""
+    """Return a console on standard error; standard output is for results."""
     return Console(file=sys.stderr)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Plain table: numeric columns are right-aligned, empty ones left out."""
+    """Return a plain table: numeric columns are right-aligned, empty ones left out."""
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     filled = [index for index in range(len(columns)) if any(row[index] for row in rows)]
     for index in filled:

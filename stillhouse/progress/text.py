@@ -7,7 +7,7 @@ from stillhouse.progress.state import Fact, RolloutProgress
 
 
 def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
-    """Labels and texts of speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
+    """Return labels and texts of speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
     return [
         ("speed", ", ".join(_speed(state))),
         ("limit", ", ".join(_limit(state))),
@@ -18,12 +18,12 @@ def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
 
 
 def facts_text(facts: Mapping[str, Fact]) -> str:
-    """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: the facts of `Progress.update`."""
+    """Return `loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: the facts of `Progress.update`."""
     return ", ".join(_fact(name, value) for name, value in facts.items())
 
 
 def run_text(state: RunState) -> str:
-    """`stage 5 of 12: sft, saving, 2 min left, then 3 more stages`; those are of unknown length."""
+    """Return `stage 5 of 12: sft, saving, 2 min left, then 3 more stages`; those are of unknown length."""
     if not state.present:
         return state.doing
     parts = [f"stage {state.number} of {len(state.stages)}: {state.present.replace('_', '-')}"]
@@ -35,12 +35,12 @@ def run_text(state: RunState) -> str:
 
 
 def counted(state: RolloutProgress) -> str:
-    """`312/2,000`, or `312/?` if the total is unknown."""
+    """Return `312/2,000`, or `312/?` if the total is unknown."""
     return f"{state.done:,}/{'?' if state.total is None else format(state.total, ',')}"
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `6 min`, `2 h 07 min`, `3 d 04 h`."""
+    """Return `45 s`, `6 min`, `2 h 07 min`, `3 d 04 h`."""
     if round(seconds) < 60:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)
@@ -53,12 +53,12 @@ def duration(seconds: float) -> str:
 
 
 def dollars(usd: float) -> str:
-    """`$12.30`; below a dollar four places, since rollouts are cheap one by one."""
+    """Return `$12.30`; below a dollar four places, since rollouts are cheap one by one."""
     return f"${usd:,.2f}" if usd >= 1.0 or usd == 0.0 else f"${usd:.4f}"
 
 
 def short(number: float) -> str:
-    """`4.1`, `812`, `12.3k`, `1.2M`."""
+    """Return `4.1`, `812`, `12.3k`, `1.2M`."""
     if number >= 1e6:
         return f"{number / 1e6:.1f}M"
     if number >= 1e4:

@@ -24,7 +24,7 @@ _COMMON: Final = {
 
 
 def create_project(folder: Path, template: Template) -> list[Path]:
-    """Writes the project's files into `folder`, and returns them, the config first. Other files there are kept.
+    """Write the project's files into `folder`, and return them, the config first. Other files there are kept.
 
     Raises:
         ConfigError: a file of the project exists already; nothing is written then.

@@ -41,7 +41,7 @@ class MessageView:
 
     @property
     def css_class(self) -> str:
-        """A known role; roles of others never become markup."""
+        """Return a known role; roles of others never become markup."""
         return self.role if self.role in _ROLES else "other"
 
     @property
@@ -51,7 +51,7 @@ class MessageView:
 
     @property
     def preview(self) -> str:
-        """One line shown while the message is folded."""
+        """Return one line shown while the message is folded."""
         return one_line(self.content or " ".join(f"{call.name}({call.arguments})" for call in self.calls), 140)
 
 
@@ -66,13 +66,13 @@ class SampleTrajectory:
     stage: str
     """Model that sampled it: teacher, base, sft, on_policy."""
     comparison: str = ""
-    """What `comparison` says of its answer; empty if nothing was compared."""
+    """The line of `comparison` about its answer; empty if nothing was compared."""
     prompt_id: str = ""
     """Answers to one prompt stand side by side; empty for one that stands alone."""
 
     @property
     def verdict(self) -> str:
-        """right, wrong or unverified."""
+        """Return right, wrong or unverified."""
         return _VERDICTS[self.verified]
 
     @property
@@ -82,17 +82,17 @@ class SampleTrajectory:
 
     @property
     def num_turns(self) -> int:
-        """Number of the assistant's messages."""
+        """Return the number of the assistant's messages."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     @property
     def prompt(self) -> Self:
-        """The messages before the first answer, as a conversation of their own."""
+        """Return the messages before the first answer, as a conversation of their own."""
         return replace(self, messages=self.messages[: self._num_prompt])
 
     @property
     def answer(self) -> Self:
-        """The messages from the first answer on, as a conversation of their own."""
+        """Return the messages from the first answer on, as a conversation of their own."""
         return replace(self, messages=self.messages[self._num_prompt :])
 
     @property
@@ -102,7 +102,7 @@ class SampleTrajectory:
 
     @property
     def views(self) -> list[MessageView]:
-        """The messages as pages show them, without the middle of a long conversation."""
+        """Return the messages as pages show them, without the middle of a long conversation."""
         num_left_out = len(self.messages) - _MAX_MESSAGES
         if num_left_out <= 0:
             return [_message_view(message) for message in self.messages]
@@ -133,7 +133,7 @@ def _quoted(text: str) -> str:
 
 
 def question(messages: Sequence[Message], max_chars: int) -> str:
-    """Start of the last user message before the first answer, on one line; empty without one."""
+    """Return the start of the last user message before the first answer, on one line; empty without one."""
     text = ""
     for message in messages:
         if message.get("role") == "assistant" and text:
@@ -144,13 +144,13 @@ def question(messages: Sequence[Message], max_chars: int) -> str:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    """Start of `text` on one line, with an ellipsis where more follows."""
+    """Return the start of `text` on one line, with an ellipsis where more follows."""
     line = " ".join(text[: 4 * max_chars].split())
     return line if len(line) <= max_chars else line[:max_chars].rstrip() + "\u2026"
 
 
 def cut(text: str, max_chars: int = _MAX_CHARS) -> str:
-    """Start of `text`, with a note of how much more there is."""
+    """Return the start of `text`, with a note of how much more there is."""
     return text if len(text) <= max_chars else f"{text[:max_chars]} \u2026 [{len(text) - max_chars:,} more characters]"
 
 
@@ -168,7 +168,7 @@ def _message_view(message: Message) -> MessageView:
 
 
 def _text(content: object) -> str:
-    """Text of a content, which is a string, None or a list of parts; parts other than text as JSON."""
+    """Return the text of a content, which is a string, None or a list of parts; parts other than text as JSON."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
@@ -181,7 +181,7 @@ def _text(content: object) -> str:
 
 
 def _call_view(call: Call) -> CallView:
-    """View of a call; parts that the endpoint left out are empty."""
+    """Return a view of a call; parts that the endpoint left out are empty."""
     try:
         arguments = json.loads(call.arguments)
     except ValueError:

@@ -17,7 +17,7 @@ REPORT_CSS: Final = _FOLDER / "report.css"
 
 
 def page_environment(folder: Path) -> "Environment":
-    """Jinja environment with the templates of `folder` and the shared ones; escapes text, rejects unknown names."""
+    """Return a Jinja environment of the templates of `folder` and the shared ones, which rejects unknown names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -34,10 +34,10 @@ def page_environment(folder: Path) -> "Environment":
 
 
 def style_sheet(*files: Path) -> str:
-    """The theme of all pages followed by `files`."""
+    """Return the theme of all pages followed by `files`."""
     return "\n".join(file.read_text(encoding="utf-8") for file in (_FOLDER / "theme.css", *files))
 
 
 def csp_hash(text: str) -> str:
-    """Source expression that allows one inline script or style in a content security policy."""
+    """Return the source expression that allows one inline script or style in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -6,29 +6,29 @@ DASH = "\u2013"
 
 
 def count(value: float | None) -> str:
-    """`12,345`."""
+    """Return `12,345`."""
     return DASH if value is None else f"{value:,.0f}"
 
 
 def decimal(value: float | None, places: int = 1) -> str:
-    """`12.3`."""
+    """Return `12.3`."""
     return DASH if value is None else f"{value:,.{places}f}"
 
 
 def percent(share: float | None) -> str:
-    """A share as `12.3 %`."""
+    """Return a share as `12.3 %`."""
     return DASH if share is None else f"{100 * share:.1f}\u202f%"
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """Two shares as `12.3 - 45.6 %`, with an en dash."""
+    """Return two shares as `12.3 - 45.6 %`, with an en dash."""
     if low is None or high is None:
         return DASH
     return f"{100 * low:.1f}{DASH}{100 * high:.1f}\u202f%"
 
 
 def seconds(value: float | None) -> str:
-    """`8.4 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Return `8.4 s`, `3 min 05 s`, `2 h 07 min`."""
     if value is None:
         return DASH
     if value < 60:
@@ -40,7 +40,7 @@ def seconds(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """`$1.20`; below a dollar four places, or as many as three digits take."""
+    """Return `$1.20`; below a dollar four places, or as many as three digits take."""
     if value is None:
         return DASH
     if value >= 1 or value == 0:
@@ -49,5 +49,5 @@ def dollars(value: float | None) -> str:
 
 
 def metric(value: float) -> str:
-    """Four significant digits, whole numbers whole."""
+    """Return four significant digits, whole numbers whole."""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"

@@ -55,14 +55,14 @@ class CurveView(NamedTuple):
 
 
 def write_live_page(folder: Path, data: LiveData) -> Path:
-    """Writes the page into `folder` atomically, under the name of the report; raises StoreError if it cannot."""
+    """Write the page into `folder` atomically, under the name of the report; raise StoreError if it cannot."""
     path = folder / FILE_NAME
     write_atomic(path, render_live(data).encode("utf-8"))
     return path
 
 
 def render_live(data: LiveData) -> str:
-    """HTML of the page; equal data gives equal bytes."""
+    """Return the HTML of the page; equal data gives equal bytes."""
     return (
         _environment()
         .get_template("live.html.j2")

@@ -8,36 +8,36 @@ import yaml
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; its cells are Markdown."""
+    """Return a table; its cells are Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def plain(text: str) -> str:
-    """Escapes untrusted text to plain text on one line; Markdown would let HTML through."""
+    """Escape untrusted text to plain text on one line; Markdown would let HTML through."""
     return re.sub(r"([\\`*_{}\[\]<>#&])", r"\\\1", " ".join(_encodable(text).split()))
 
 
 def code(text: str) -> str:
-    """Untrusted text as inline code."""
+    """Return untrusted text as inline code."""
     fence = _fence(text, 1)
     inner = " ".join(_encodable(text).split())
     return f"{fence} {inner} {fence}" if "`" in inner else f"{fence}{inner}{fence}"
 
 
 def fenced(language: str, text: str) -> str:
-    """A block of code; `text` ends with a line break."""
+    """Return a block of code; `text` ends with a line break."""
     fence = _fence(text, 3)
     return f"{fence}{language}\n{text}{fence}\n"
 
 
 def as_yaml(value: Any) -> str:
-    """`value` as YAML in the order of its keys."""
+    """Return `value` as YAML in the order of its keys."""
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
 
 
 def _fence(text: str, least: int) -> str:
-    """Backticks that `text` cannot close."""
+    """Return backticks that `text` cannot close."""
     return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 

@@ -44,7 +44,7 @@ _SHARES: Final = frozenset({"accuracy", "truncated_share", "valid_tool_call_shar
 
 
 def write_report(folder: Path, report: ReportData) -> Path:
-    """Writes `report.html` into `folder` atomically and returns its path.
+    """Write `report.html` into `folder` atomically and return its path.
 
     Raises:
         StoreError: it cannot be written.
@@ -55,7 +55,7 @@ def write_report(folder: Path, report: ReportData) -> Path:
 
 
 def render(report: ReportData) -> str:
-    """HTML of the page; equal data gives equal bytes."""
+    """Return the HTML of the page; equal data gives equal bytes."""
     environment = page_environment(_FOLDER)
     environment.filters["label"] = stage_label
     return environment.get_template("report.html.j2").render(
@@ -79,7 +79,7 @@ def render(report: ReportData) -> str:
 
 
 def _by_prompt(trajectories: Sequence[SampleTrajectory]) -> list[list[SampleTrajectory]]:
-    """Trajectories that answer one prompt together, in the order of the first of each."""
+    """Return trajectories that answer one prompt together, in the order of the first of each."""
     groups: dict[str, list[SampleTrajectory]] = {}
     for number, trajectory in enumerate(trajectories):
         groups.setdefault(trajectory.prompt_id or f"alone {number}", []).append(trajectory)
@@ -87,7 +87,7 @@ def _by_prompt(trajectories: Sequence[SampleTrajectory]) -> list[list[SampleTraj
 
 
 def _links(report: ReportData) -> list[tuple[str, str]]:
-    """Text and address of each link; only web addresses, since escaping does not disarm `javascript:`."""
+    """Return the text and address of each link; only web addresses, since escaping does not disarm `javascript:`."""
     links = [("MLflow run", report.mlflow_url), ("Prefect run", report.prefect_url)]
     return [(text, url) for text, url in links if url is not None and url.startswith(("http://", "https://"))]
 
@@ -101,14 +101,14 @@ def _plots(report: ReportData) -> Iterator[tuple[str, str | None]]:
 
 
 def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | None]]]:
-    """Accuracy with a row for each tag and a column for each model; empty for fewer than two tags."""
+    """Return accuracy with a row for each tag and a column for each model; empty for fewer than two tags."""
     by_model: list[dict[str, Any]] = [facts.get("accuracy_by_tag") or {} for facts in evaluations]
     names = sorted({tag for tags in by_model for tag in tags})
     return [(name, [tags.get(name) for tags in by_model]) for name in names] if len(names) > 1 else []
 
 
 def _totals(stages: Sequence[StageSummary]) -> JsonObject:
-    """Time and usage of this run; tokens of cached stages were paid for by an earlier one."""
+    """Return time and usage of this run; tokens of cached stages were paid for by an earlier one."""
     totals: JsonObject = {"seconds": sum(stage.seconds for stage in stages)}
     for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
         known = [value for stage in stages if not stage.cached and (value := getattr(stage, name)) is not None]
@@ -120,7 +120,7 @@ def _totals(stages: Sequence[StageSummary]) -> JsonObject:
 
 
 def _last_values(rows: Sequence[JsonObject]) -> list[tuple[str, int, float]]:
-    """Last finite value of each metric with its step, sorted by name."""
+    """Return the last finite value of each metric with its step, sorted by name."""
     numbers = {key for row in rows for key, value in row.items() if type(value) in (int, float)}
     curves = ((name, series(rows, name)) for name in sorted(numbers - {"step"}))
     return [(name, points[-1].step, points[-1].value) for name, points in curves if points]
@@ -144,7 +144,7 @@ class ComparisonRow:
 
 
 def overall_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
-    """Lines over all prompts by metric, without metrics on which the models are equal for every prompt."""
+    """Return lines over all prompts by metric, without metrics on which the models are equal for every prompt."""
     overall = [row for row in rows if row["tag"] is None]
     differing = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
     return _lines(
@@ -156,7 +156,7 @@ def overall_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
 
 
 def tag_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
-    """Lines of accuracy, or of rewards if nothing is verified, by tag; empty for fewer than two tags."""
+    """Return lines of accuracy, or of rewards if nothing is verified, by tag; empty for fewer than two tags."""
     tagged = sorted((row for row in rows if row["tag"] is not None), key=lambda row: row["tag"])
     metric = "accuracy" if any(row["metric"] == "accuracy" for row in tagged) else "reward"
     named = [(row["tag"], row) for row in tagged if row["metric"] == metric]

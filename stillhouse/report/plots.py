@@ -28,12 +28,12 @@ _DIGIT_POINTS = 6.8
 
 
 def stage_label(name: str) -> str:
-    """Label of a stage."""
+    """Return the label of a stage."""
     return STAGE_LABELS.get(name, name.replace("_", " "))
 
 
 def accuracy_plot(evaluations: Sequence[JsonObject]) -> str | None:
-    """Accuracy of each model with its confidence interval, on a scale from 0 to 100 %."""
+    """Return the accuracy of each model with its confidence interval, on a scale from 0 to 100 %."""
     rows = [facts for facts in evaluations if facts.get("accuracy") is not None]
     if not rows:
         return None
@@ -54,7 +54,7 @@ def accuracy_plot(evaluations: Sequence[JsonObject]) -> str | None:
 
 
 def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
-    """teacher_kl of each model that has one."""
+    """Return teacher_kl of each model that has one."""
     rows = [facts for facts in evaluations if facts.get("teacher_kl") is not None]
     if not rows:
         return None
@@ -73,7 +73,7 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
 
 
 def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = ()) -> str | None:
-    """Rollouts left after each step of the dataset, without inner steps that drop none.
+    """Return rollouts left after each step of the dataset, without inner steps that drop none.
 
     `funnel` has the name of each step and the rollouts left, `tokens` the tokens left, drawn as thin bars.
     """
@@ -102,7 +102,7 @@ def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = (
 
 
 def _shares(axis: "Axes", counts: Sequence[int], *, height: float, shift: float, ink: str) -> None:
-    """Bars of each count relative to the first."""
+    """Draw bars of each count relative to the first."""
     rows = [row + shift for row in range(len(counts))]
     axis.barh(rows, [1] * len(counts), height=height, color=RULE, alpha=0.45)
     axis.barh(rows, [count / max(counts[0], 1) for count in counts], height=height, color=ink)
@@ -115,7 +115,7 @@ def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:
 
 
 def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *, bold: bool) -> None:
-    """Writes text right of the panel that ends at `right_edge` in (panel widths, points more)."""
+    """Write text right of the panel that ends at `right_edge` in (panel widths, points more)."""
     widths, points = right_edge
     style = _BOLD if bold else {**_BOLD, "color": MUTED, "fontweight": "normal"}
     place: Mapping[str, Any] = {
@@ -135,13 +135,13 @@ class Point(NamedTuple):
 
 
 def series(rows: Sequence[JsonObject], metric: str) -> list[Point]:
-    """Finite values of one metric by step; rows without it are skipped."""
+    """Return the finite values of one metric by step; rows without it are skipped."""
     points = [Point(int(row["step"]), float(row[metric])) for row in rows if row.get(metric) is not None]
     return [point for point in points if math.isfinite(point.value)]
 
 
 def sft_plot(rows: Sequence[JsonObject]) -> str | None:
-    """Cross-entropy of training and validation by step, and the accuracy of sampled answers if measured.
+    """Return the cross-entropy of training and validation by step, and the accuracy of sampled answers if measured.
 
     Cross-entropy is drawn whatever the loss, so that training and validation compare; trainings whose loss it is may
     log it as `loss` only.
@@ -211,13 +211,13 @@ def _curve(axis: "Axes", points: Sequence[Point], ink: str) -> None:
 
 
 def _marked(axis: "Axes", points: Sequence[Point]) -> None:
-    """A line with a marker for each measurement."""
+    """Draw a line with a marker for each measurement."""
     steps, values = zip(*points, strict=True)
     axis.plot(steps, values, "o-", color=INK, markersize=4.5, linewidth=1, markeredgecolor=PAPER)
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
-    """Centred moving mean over a twentieth of the curve; short curves are unchanged."""
+    """Return the centred moving mean over a twentieth of the curve; short curves are unchanged."""
     if len(points) < _SMOOTH_FROM:
         return list(points)
     reach = len(points) // 40
@@ -229,7 +229,7 @@ def _smooth(points: Sequence[Point]) -> list[Point]:
 
 
 def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:
-    """Writes the last value of a curve above the panel on the right; `line` 1 is one line lower."""
+    """Write the last value of a curve above the panel on the right; `line` 1 is one line lower."""
     style = {**_BOLD, "color": ink}
     note = axis.annotate(text, (1.0, 1.0), (0, 6 - 15 * line), xycoords="axes fraction", ha="right", **style)
     note.set_in_layout(False)

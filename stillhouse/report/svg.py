@@ -52,13 +52,13 @@ _STYLE = {
 
 
 def stage_ink(name: str) -> str:
-    """Colour of a stage in all plots; the muted ink for other names."""
+    """Return the colour of a stage in all plots; the muted ink for other names."""
     return _STAGE_INKS.get(name, MUTED)
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Applies the plot style inside the block; figures must be drawn and saved there."""
+    """Apply the plot style inside the block; figures must be drawn and saved there."""
     import matplotlib
 
     # Silences the message about building its font cache.
@@ -68,7 +68,7 @@ def drawing() -> Iterator[None]:
 
 
 def panels(height_in: float, count: int = 1, *, used_width: float = 1.0) -> tuple["Figure", list["Axes"]]:
-    """A figure with `count` stacked panels that share their x axis.
+    """Return a figure with `count` stacked panels that share their x axis.
 
     They take `used_width`, a share of the width; the rest, on the right, is for text.
     """
@@ -85,7 +85,7 @@ def panels(height_in: float, count: int = 1, *, used_width: float = 1.0) -> tupl
 
 
 def to_svg(figure: "Figure", name: str, description: str) -> str:
-    """A figure drawn within `drawing()` as an `<svg>` element without fixed size, external reference or date.
+    """Return a figure drawn within `drawing()` as an `<svg>` element without fixed size, external reference or date.
 
     Its ids begin with `name`, which is unique on the page.
     """

@@ -39,12 +39,12 @@ _connecting = Lock()
 
 
 def default_uri(store_root: Path) -> str:
-    """Default tracking URI: MLFLOW_TRACKING_URI, else a SQLite database of the store."""
+    """Return the default tracking URI: MLFLOW_TRACKING_URI, else a SQLite database of the store."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
 
 
 def import_client() -> type:
-    """MLflow's class of clients, with the store of databases; the import takes seconds."""
+    """Return MLflow's class of clients, with the store of databases; the import takes seconds."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command"):
@@ -55,7 +55,7 @@ def import_client() -> type:
 
 
 def connect(uri: str) -> Any:
-    """An `MlflowClient` for `uri`, shared by the process, or TrackingError; a fresh database gets its tables."""
+    """Return an `MlflowClient` for `uri`, shared by the process, or TrackingError; a fresh database gets its tables."""
     # A thread that asks while another connects waits for it.
     with _connecting:
         return _client(uri)
@@ -78,7 +78,7 @@ def _client(uri: str) -> Any:
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
-    """Id of the experiment `name`, created if missing; without `artifact_location` the server chooses one."""
+    """Return the id of the experiment `name`, created if missing; the server may choose `artifact_location`."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
@@ -106,7 +106,7 @@ class RunPages:
 
     @property
     def run(self) -> str | None:
-        """The run's page, or the server's where the experiment is not known; None without a run."""
+        """Return the run's page, or the server's where the experiment is not known; None without a run."""
         if self.uri is None or not is_sent(self.run_id):
             return None
         if self.experiment is None:
@@ -114,11 +114,11 @@ class RunPages:
         return f"{_server(self.uri)}/#/experiments/{self.experiment}/runs/{self.run_id}"
 
     def file(self, path: str) -> str | None:
-        """The page of one of the run's files, by its path among the artifacts; None where `run` is no run's page."""
+        """Return the page of a file of the run, by its path among the artifacts; None where `run` is no run's page."""
         return None if self.run is None or self.experiment is None else f"{self.run}/artifacts/{path}"
 
     def model(self, name: str, version: str) -> str | None:
-        """The page of a registered model's version; None without tracking."""
+        """Return the page of a registered model's version; None without tracking."""
         return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
 
     @property
@@ -131,5 +131,5 @@ class RunPages:
 
 
 def _server(uri: str) -> str:
-    """Where the pages are; for a database, where its server puts them unless told otherwise."""
+    """Return the address of the pages; of a database, its server's default."""
     return "http://127.0.0.1:5000" if is_database(uri) else uri.rstrip("/")

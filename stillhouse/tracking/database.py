@@ -18,12 +18,12 @@ def is_database(uri: str) -> bool:
 
 
 def _sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite database; None for any other tracking URI."""
+    """Return the file of a SQLite database; None for any other tracking URI."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def check_database(uri: str) -> None:
-    """Opens the database once, since MLflow retries for 100 s before it says that it cannot be opened."""
+    """Open the database once, since MLflow retries for 100 s before it says that it cannot be opened."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
@@ -42,7 +42,7 @@ def check_database(uri: str) -> None:
 
 @contextmanager
 def exclusive(uri: str) -> Iterator[None]:
-    """Serialises opening a SQLite file: two processes that create its tables at once break each other.
+    """Serialise opening a SQLite file: two processes that create its tables at once break each other.
 
     MLflow's own lock does not cover all of its migrations. The tables of other databases are made beforehand, by
     MLflow's server or `mlflow db upgrade`.
@@ -58,7 +58,7 @@ def exclusive(uri: str) -> Iterator[None]:
 
 
 def begin_database(client_type: type, uri: str) -> None:
-    """Gives a new SQLite database MLflow's tables, or leaves that to MLflow; nobody else may open it meanwhile."""
+    """Give a new SQLite database MLflow's tables, or leave that to MLflow; nobody else may open it meanwhile."""
     path, kept = _sqlite_file(uri), kept_database("mlflow")
     if path is None or path.stat().st_size > 0:
         return
@@ -70,7 +70,7 @@ def begin_database(client_type: type, uri: str) -> None:
 
 
 def _keep_empty(client_type: type, kept: Path) -> None:
-    """Has the installation keep an empty database, unless this version of MLflow has other tables."""
+    """Have the installation keep an empty database, unless this version of MLflow has other tables."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
         empty = Path(folder, "mlflow.db")
         client_type(f"sqlite:///{empty}")

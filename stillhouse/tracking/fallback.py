@@ -59,7 +59,7 @@ class Outage:
 
 @cache
 def outage_of(uri: str) -> Outage:
-    """Outage state of `uri` in this process."""
+    """Return the outage state of `uri` in this process."""
     return Outage(time.monotonic)
 
 
@@ -77,7 +77,7 @@ class Fallback:
     def attempt(
         self, call: Callable[[], Answer], run: JsonObject, kind: str, record: JsonObject, *, insist: bool = False
     ) -> Answer | None:
-        """Result of `call`, even during an outage if we `insist`; None if it failed and `record` was written instead.
+        """Return the result of `call`, tried during an outage if we `insist`; None if `record` was written instead.
 
         The line names `run`, its id and name, and the `kind` of record, for instance `metrics`.
         """
@@ -95,7 +95,7 @@ class Fallback:
         return answer
 
     def write(self, run: JsonObject, kind: str, record: JsonObject) -> None:
-        """Appends one line; drops it when even this file cannot be written."""
+        """Append one line; drop it when even this file cannot be written."""
         line = json.dumps({"time": time.time(), "uri": self._uri, **run, "kind": kind, **record}, default=str)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Fallback:
             _logger.debug("%s: cannot be written: %s; dropped %s", self._path, error, line)
 
     def ended_runs(self) -> dict[str, str]:
-        """Final states, by run id, that could not be reported to MLflow."""
+        """Return final states, by run id, that could not be reported to MLflow."""
         states: dict[str, str] = {}
         with suppress(FileNotFoundError), self._path.open(encoding="utf-8") as lines:
             for line in lines:

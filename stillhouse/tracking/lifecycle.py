@@ -17,7 +17,7 @@ _CLOCK_SLACK_S = 2.0
 
 
 def end_stale_runs(client: Any, experiment_id: str, ended: Callable[[], Mapping[str, str]]) -> dict[str, str]:
-    """Ends RUNNING runs of dead processes of this host and returns their states by id.
+    """End RUNNING runs of dead processes of this host and return their states by id.
 
     Killed ones become KILLED; those that `ended` while MLflow was unreachable get their final state. Runs of other
     hosts and runs without our tags are left alone.
@@ -32,7 +32,7 @@ def end_stale_runs(client: Any, experiment_id: str, ended: Callable[[], Mapping[
 
 
 def end_orphaned_runs(client: Any, experiment_id: str, has_ended: Callable[[str], bool]) -> list[str]:
-    """Sets RUNNING runs of other hosts whose flow run has ended to KILLED and returns their ids.
+    """Set RUNNING runs of other hosts whose flow run has ended to KILLED and return their ids.
 
     Whether their process lives cannot be seen from here: a killed container was a host of its own.
     """
@@ -41,12 +41,12 @@ def end_orphaned_runs(client: Any, experiment_id: str, has_ended: Callable[[str]
 
 
 def end_suspended_runs(client: Any, experiment_id: str, is_over: Callable[[str], bool]) -> list[str]:
-    """Sets suspended runs whose flow run is over to KILLED and returns their ids."""
+    """Set suspended runs whose flow run is over to KILLED and return their ids."""
     return _kill(client, _search(client, experiment_id, "SCHEDULED"), is_over)
 
 
 def _search(client: Any, experiment_id: str, status: str, *conditions: str) -> dict[str, dict[str, str]]:
-    """Tags of an experiment's runs by id."""
+    """Return the tags of an experiment's runs by id."""
     condition = " and ".join([f"attributes.status = '{status}'", *conditions])
     return {run.info.run_id: run.data.tags for run in client.search_runs([experiment_id], filter_string=condition)}
 
@@ -81,7 +81,7 @@ def _is_alive(tags: dict[str, str]) -> bool:
 
 
 def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str]) -> str | None:
-    """Sets the run of the suspended flow run that `tags` name to RUNNING and returns its id; None if there is none."""
+    """Set the run of the suspended flow run that `tags` name to RUNNING and return its id; None if there is none."""
     if FLOW_RUN_TAG not in tags:
         return None
     condition = f"tags.`{FLOW_RUN_TAG}` = '{tags[FLOW_RUN_TAG]}'"
@@ -92,7 +92,7 @@ def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str
 
 
 def take_over(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
-    """Sets a run to RUNNING in the process that `tags` name."""
+    """Set a run to RUNNING in the process that `tags` name."""
     from mlflow.entities import RunTag
 
     # Before the status: a RUNNING run with the tags of a dead process would look stale.

@@ -26,7 +26,7 @@ PROCESS_STARTED_TAG = "stillhouse.process_started"
 
 @cache
 def origin_tags() -> dict[str, str]:
-    """Tags of this process: user, source, commit, version, host and process id."""
+    """Return the tags of this process: user, source, commit, version, host and process id."""
     process = psutil.Process()
     try:
         user = getpass.getuser()
@@ -49,7 +49,7 @@ def origin_tags() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """`<sha>` or `<sha>-dirty` of the repository that tracks this file; None for an installed copy."""
+    """Return `<sha>` or `<sha>-dirty` of the repository that tracks this file; None for an installed copy."""
     here = Path(__file__).resolve()
     git = ["git", "-C", str(here.parent)]
     try:
@@ -69,7 +69,7 @@ MAX_TAG_CHARS = 8000
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """The leaves of a nested mapping by dotted key, `{"sft": {"epochs": 2}}` -> `{"sft.epochs": "2"}`.
+    """Return the leaves of a nested mapping by dotted key, `{"sft": {"epochs": 2}}` -> `{"sft.epochs": "2"}`.
 
     Lists are leaves, written as JSON; None, True and False are written as in YAML.
     """
@@ -103,7 +103,7 @@ def tracking_key(name: str) -> str:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """`text`, cut to `max_chars` with a note of its full length when it is longer."""
+    """Return `text`, cut to `max_chars` with a note of its full length when it is longer."""
     if len(text) <= max_chars:
         return text
     note = f" ... [cut: {len(text)} characters in all]"
@@ -114,7 +114,7 @@ _MAX_DIGEST_CHARS = 36
 
 
 def dataset_input(name: str, uri: str, digest: str, context: str, num_rows: int | None) -> Any:
-    """An `mlflow.entities.DatasetInput`; the source's type is the scheme of `uri`, or `local`."""
+    """Return an `mlflow.entities.DatasetInput`; the source's type is the scheme of `uri`, or `local`."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", uri)

@@ -35,7 +35,7 @@ class MetricWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, points: list[MetricPoint]) -> None:
-        """Queues points, which are written within seconds; writes them at once after `close`."""
+        """Queue points, which are written within seconds; write them at once after `close`."""
         for point in points:
             self._points.put(point)
         if self._stopped.is_set():
@@ -45,7 +45,7 @@ class MetricWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Flushes and ends the thread."""
+        """Flush and end the thread."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -56,7 +56,7 @@ class MetricWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Waits until all queued points are written."""
+        """Wait until all queued points are written."""
         # Held while writing, so that a flush waits for the thread's current batch.
         with self._lock:
             while batch := self._take():

@@ -51,7 +51,7 @@ class RegisteredStudent:
 
 
 def register_students(client: Any, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None]:
-    """Registers students as versions of the model `name` and returns their versions in order.
+    """Register students as versions of the model `name` and return their versions in order.
 
     An existing version gets the new tags and description. The alias moves to the last student if that is registered.
     The version is None for a student whose files MLflow does not hold.
@@ -69,7 +69,7 @@ def register_students(client: Any, name: str, alias: str, students: Sequence[Stu
 
 
 def find_registered(client: Any, model: str, alias_or_version: str) -> RegisteredStudent | None:
-    """Finds a version by alias or number; None if there is no such model, alias or version."""
+    """Find a version by alias or number; None if there is no such model, alias or version."""
     with _unless("RESOURCE_DOES_NOT_EXIST"):
         aliases = client.get_registered_model(model).aliases
         number = str(aliases.get(alias_or_version, alias_or_version))
@@ -86,13 +86,13 @@ def find_registered(client: Any, model: str, alias_or_version: str) -> Registere
 
 
 def download(client: Any, student: RegisteredStudent, folder: Path, file: str | None = None) -> Path:
-    """Downloads the files of a version, or only `file`, into `folder` and returns their path."""
+    """Download the files of a version, or only `file`, into `folder` and return their path."""
     path = student.artifact_path if file is None else f"{student.artifact_path}/{file}"
     return Path(client.download_artifacts(student.run_id, path, str(folder)))
 
 
 def move_alias(client: Any, model: str, alias: str, version: str, *, was: str | None) -> bool:
-    """Moves `alias` from version `was` (None: it had none) to `version`; False if another version has it by now."""
+    """Move `alias` from version `was` (None: it had none) to `version`; False if another version has it by now."""
     current = find_registered(client, model, alias)
     if (None if current is None else current.version) not in (was, version):
         return False
@@ -102,7 +102,7 @@ def move_alias(client: Any, model: str, alias: str, version: str, *, was: str | 
 
 @contextmanager
 def _unless(error_code: str) -> Iterator[None]:
-    """Leaves the block quietly if MLflow answers with this error."""
+    """Leave the block quietly if MLflow answers with this error."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -113,7 +113,7 @@ def _unless(error_code: str) -> Iterator[None]:
 
 
 def _version(client: Any, name: str, student: StudentVersion) -> str | None:
-    """Registers or updates one student; None if MLflow does not hold its files."""
+    """Register or update one student; None if MLflow does not hold its files."""
     filters = f"name = '{name}' and tags.`{_FINGERPRINT_TAG}` = '{student.fingerprint}'"
     known = max((int(version.version) for version in client.search_model_versions(filters)), default=None)
     tags = {key: shorten(value, MAX_TAG_CHARS) for key, value in student.tags.items()}

@@ -64,11 +64,11 @@ class TrackedRun:
         self._writer = MetricWriter(self._write_metrics)
 
     def log_params(self, config: Mapping[str, Any]) -> None:
-        """Records a nested config by dotted key. Existing params keep their value, as MLflow demands."""
+        """Record a nested config by dotted key. Existing params keep their value, as MLflow demands."""
         self.send("params", {"params": flatten(config)})
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0) -> None:
-        """Records values at a step, in the background; None values are left out. See `tracking_key`."""
+        """Record values at a step, in the background; None values are left out. See `tracking_key`."""
         if self._fallback is None:
             return
         now_ms = time.time_ns() // 1_000_000
@@ -76,37 +76,37 @@ class TrackedRun:
         self._writer.put([MetricPoint(key, value, step, now_ms) for key, value in known.items()])
 
     def set_tags(self, tags: Mapping[str, str | None]) -> None:
-        """Sets tags; None values are left out."""
+        """Set tags; None values are left out."""
         cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in tags.items() if value is not None}
         self.send("tags", {"tags": cut})
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
-        """Copies the files of `folder` to the run's artifacts."""
+        """Copy the files of `folder` to the run's artifacts."""
         self.send("artifacts", {"folder": str(folder.absolute()), "subfolder": subfolder})
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Copies one file to the run's artifacts."""
+        """Copy one file to the run's artifacts."""
         self.send("artifact", {"file": str(file.absolute()), "subfolder": subfolder})
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
-        """Records the dataset at `uri`, whose use (`context`) is training, validation or evaluation."""
+        """Record the dataset at `uri`, whose use (`context`) is training, validation or evaluation."""
         use = {"digest": digest, "context": context, "num_rows": num_rows}
         self.send("dataset", {"name": name, "dataset": uri, **use})
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
-        """Records rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
+        """Record rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
         if not rows:
             return
         columns = {key: [row.get(key) for row in rows] for key in rows[0]}
         self.send("table", {"file": file, "columns": columns})
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
-        """Result of `register_students`; None if MLflow failed."""
+        """Return the result of `register_students`; None if MLflow failed."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
         return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
 
     def send(self, kind: str, record: JsonObject, *, insist: bool = False) -> None:
-        """Sends a record of one of the kinds of `SENDERS`; see `ask`."""
+        """Send a record of one of the kinds of `SENDERS`; see `ask`."""
         self.ask(kind, record, lambda client: SENDERS[kind](client, str(self.run_id), record), insist=insist)
 
     def ask(
@@ -126,35 +126,35 @@ class TrackedRun:
         return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
 
     def flush(self) -> None:
-        """Waits until all metrics are recorded, in MLflow or the fallback file."""
+        """Wait until all metrics are recorded, in MLflow or the fallback file."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Flushes without changing the status, for a run that another process ends."""
+        """Flush without changing the status, for a run that another process ends."""
         self._writer.close()
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
-        """Flushes and ends the run."""
+        """Flush and end the run."""
         self._writer.close()
         # Even during an outage: an unended run looks alive until the next start.
         self.send("status", {"status": status}, insist=True)
 
     def suspend(self) -> None:
-        """Flushes and marks the run as waiting; `start_run` of the same flow run resumes it."""
+        """Flush and mark the run as waiting; `start_run` of the same flow run resumes it."""
         self._writer.close()
         self.ask("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
         self._owned = False
 
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
-        """Ends suspended runs of the experiment whose flow run is over."""
+        """End suspended runs of the experiment whose flow run is over."""
         self.ask("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
-        """Ends running runs of other hosts whose flow run has ended."""
+        """End running runs of other hosts whose flow run has ended."""
         self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
     def resume(self) -> None:
-        """Takes over the run of a killed process and marks it as running."""
+        """Take over the run of a killed process and mark it as running."""
         self.ask("status", {"status": "RUNNING"}, lambda client: take_over(client, str(self.run_id), origin_tags()))
 
     def __enter__(self) -> Self:
@@ -169,7 +169,7 @@ class TrackedRun:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
     def _write_metrics(self, points: list[MetricPoint]) -> None:
-        """Sends the points; where MLflow refuses one, the others arrive."""
+        """Send the points; where MLflow refuses one, the others arrive."""
         record = {"metrics": [point._asdict() for point in points]}
 
         def send(client: Any) -> bool:
@@ -198,7 +198,7 @@ def start_run(
     started_at: float | None = None,
     shared_url: str | None = None,
 ) -> TrackedRun:
-    """Starts a run, which records nothing if tracking is off. Never raises.
+    """Start a run, which records nothing if tracking is off. Never raises.
 
     A run without parent first ends runs left open by killed processes of this host. A suspended flow run resumes its
     run.
@@ -242,5 +242,5 @@ def start_run(
 
 
 def attach(uri: str | None, run_id: str | None, fallback_dir: Path) -> TrackedRun:
-    """Attaches to a run that another process started and will end, by its `TrackedRun.uri` and `TrackedRun.run_id`."""
+    """Attach to a run that another process started and will end, by its `TrackedRun.uri` and `TrackedRun.run_id`."""
     return TrackedRun(uri, run_id, run_id or "attached", fallback_dir, owned=False)

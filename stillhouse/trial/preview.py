@@ -35,7 +35,7 @@ class PreviewRow:
     is_kept: bool
     """Whether it passes the filters that look at one row at a time."""
     samples: list[list[Piece]]
-    """What the student is trained on; the messages as they are where nothing is rendered."""
+    """Messages that the student is trained on; the messages as they are where nothing is rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def preview_text(row: PreviewRow, title: str) -> RenderableType:
 
 
 def preview_summary(rows: Sequence[PreviewRow], num_rollouts: int) -> str:
-    """How many rows are kept, what they cost, and what all `num_rollouts` of the run would cost at that price."""
+    """Return how many rows are kept, their cost, and what all `num_rollouts` would cost at that price."""
     kept = sum(row.is_kept for row in rows)
     costs = [turn.cost_usd for row in rows for turn in row.trajectory.turns]
     known = [cost for cost in costs if cost is not None]

@@ -2,16 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 from stillhouse.chat.content import tool_error_of
 from stillhouse.dataset.totals import sampled_part, totals_of
+from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.report.conversation import comparison
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import examine_trajectory
-
-_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +22,11 @@ class ScoredRollout:
     """Whether the answer is right; None if unverified."""
     scores: RewardScores
     comparison: str = ""
-    """What of the answer was compared with what, in words; empty if nothing was."""
+    """The text compared and what with, in words; empty if nothing was."""
 
     @classmethod
     async def of(cls, trajectory: Trajectory, metadata: PromptMetadata, rewards: RewardSet) -> "ScoredRollout":
-        """Scores a trajectory; a failed one has no scores."""
+        """Score a trajectory; a failed one has no scores."""
         if trajectory.stop_reason is StopReason.ERROR:
             return cls(trajectory, metadata, None, RewardScores(None, {}, {}))
         # In a thread: a verifier may run code for seconds.
@@ -38,7 +36,7 @@ class ScoredRollout:
 
     @property
     def reward(self) -> float | None:
-        """The total of the rewards or, without any, 1 for a right and 0 for a wrong answer; None if unknown."""
+        """Return the total of the rewards or, without any, 1 for a right and 0 for a wrong answer; None if unknown."""
         if self.scores.values:
             return self.scores.total
         return None if self.verdict is None else float(self.verdict)
@@ -55,7 +53,7 @@ class ScoredRollout:
         return [error for error in errors if error is not None]
 
     def as_json(self) -> JsonObject:
-        """The rollout in the keys that `rnow test` writes (rnow/cli/test.py), with what it cost and why it ended."""
+        """Return the rollout in the keys of `rnow test` (rnow/cli/test.py), with what it cost and why it ended."""
         trajectory, totals = self.trajectory, totals_of(self.trajectory)
         facts = {"expected_answer": self.metadata.expected_answer, "tag": self.metadata.tag}
         row = {
@@ -67,7 +65,7 @@ class ScoredRollout:
             "errors": [f"{name}: {problem}" for name, problem in self.scores.errors.items()],
             "tool_errors": self.tool_errors,
             "turns": len(trajectory.turns),
-            "truncated": trajectory.stop_reason in _TRUNCATED,
+            "truncated": trajectory.stop_reason in TRUNCATED,
             "promptTokens": totals.prompt_tokens,
             "completion": totals.completion_tokens,
             "model": trajectory.model,

@@ -36,7 +36,7 @@ def conversation(rollout: ScoredRollout, title: str, file: Path) -> RenderableTy
 
 
 def summary(rollouts: Sequence[ScoredRollout]) -> Iterator[Text]:
-    """Mean rewards, right answers, errors of tools and rewards, and the cost."""
+    """Yield lines of mean rewards, right answers, errors of tools and rewards, and the cost."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     if (average := mean(rewards)) is not None:
         names = dict.fromkeys(name for rollout in rollouts for name in rollout.scores.values)

@@ -27,7 +27,7 @@ _lock: Final = threading.Lock()
 
 @asynccontextmanager
 async def journal_of(context: RunContext) -> AsyncIterator[Journal]:
-    """Opens the journal of a run; with object storage it starts with the completions of other machines.
+    """Open the journal of a run; with object storage it starts with the completions of other machines.
 
     Raises:
         StoreError: it cannot be opened, or the storage cannot be reached.

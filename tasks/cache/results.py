@@ -19,12 +19,12 @@ _FOLDER: Final = "results"
 
 
 def results_folder(store: ArtifactStore) -> Path:
-    """Folder of the records on this machine, each under its cache key."""
+    """Return the folder of the records on this machine, each under its cache key."""
     return store.root / _FOLDER
 
 
 def download_record(store: ArtifactStore, key: str) -> bytes | None:
-    """Replaces this machine's record of a result by that on object storage, and returns the latter.
+    """Replace this machine's record of a result by the one on object storage, and return that.
 
     None if there is none: a record that only this machine has stays, and is uploaded once it is used.
 
@@ -43,7 +43,7 @@ def download_record(store: ArtifactStore, key: str) -> bytes | None:
 
 
 def upload_result(result: Any, key: str, uploaded: bytes | None, store: ArtifactStore) -> None:
-    """Uploads a result for other machines, its artifacts first and its record last, unless its record is `uploaded`.
+    """Upload a result for other machines, its artifacts first and its record last, unless its record is `uploaded`.
 
     Raises:
         StoreError: the storage cannot be reached or refuses.

@@ -79,7 +79,7 @@ def measure_shards(
     shard_inputs: ShardInputs = lambda shard: {},
     **inputs: Any,
 ) -> list[Artifact]:
-    """As `map_shards`, for measurements of trajectories: shows the progress, records the stage, returns its artifacts.
+    """Do as `map_shards`, for measurements of trajectories: show the progress, record the stage, return its artifacts.
 
     The progress counts `num_steps` for each trajectory.
     """
@@ -98,7 +98,7 @@ def measure_shards(
 def record_shards(
     stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run, *, seconds: float
 ) -> list[Artifact]:
-    """Records the `results` of `map_shards` and the wall time spent on them in the run; returns the artifacts."""
+    """Record the `results` of `map_shards` and the wall time spent on them in the run; return the artifacts."""
     shards = tuple(artifact for artifact, _ in results)
     num_rows = sum(shard.num_rows for shard in shards)
     collected = Shards(shards=shards, facts={**add_up([shard.facts for shard in shards]), "rows": num_rows})

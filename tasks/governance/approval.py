@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -32,7 +33,7 @@ from stillhouse.types import Artifact
 from tasks.cache.stage import find_cached, load_or_run
 from tasks.run.context import Run, RunContext
 from tasks.run.flow_run_page import relative_path
-from tasks.run.prefect_api import is_gone_or_ended
+from tasks.run.prefect_api import has_ended
 from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
 
@@ -54,7 +55,7 @@ class Answer(RunInput):
 
 
 def require_approval(dataset: Artifact | None, run: Run) -> None:
-    """Waits until the dataset may be trained on; returns at once if no approval is needed or it was given before.
+    """Wait until the dataset may be trained on; return at once if no approval is needed or it was given before.
 
     Raises:
         NotApproved: a person or the time limit rejected it.
@@ -82,7 +83,7 @@ def approval_task(dataset: Artifact, reason: str, key: str, context: RunContext)
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:
-    """Returns the reason of the approval.
+    """Return the reason of the approval.
 
     Raises:
         NotApproved: the dataset was rejected.
@@ -92,7 +93,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
     if not has_lasting_server():
         no_answer = "nobody could be asked, since the run has no Prefect server (PREFECT_API_URL is not set)"
     else:
-        run.record.end_suspended(is_gone_or_ended)
+        run.record.end_suspended(partial(has_ended, if_deleted=True))
         answer = _ask(dataset, run)
         no_answer = f"nobody answered within {config.timeout_minutes:g} minutes"
     if answer is None:
@@ -111,7 +112,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
 
 
 def _ask(dataset: Artifact, run: Run) -> Answer | None:
-    """Returns a person's answer; None if nobody answered in time.
+    """Return a person's answer; None if nobody answered in time.
 
     Raises:
         prefect.exceptions.Pause: the run is suspended, and its process ends.
@@ -159,7 +160,7 @@ def _question(dataset: Artifact, run: Run) -> str:
 
 @contextmanager
 def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
-    """Creates an automation that resumes the run without input after `limit`, also if this process has ended."""
+    """Create an automation that resumes the run without input after `limit`, also if this process has ended."""
     resource = f"prefect.flow-run.{flow_run.id}"
     client.delete_resource_owned_automations(resource)
     trigger = EventTrigger(
@@ -187,8 +188,8 @@ def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClien
 
 
 def _remove_stale_automations(client: SyncPrefectClient) -> None:
-    """Removes automations of runs that were cancelled while they waited."""
+    """Remove automations of runs that were cancelled while they waited."""
     for automation in client.read_automations():
         _, is_ours, flow_run_id = automation.name.partition(_TIME_LIMIT)
-        if is_ours and is_gone_or_ended(flow_run_id):
+        if is_ours and has_ended(flow_run_id, if_deleted=True):
             client.delete_automation(automation.id)

@@ -43,7 +43,7 @@ class Registered:
 
 
 def find_champion(run: Run) -> Registered | None:
-    """Returns the champion; None if there is none yet, or if the config has no use for it.
+    """Return the champion; None if there is none yet, or if the config has no use for it.
 
     While MLflow does not answer, it is the last champion known to this store: a night's training is worth more than the
     certainty that nobody promoted another since.
@@ -67,7 +67,7 @@ def find_champion(run: Run) -> Registered | None:
 
 
 def start_of_training(base: Model, champion: Registered | None, run: Run) -> Model:
-    """Returns the champion if the config starts from it and there is one, else the base.
+    """Return the champion if the config starts from it and there is one, else the base.
 
     Raises:
         ConfigError: an adapter is to be trained on a champion that is a whole model.
@@ -87,7 +87,7 @@ def start_of_training(base: Model, champion: Registered | None, run: Run) -> Mod
 
 
 def candidates(run: Run) -> list[Model]:
-    """Returns the models of `promotion.candidates`; without any, the registered student `candidate`.
+    """Return the models of `promotion.candidates`; without any, the registered student `candidate`.
 
     Raises:
         ConfigError: a ref names no model, the registry has or the registry has no such version.
@@ -148,7 +148,7 @@ def _last_known(known_file: Path, run: Run) -> Registered | None:
 
 
 def _load(name: str, student: RegisteredStudent, run: Run) -> Model:
-    """Returns the student as a model: from the store if a run of it trained the student, else from a copy.
+    """Return the student as a model: from the store if a run of it trained the student, else from a copy.
 
     Raises:
         StoreError: MLflow gives other files than were registered, or the store cannot be written.

@@ -53,7 +53,7 @@ def compare(
     prompts: PromptSets,
     run: Run,
 ) -> ComparedModels:
-    """Evaluates base, champion, students and teacher on the held-out prompts and compares them prompt by prompt.
+    """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt.
 
     Raises:
         InputError: no prompt was held out.
@@ -88,7 +88,7 @@ def comparison_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Verifies the answers of each model, and compares it with the reference on the prompts that both answered."""
+    """Verify the answers of each model, and compare it with the reference on the prompts that both answered."""
     prompt_metadata = read_metadata(metadata_file(metadata))
     values = {}
     for name, evaluation in zip(models, evaluations, strict=True):

@@ -29,7 +29,7 @@ _logger = logging.getLogger("stillhouse.promotion")
 
 
 def promote(comparison: ComparedModels, run: Run) -> None:
-    """Gives the best student the champion's alias in MLflow if it passes the rule; does nothing if promotion is off.
+    """Give the best student the champion's alias in MLflow if it passes the rule; do nothing if promotion is off.
 
     The reason becomes a tag of the student's version and of the MLflow run, an artifact of the flow run, a part of the
     report, and an event. If the registry does not answer, no student is promoted and the run goes on.
@@ -68,7 +68,7 @@ def promote(comparison: ComparedModels, run: Run) -> None:
 
 
 def _move_alias(decision: Decision, versions: Mapping[str, str], comparison: ComparedModels, run: Run) -> Decision:
-    """Moves the alias; returns the decision, revised if the registry did not take it."""
+    """Move the alias; return the decision, revised if the registry did not take it."""
     student = decision.promoted
     if student is None:
         return decision
@@ -110,7 +110,7 @@ def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> 
 
 
 def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> dict[str, str]:
-    """Registers students if `tracking.register_as` names a model; returns the versions that MLflow created, by name.
+    """Register students if `tracking.register_as` names a model; return the versions that MLflow created, by name.
 
     The students come in training order: the last gets the alias `candidate`, and its page is added to `run.pages`.
     """
@@ -127,7 +127,7 @@ def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[st
 
 
 def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion:
-    """Describes a trained student for the registry, with its metrics, which may be empty."""
+    """Describe a trained student for the registry, with its metrics, which may be empty."""
     record = read_record(Path(student.uri))
     base = public_name(record.stages[0].base)
     accuracy = evaluation.get("accuracy")

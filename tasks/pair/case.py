@@ -64,7 +64,7 @@ class PairCase(Section):
 
     @property
     def scorers(self) -> tuple[OnPolicyTeacher, ...]:
-        """The teachers that score, asked for their best tokens; not the student itself as it changes."""
+        """Return the teachers that score, asked for their best tokens; not the student itself as it changes."""
         if self.training is None:
             return ()
         ref, kl_coef = self.training.teacher or self.default_teacher, self.training.kl_coef
@@ -74,7 +74,7 @@ class PairCase(Section):
 
     @property
     def settings(self) -> OnPolicyConfig:
-        """What the training process measures with: one whole trajectory of each prompt, sampled in that process."""
+        """Return the settings to measure with: one whole trajectory a prompt, sampled in the training process."""
         assert self.training is not None
         trainer = self.training.trainer
         return OnPolicyConfig(

@@ -104,7 +104,7 @@ def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str 
 
 
 def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
-    """Loads the result of a stage that a flow run of `deployment` has finished.
+    """Load the result of a stage that a flow run of `deployment` has finished.
 
     Raises:
         StoreError: the result is not in this run's store.
@@ -119,7 +119,7 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
 
 
 def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
-    """Runs a stage in a flow run of `deployment`, to its end or until `stop` is set, for threads get no signals.
+    """Run a stage in a flow run of `deployment`, to its end or until `stop` is set, for threads get no signals.
 
     Raises:
         ConfigError: there is no such deployment.
@@ -171,7 +171,7 @@ def _url(child: FlowRun) -> str:
 
 
 def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> State[Any]:
-    """Waits for the child's final state. Any exception, also a signal's, cancels the child."""
+    """Wait for the child's final state. Any exception, also a signal's, cancels the child."""
     last = child.state
     try:
         while True:

@@ -29,7 +29,7 @@ _CONNECT_TIMEOUT_S: Final = 30.0
 
 @contextmanager
 def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> Iterator[RunTask]:
-    """Yields what runs tasks, with `gpus` each, on the workers of a cluster that have the store under the same path.
+    """Yield what runs tasks, with `gpus` each, on the workers of a cluster that have the store under the same path.
 
     The first task joins the cluster, or starts one of `num_workers` here; the end of the block leaves or stops it.
 
@@ -68,7 +68,7 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
 
 
 def _require_token() -> None:
-    """Protects a cluster started by this process with a token; Ray reads the setting when it is imported.
+    """Protect a cluster started by this process with a token; Ray reads the setting when it is imported.
 
     Ray listens on all interfaces, and anyone who reaches it could make the workers run anything.
     """
@@ -118,7 +118,7 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
 
 
 def _check_port(address: str) -> None:
-    """Raises OSError at once if nothing listens at an address: Ray itself tries for more than ten minutes."""
+    """Raise OSError at once if nothing listens at an address: Ray itself tries for more than ten minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is not None and place.port is not None:
         socket.create_connection((place.hostname, place.port), timeout=_CONNECT_TIMEOUT_S).close()
@@ -126,7 +126,7 @@ def _check_port(address: str) -> None:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Restores the SIGTERM handler that cancels the flow, which Ray replaces."""
+    """Restore the SIGTERM handler that cancels the flow, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

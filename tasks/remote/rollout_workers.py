@@ -38,7 +38,7 @@ RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
 def rollout_workers(
     stage: Stage, run: Run, uncached: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
 ) -> Iterator[RunTask]:
-    """Yields what runs the tasks of the shards: `run_in_process`, Ray workers with `gpus` each, or flow runs.
+    """Yield what runs the tasks of the shards: `run_in_process`, Ray workers with `gpus` each, or flow runs.
 
     `uncached` returns the shards without a cached result; it is called only if there is a budget to divide.
     """
@@ -58,7 +58,7 @@ def rollout_workers(
 
 
 def _in_flow_runs(deployment: str, stage: Stage, run: Run, threads: Executor) -> RunTask:
-    """Runs each shard's task in a flow run of its own, which is cancelled with the task."""
+    """Run each shard's task in a flow run of its own, which is cancelled with the task."""
 
     async def run_task(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
         inputs = {name: value for name, value in arguments.items() if name not in {"key", "context"}}
@@ -82,7 +82,7 @@ def _in_flow_runs(deployment: str, stage: Stage, run: Run, threads: Executor) ->
 
 
 def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0) -> RunContext:
-    """Returns the context of the shard `key`, with its part of the limits and the `share`, at most 1, of the budget.
+    """Return the context of the shard `key`, with its part of the limits and the `share`, at most 1, of the budget.
 
     The `seconds` since the first shard started count against `budget.max_hours`.
     """
@@ -119,7 +119,7 @@ def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.
 def _with_share_of_limits(
     run_task: RunTask, context: RunContext, uncached: Callable[[], list[Artifact]], keys: RolloutKeys
 ) -> RunTask:
-    """Gives each shard its share, and merges its completions into the journal when it is done."""
+    """Give each shard its share, and merge its completions into the journal when it is done."""
     journal, started = context.store.root, time.monotonic()
     is_divided = context.budget != BudgetConfig()
     num_prompts = sum(shard.num_rows for shard in uncached()) if is_divided else 0

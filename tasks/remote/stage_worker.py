@@ -90,7 +90,7 @@ def _obtain(artifact: Artifact, stage_call: StageCall) -> None:
 
 @contextmanager
 def _cancelled_with_parent() -> Iterator[None]:
-    """Cancels this flow run as soon as its parent has ended or is being cancelled."""
+    """Cancel this flow run as soon as its parent has ended or is being cancelled."""
     parent, done = flow_run.parent_flow_run_id, threading.Event()
     if parent is not None:
         arguments = (UUID(parent), UUID(flow_run.id), done)

@@ -44,16 +44,16 @@ class RunContext(BaseModel):
 
     @property
     def store(self) -> ArtifactStore:
-        """The store named in the config."""
+        """Return the store named in the config."""
         return ArtifactStore(self.runtime.store, self.runtime.scratch)
 
     @property
     def journal(self) -> Path:
-        """Folder of the journal."""
+        """Return the folder of the journal."""
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
-        """Opens a new MLflow run for one stage, nested below this one. Use it as a context manager."""
+        """Open a new MLflow run for one stage, nested below this one. Use it as a context manager."""
         return start_run(
             self.tracking,
             self.store.root,
@@ -66,7 +66,7 @@ class RunContext(BaseModel):
         )
 
     def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
-        """As `open_nested_run`, but a stage that was killed continues its MLflow run from `work_dir`."""
+        """Do as `open_nested_run`, but a stage that was killed continues its MLflow run from `work_dir`."""
         run_file = work_dir / "mlflow_run.json"
         if run_file.exists():
             saved = json.loads(run_file.read_bytes())
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results of the stages so far, by stage."""
+        """Return the results of the stages so far, by stage."""
         return {stage.name: stage.result for stage in self.stages}
 
     def plans(self, stage: Stage) -> bool:
@@ -160,7 +160,7 @@ class Run:
 
 
 def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage] | None = None) -> Run:
-    """Start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
+    """Return the start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
 
     A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
     `$ref`, common in JSON schemas, for one of its blocks.

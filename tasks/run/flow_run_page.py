@@ -21,14 +21,14 @@ from tasks.server.temporary_server import has_lasting_server
 
 
 def show_tracking(run: Run) -> None:
-    """Links the run in MLflow."""
+    """Link the run in MLflow."""
     if (page := run.record.pages.run) is not None:
         run.pages["MLflow run"] = page
         create_link_artifact(page, "MLflow run", key="mlflow-run", description="Parameters, metrics and files")
 
 
 def show_dataset(dataset: Artifact, run: Run) -> None:
-    """Puts a dataset's card and funnel on the page and its report into MLflow, and keeps links to them in the run."""
+    """Put a dataset's card and funnel on the page and its report into MLflow, and keep links to them in the run."""
     folder = Path(dataset.uri)
     run.record.log_dataset("dataset", dataset.uri, dataset.fingerprint, "training", dataset.num_rows)
     for name in (CARD_FILE, REPORT_FILE):
@@ -51,7 +51,7 @@ def show_dataset(dataset: Artifact, run: Run) -> None:
 
 
 def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, str]) -> None:
-    """Puts the closing table on the page, with `pages`: URLs and commands that show more, by purpose."""
+    """Put the closing table on the page, with `pages`: URLs and commands that show more, by purpose."""
     # A reason that a person gave may have several lines.
     rows = [[cell.replace("\n", " ") for cell in row] for row in summary]
     # This page needs no link to itself.
@@ -74,7 +74,7 @@ def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
 
 
 def links_of(run: Run) -> dict[str, str]:
-    """URLs and shell commands that show more of a run, by purpose."""
+    """Return URLs and shell commands that show more of a run, by purpose."""
     scripts = Path(sys.executable).parent
     store = shlex.quote(relative_path(run.context.store.root))
     pages = {"view": f"{relative_path(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}

@@ -29,7 +29,7 @@ class Terminated(BaseException):
 
 @contextmanager
 def raised_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated` inside the block, once, instead of ending the process.
+    """Make SIGTERM raise `Terminated` inside the block, once, instead of ending the process.
 
     A flow inside it is marked crashed first: Prefect passes the signal on to the handler that was there before its own.
     """
@@ -46,7 +46,7 @@ def raised_on_sigterm() -> Iterator[None]:
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run(work)` that a SIGTERM cancels; the signal's handler, such as Prefect's, is called afterwards."""
+    """Do as `asyncio.run`, with SIGTERM cancelling `work`; the signal's handler, such as Prefect's, is called then."""
     if threading.current_thread() is not threading.main_thread():
         return _run(work)
     handler = signal.getsignal(signal.SIGTERM)

@@ -61,7 +61,7 @@ class LivePage:
             (self._folder / RECENT_FILE).unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Leaves the page to the report that takes its place."""
+        """Leave the page to the report that takes its place."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_TIMEOUT_S)

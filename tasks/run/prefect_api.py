@@ -22,25 +22,13 @@ STUDENT_KEPT: Final = "stillhouse.student.kept"
 """A student was evaluated and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
 
 
-def has_ended(flow_run_id: str) -> bool:
-    """Return whether a flow run is known to have ended; False if this server does not know it or does not answer."""
+def has_ended(flow_run_id: str, *, if_deleted: bool = False) -> bool:
+    """Return whether a flow run has ended: `if_deleted` where this server does not know it, False if none answers."""
     try:
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(UUID(flow_run_id)).state
-    except (ObjectNotFound, HTTPError):
+    except ObjectNotFound:
+        return if_deleted
+    except HTTPError:
         return False
     return state is not None and state.is_final()
-
-
-def is_gone_or_ended(flow_run_id: str) -> bool:
-    """Return whether a flow run has ended or was deleted.
-
-    Raises:
-        httpx.HTTPError: the server does not answer.
-    """
-    with get_client(sync_client=True) as client:
-        try:
-            state = client.read_flow_run(UUID(flow_run_id)).state
-        except ObjectNotFound:
-            return True
-    return state is None or state.is_final()

@@ -22,13 +22,13 @@ class Listener(Progress, RolloutWatcher, Protocol):
     """Shows any stage, and the run that it belongs to."""
 
     def update_run(self, state: RunState) -> None:
-        """Shows where the run is among its stages."""
+        """Show where the run is among its stages."""
 
     def say(self, doing: str) -> None:
-        """Shows what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
+        """Show what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Shows one that has just ended, if there is room for some."""
+        """Show one that has just ended, if there is room for some."""
 
 
 _listener: Listener = LineProgress(_logger.info, _LOG_EVERY_S)
@@ -63,7 +63,7 @@ class _Stage:
         self._lock = threading.Lock()
 
     def update(self, part: str, state: RolloutProgress, now: float) -> None:
-        """Passes the new sum on, under the lock, so that no watcher gets an older sum after a newer one."""
+        """Pass the new sum on, under the lock, so that no watcher gets an older sum after a newer one."""
         with self._lock:
             self._parts[part] = state
             # A part without a request yet knows of no limit.
@@ -94,10 +94,10 @@ _stages: dict[str, _Stage] = {}
 
 @contextmanager
 def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
-    """Shows the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
+    """Show the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
 
     Raises:
-        StillhouseError: that of the block, with what all parts together have saved.
+        StillhouseError: the block's, with what all parts together have saved.
     """
     stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
     try:
@@ -133,7 +133,7 @@ class PartProgress:
         self._stage.update(self._part, replace(state, total=self._total), self._clock())
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Shows a part as done that was sampled in a process that does not report; `facts` are of its artifact."""
+        """Show a part as done that was sampled in a process that does not report; `facts` are of its artifact."""
         done = RolloutProgress(
             done=self._total,
             total=self._total,
@@ -145,6 +145,6 @@ class PartProgress:
         self.update_rollouts("", done)
 
     def skip(self) -> None:
-        """Shows a part as done whose result was in the cache."""
+        """Show a part as done whose result was in the cache."""
         done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
         self.update_rollouts("", done)

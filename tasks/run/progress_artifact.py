@@ -17,6 +17,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.progress.text import counted, lines_of
+from stillhouse.report.markdown import table
 from stillhouse.tracking import TrackedRun
 
 _INTERVAL_S: Final = 5.0
@@ -111,6 +112,5 @@ def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
 
 def _table(stage: str, state: RolloutProgress) -> str:
     rows = [("done", counted(state)), *lines_of(state)]
-    # Text from an endpoint may hold `|` or line breaks.
-    cells = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
-    return "\n".join([f"| {stage} | |", "| --- | --- |", *cells])
+    # Text from an endpoint may hold line breaks.
+    return table([stage, ""], [[cell.replace("\n", " ") for cell in row] for row in rows])

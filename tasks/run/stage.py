@@ -1,4 +1,4 @@
-"""What a stage is: declared once, beside its task, and read by flows, progress, the closing table and other machines.
+"""A stage of a flow: declared once, beside its task, and read by flows, progress, the closing table and other machines.
 
 A key is stage name / explicit version / digest of the stage's own config section and its inputs' fingerprints.
 Prefect's own policies are not used: INPUTS does not know which task it belongs to, and TASK_SOURCE sees a changed
@@ -34,7 +34,7 @@ def always(_config: DistillConfig) -> bool:
 
 @dataclass(eq=False)
 class Stage:
-    """A stage of a flow; `made_by` names its task."""
+    """Declaration of a stage; `made_by` names its task."""
 
     name: str
     version: int

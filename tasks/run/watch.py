@@ -91,7 +91,7 @@ class RunWatch:
             self._shown.update_run(self.state)
 
     def end_stage(self, name: str, *, cached: bool, seconds: float) -> None:
-        """Takes note that a stage, planned or not, has ended, and begins the next."""
+        """Take note that a stage, planned or not, has ended, and begin the next."""
         with self._lock:
             ended = StageState(name, "cached" if cached else "done", seconds)
             if name not in [stage.name for stage in self._stages]:
@@ -105,13 +105,13 @@ class RunWatch:
 
     @property
     def bars(self) -> dict[str, Bar]:
-        """The latest report of each stage, by the name under which it reports."""
+        """Return the latest report of each stage, by the name under which it reports."""
         with self._lock:
             return dict(self._bars)
 
     @property
     def curves(self) -> dict[str, dict[str, list[tuple[int, float]]]]:
-        """Figures of each stage by items or steps done."""
+        """Return figures of each stage by items or steps done."""
         with self._lock:
             return {
                 stage: {name: list(points) for name, points in curves.items()} for stage, curves in self._curves.items()
@@ -119,18 +119,18 @@ class RunWatch:
 
     @property
     def trajectories(self) -> list[tuple[str, Trajectory]]:
-        """The last ones of the stage under way, with the name that it is shown under, newest first."""
+        """Return the last ones of the stage under way, with the name that it is shown under, newest first."""
         with self._lock:
             return list(self._trajectories)
 
     @property
     def last_trajectories(self) -> list[tuple[str, Trajectory]]:
-        """A few of `trajectories`, or of those of the stage before."""
+        """Return a few of `trajectories`, or of those of the stage before."""
         return self.trajectories[:_NUM_SHOWN] or self._ended_trajectories
 
     @property
     def state(self) -> RunState:
-        """The state of the run now."""
+        """Return the state of the run now."""
         with self._lock:
             now = self._clock()
             eta_s = None if self._end is None else max(self._end - now, 0.0)
@@ -169,14 +169,14 @@ class RunWatch:
         self._shown.update_run(self.state)
 
     def _begin_next(self) -> None:
-        """Makes the first stage that has not ended the present one."""
+        """Make the first stage that has not ended the present one."""
         self._began, self._doing, self._end = self._clock(), "", None
         waiting = [index for index, stage in enumerate(self._stages) if stage.status in ("running", "ahead")]
         for place, index in enumerate(waiting):
             self._stages[index] = StageState(self._stages[index].name, "running" if place == 0 else "ahead")
 
     def _expected(self, name: str) -> float | None:
-        """Seconds that a stage takes, by this run's evaluations or an earlier run; None if nobody knows."""
+        """Return the seconds that a stage takes, by this run's evaluations or an earlier run; None if nobody knows."""
         alike = [
             stage.seconds or 0.0
             for stage in self._stages

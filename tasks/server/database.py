@@ -14,7 +14,7 @@ from tasks.server.environment import set_defaults
 
 
 def begin_database() -> None:
-    """Has a new SQLite database of the settings begin as a copy; call it in a server before it opens its database."""
+    """Have a new SQLite database of the settings begin as a copy; call it in a server before it opens its database."""
     path, kept = _new_file(), kept_database("prefect")
     if path is None:
         return
@@ -44,7 +44,7 @@ def _migrate() -> None:
 
 
 def main() -> None:
-    """Begins a database of each kind, for the copies that the installation keeps of them."""
+    """Begin a database of each kind, for the copies that the installation keeps of them."""
     with tempfile.TemporaryDirectory(prefix="stillhouse-") as folder:
         os.environ["PREFECT_HOME"] = folder
         os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder}/prefect.db"

@@ -1,4 +1,4 @@
-"""What `deployments/prefect.yaml` says, with the configs in it."""
+"""The content of `deployments/prefect.yaml`, with the configs in it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +53,7 @@ def _without_nulls(section: Section) -> JsonObject:
 
 
 def read_deployments(prefect_file: Path, root: Path) -> list[JsonObject]:
-    """The deployments of a Prefect file, their placeholders filled as `prefect deploy` does in the project's root.
+    """Return a Prefect file's deployments, placeholders filled as `prefect deploy` does in the project's root.
 
     All build steps of the file have to be `read_configs`.
 

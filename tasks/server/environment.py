@@ -47,7 +47,7 @@ RESULTS = Path("runs", "prefect-results")
 
 
 def set_defaults() -> None:
-    """Sets every default that the environment does not set, makes the folder PREFECT_HOME and sends its login."""
+    """Set every default that the environment does not set, make the folder PREFECT_HOME and send its login."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(RESULTS.absolute()))
@@ -58,14 +58,14 @@ def set_defaults() -> None:
 
 
 def quiet_console() -> None:
-    """Keeps Prefect's log off the terminal, where each failed task would be three tracebacks; its pages get it."""
+    """Keep Prefect's log off the terminal, where each failed task would be three tracebacks; its pages get it."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     # Some commands, such as `stillhouse test`, warn without a flow run to which the warning could belong.
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
 
 
 def main() -> None:
-    """Replaces this process by the command in its arguments, such as `prefect worker start`, with the defaults set."""
+    """Replace this process by the command in its arguments, such as `prefect worker start`, with the defaults set."""
     set_defaults()
     command = sys.argv[1:]
     if not command:

@@ -43,7 +43,7 @@ def kept_login() -> str:
 
 
 def send_login() -> None:
-    """Has Prefect log in to a server of this machine that PREFECT_API_URL names; call it before Prefect is imported."""
+    """Have Prefect log in to a server of this machine in PREFECT_API_URL; call it before Prefect is imported."""
     url = os.environ.get("PREFECT_API_URL", "")
     if "PREFECT_API_AUTH_STRING" not in os.environ and _is_here(url) and login_file().exists():
         os.environ["PREFECT_API_AUTH_STRING"] = kept_login()

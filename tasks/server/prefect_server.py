@@ -55,7 +55,7 @@ def own_origins(host: str, port: int) -> str:
 
 
 def main() -> None:
-    """Serves on the address of the command line, with the login of the environment or else that of PREFECT_HOME."""
+    """Serve on the address of the command line, with the login of the environment, else of PREFECT_HOME."""
     options = _options()
     set_defaults()
     login = os.environ.get("PREFECT_SERVER_API_AUTH_STRING") or os.environ.get("PREFECT_API_AUTH_STRING")
@@ -79,7 +79,7 @@ def _name_for_others(host: str) -> str:
 
 
 def _say_how_to_log_in(url: str, *, is_kept: bool) -> None:
-    password = f"is the content of {login_file()}" if is_kept else "is that of the environment, NAME:PASSWORD"
+    password = f"is the content of {login_file()}" if is_kept else "stands in the environment as NAME:PASSWORD"
     home = f"PREFECT_HOME={login_file().parent} " if is_kept else ""
     sys.stdout.write(
         f"Prefect's pages: {url}\nThe password that they ask for {password}\n"

@@ -34,13 +34,13 @@ _SLIM = {
 
 
 def ensure_server() -> None:
-    """Starts a temporary server unless Prefect's settings name one; call it before Prefect is imported."""
+    """Start a temporary server unless Prefect's settings name one; call it before Prefect is imported."""
     if not os.environ.get("PREFECT_API_URL") and _settings_url() is None:
         start_temporary_server()
 
 
 def start_temporary_server() -> None:
-    """Has Prefect use a new server, which ends with this process, once Prefect has sent it the last logs and events."""
+    """Have Prefect use a new server, which ends with this process once it has the last logs and events."""
     login = new_login()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port, number = listener.getsockname()[1], listener.fileno()
@@ -63,7 +63,7 @@ def start_temporary_server() -> None:
 
 @contextmanager
 def flow_on_server() -> Iterator[None]:
-    """Around a call of a flow: no heartbeats to a temporary server, and an error for a server that does not answer.
+    """Run a flow inside the block: no heartbeats to a temporary server, and an error for one that does not answer.
 
     Raises:
         StillhouseError: the server cannot be reached.
@@ -94,7 +94,7 @@ def has_lasting_server() -> bool:
 
 
 def _settings_url() -> str | None:
-    """PREFECT_API_URL of a profile or a settings file; Prefect is imported only where there is one of these."""
+    """Return PREFECT_API_URL of a profile or a settings file; Prefect is imported only where there is one of these."""
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     files = {
         Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml"): "",
@@ -109,7 +109,7 @@ def _settings_url() -> str | None:
 
 
 def main() -> None:
-    """Serves on the port and the listening socket given as arguments."""
+    """Serve on the port and the listening socket given as arguments."""
     # The parent does not read standard output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with rarely_collected():

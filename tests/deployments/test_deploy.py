@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,21 @@ import pytest
 
 from stillhouse.config import load_config
 from tasks.server.deploying import read_deployments
+from tests.deployments.processes import Prefect, assert_gone, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT)
-WaitUntil = Callable[..., Any]
 # Without on-policy distillation, which is the same code path; long enough to be ended in the middle, if wanted.
 SFT_ALONE = ["on_policy.enabled=false", "evaluation.enabled=false", "runtime.training_deployment=run-stage/cpu"]
 NO_RAY = ["runtime.launcher=ray", "runtime.ray_address=http://127.0.0.1:1"]
 
 
 @pytest.fixture(scope="module")
-def deployed(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Prefect server after `make deploy`."""
-    with serve_prefect(tmp_path_factory.mktemp("prefect"), PREFECT_SERVER_UI_ENABLED="false") as prefect:
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Yield a Prefect server after `make deploy`."""
+    with Prefect(tmp_path_factory.mktemp("prefect"), PREFECT_SERVER_UI_ENABLED="false") as prefect:
         prefect.deploy("--all")
         prefect.tool("python", "deployments/automations.py")
         yield prefect
@@ -40,14 +40,14 @@ def worker(deployed: Any) -> Iterator[Any]:
 
 
 def _submit(deployed: Any, name: str, *overrides: str) -> str:
-    """A run of the deployment with the smoke config, in this server's store; the flow run's id."""
+    """Return a run of the deployment with the smoke config, in this server's store; the flow run's id."""
     config = load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={deployed.folder / 'store'}", *overrides])
     run_id: str = deployed.submit(name, config.model_dump(mode="json"))
     return run_id
 
 
 def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
-    """The flow runs that another one waits for."""
+    """Return the flow runs that another one waits for."""
     children: list[dict[str, Any]] = deployed.post(
         "flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
     )
@@ -55,7 +55,7 @@ def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
 
 
 def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
-    """The process of a flow run below the worker, which the worker names in its environment."""
+    """Return the process of a flow run below the worker, which the worker names in its environment."""
     for process in worker.family():
         with suppress(psutil.Error):
             environment = process.environ()
@@ -64,7 +64,7 @@ def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
     return None
 
 
-def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
+def test_a_schedule_makes_runs(deployed: Any) -> None:
     """Prefect 3.8 cannot insert them with SQLAlchemy 2.1, and says so in the server's log alone."""
     wanted = {"deployments": {"name": {"any_": ["demo"]}}, "flows": {"name": {"any_": ["distill"]}}}
     runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of distill/demo")
@@ -100,9 +100,7 @@ def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Any) -> None
     assert "learning_rate" in answer.text
 
 
-def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_config(
-    deployed: Any, worker: Any, wait_until: WaitUntil
-) -> None:
+def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_config(deployed: Any, worker: Any) -> None:
     run = _submit(deployed, "generate/smoke", *SFT_ALONE)
     assert deployed.ended(run)["type"] == "COMPLETED"
     training = deployed.get("deployments/name/train-sft/smoke")["id"]
@@ -138,9 +136,7 @@ def test_shards_trainings_and_evaluations_of_a_run_are_made_by_flow_runs_of_anot
 
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])
-def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
-    deployed: Any, worker: Any, wait_until: WaitUntil, assert_gone: Callable[..., None], end: str
-) -> None:
+def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(deployed: Any, worker: Any, end: str) -> None:
     parent = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.num_epochs=500", f"sft.learning_rate=0.00{len(end)}")
     (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
     process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")

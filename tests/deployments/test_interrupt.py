@@ -7,12 +7,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.deployments.processes import assert_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CLI = str(Path(sys.executable).parent / "stillhouse")
@@ -20,7 +22,7 @@ CLI = str(Path(sys.executable).parent / "stillhouse")
 
 @pytest.fixture
 def silent_teacher() -> Iterator[socket.socket]:
-    """An endpoint that takes requests and never answers."""
+    """Yield an endpoint that takes requests and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(1)
         yield listener
@@ -28,7 +30,7 @@ def silent_teacher() -> Iterator[socket.socket]:
 
 @contextmanager
 def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]]:
-    """The command as the foreground process group of a terminal of its own: its id and the terminal's other end."""
+    """Yield the command in the foreground of a terminal of its own: its id and the terminal's other end."""
     # The run is to start a Prefect server of its own.
     env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     env |= {"PREFECT_HOME": str(folder / "prefect"), "OPENAI_API_KEY": "any"}
@@ -50,14 +52,14 @@ def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]
 
 
 def _show(terminal: int) -> None:
-    """Passes on what is written to a terminal, until the last process that has it open is gone."""
+    """Pass on what is written to a terminal, until the last process that has it open is gone."""
     with suppress(OSError):
         while data := os.read(terminal, 65536):
             sys.stdout.write(data.decode(errors="replace"))
 
 
 def _first_request(teacher: socket.socket, child: int) -> socket.socket:
-    """The connection of the first request, which comes when the flow is under way."""
+    """Return the connection of the first request, which comes when the flow is under way."""
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         with suppress(TimeoutError):
             return teacher.accept()[0]
@@ -75,7 +77,7 @@ def _exit_code(child: int) -> int:
 
 
 def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
-    tmp_path: Path, silent_teacher: socket.socket, assert_gone: Callable[..., None]
+    tmp_path: Path, silent_teacher: socket.socket
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "What is 1 + 1?"}\n')
     url = f"http://127.0.0.1:{silent_teacher.getsockname()[1]}/v1"

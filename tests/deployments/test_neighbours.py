@@ -1,9 +1,8 @@
-"""What programs of the same machine and pages of other sites get from the servers that a user or a run starts."""
+"""Programs of the same machine and pages of other sites get nothing from the servers that a user or a run starts."""
 
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
+
+from tests.deployments.processes import Launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -76,13 +77,11 @@ def test_both_versions_of_the_pages_ask_for_the_password_and_open(page: Any, pre
     page.get_by_text("Work Pools").first.wait_for()
 
 
-def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_log_shows(
-    launch: Any, tmp_path: Path, wait_until: Callable[..., Any]
-) -> None:
+def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_log_shows(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     env["PREFECT_HOME"] = str(tmp_path / "prefect")
     log = tmp_path / "run.log"
-    with launch([sys.executable, "-c", TEMPORARY], log, env=env, cwd=tmp_path) as run:
+    with Launched([sys.executable, "-c", TEMPORARY], log, env=env, cwd=tmp_path) as run:
         run.wait_until(lambda: "http" in run.output, "its server answers")
         api = run.output.split()[-1].rstrip("/")
         assert _create_flow(api, None, {}).status_code == 401

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.deployments.processes import wait_until
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SHOWN = {"mlflow-run", "rollouts", "dataset-card", "dataset-funnel", "summary"}
@@ -25,7 +27,7 @@ train_sft.serve(name="pages", parameters=parameters, entrypoint_type=EntrypointT
 
 
 @pytest.fixture(scope="module")
-def deployment(prefect: Any, mlflow: Any, wait_until: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+def deployment(prefect: Any, mlflow: Any) -> Iterator[dict[str, Any]]:
     config = [f"runtime.store={prefect.folder / 'store'}", f"tracking.uri={mlflow.url}", "approval.enabled=true"]
     with prefect.launch([sys.executable, "-c", _SERVE, *config], prefect.folder / "serve.log") as serving:
         serving.wait_until(lambda: prefect.post("deployments/filter", {}), "the deployment is there")
@@ -34,7 +36,7 @@ def deployment(prefect: Any, mlflow: Any, wait_until: Callable[..., Any]) -> Ite
 
 
 def _field(page: Any, label: str) -> Any:
-    """The input of the form's first field of that name."""
+    """Return the input of the form's first field of that name."""
     named = page.get_by_text(f"{label} (Optional)", exact=True).first
     return named.locator("xpath=ancestor::div[.//input or .//textarea][1]").locator("input, textarea").first
 
@@ -49,7 +51,7 @@ def _in_state(prefect: Any, run_id: str, state: str) -> Callable[[], bool]:
 
 
 def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
-    page: Any, prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
+    page: Any, prefect: Any, mlflow: Any, deployment: dict[str, Any]
 ) -> None:
     page.goto(f"{prefect.url}/v2/deployments/deployment/{deployment['id']}/run", wait_until="commit")
     prefect.log_in(page)

@@ -28,7 +28,7 @@ POOLS = _load("pools")
 
 
 def _filled(kind: str, pool: str, **job_variables: Any) -> dict[str, Any]:
-    """The job configuration of a run, as a worker makes it of template, defaults and job variables."""
+    """Return the job configuration of a run, as a worker makes it of template, defaults and job variables."""
     template = POOLS.job_template(kind, pool)
     variables = template["variables"]
     given = {name: field["default"] for name, field in variables["properties"].items() if "default" in field}
@@ -39,7 +39,7 @@ def _filled(kind: str, pool: str, **job_variables: Any) -> dict[str, Any]:
 
 
 def _unknown_fields(body: Any, kind: str, path: str) -> list[str]:
-    """Fields that the API's own model of `kind` does not have, by their paths."""
+    """Return fields that the API's own model of `kind` does not have, by their paths."""
     if kind.startswith("list["):
         return [line for n, item in enumerate(body) for line in _unknown_fields(item, kind[5:-1], f"{path}[{n}]")]
     model = getattr(kubernetes, kind, None)

@@ -24,7 +24,7 @@ class Block(NamedTuple):
 
 @pytest.fixture(scope="session")
 def pages() -> dict[str, str]:
-    """The text of every page, and of the README and the template of a project's, by its path."""
+    """Return the text of every page, and of the README and the template of a project's, by its path."""
     paths = [ROOT / "README.md", ROOT / "stillhouse/project/files/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     # It names what was removed.
     paths.remove(ROOT / "docs/decisions.md")
@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def blocks(pages: dict[str, str]) -> list[Block]:
-    """Every fenced block, without the indentation of the list it may stand in."""
+    """Return every fenced block, without the indentation of the list it may stand in."""
     return [
         Block(
             place=f"{page}:{text[: fence.start()].count(chr(10)) + 1}",
@@ -48,14 +48,14 @@ def blocks(pages: dict[str, str]) -> list[Block]:
 
 @pytest.fixture(scope="session")
 def documented_metrics(pages: dict[str, str]) -> list[str]:
-    """Every name in the first column of the tables of the metrics page."""
+    """Return every name in the first column of the tables of the metrics page."""
     cells = re.findall(r"^\| (`[^|]+) \|", pages["docs/reference/metrics.md"], re.M)
     return [name for cell in cells for name in re.findall(r"`([\w/]+)`", cell)]
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built guide; a warning fails the build."""
+    """Return the built guide; a warning fails the build."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],

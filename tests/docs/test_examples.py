@@ -91,7 +91,7 @@ def test_every_module_on_a_page_is_there(pages: dict[str, str]) -> None:
 
 
 def commands_in(text: str, program: str) -> list[str]:
-    """Lines of blocks, and code in sentences, that begin with the program; comments are left out."""
+    """Return lines of blocks, and code in sentences, that begin with the program; comments are left out."""
     joined = re.sub(r"\\\n\s*", "", text)
     lines = re.findall(rf"^(?: *\$ | *)({program} [a-z][^\n`]*)$", joined, re.M) + re.findall(
         rf"`({program} [a-z][^`\n]*)`", joined
@@ -100,7 +100,7 @@ def commands_in(text: str, program: str) -> list[str]:
 
 
 def wrong_with(line: str) -> str | None:
-    """Why the console script would refuse a command; None if it would not. Nothing is run.
+    """Return why the console script would refuse a command; None if it would not. Nothing is run.
 
     A verb by itself stands for itself, and placeholders for something that fits.
     """
@@ -118,7 +118,7 @@ def wrong_with(line: str) -> str | None:
 
 
 def is_key(key: str) -> bool:
-    """Whether a path such as `sft.num_epochs` names a field or a section; lists are passed through."""
+    """Return whether a path such as `sft.num_epochs` names a field or a section; lists are passed through."""
     model: Any = DistillConfig
     for part in key.split("."):
         fields = getattr(model, "model_fields", None)

@@ -34,7 +34,7 @@ def test_every_message_has_an_address_of_its_own(pages: dict[str, str]) -> None:
 
 
 def stands_in(message: str, text: str) -> bool:
-    """Whether the text has what the page shows, in which `…` stands for what differs."""
+    """Return whether the text has what the page shows, in which `…` stands for what differs."""
     place = 0
     for part in message.removeprefix("…: ").split("…"):
         place = text.find(part, place)
@@ -45,7 +45,7 @@ def stands_in(message: str, text: str) -> bool:
 
 
 def texts_of_the_code() -> Iterator[str]:
-    """Every text in the packages; what is filled in is left empty."""
+    """Yield every text in the packages; what is filled in is left empty."""
     for package in ("stillhouse", "tasks", "flows"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

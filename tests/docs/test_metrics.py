@@ -21,7 +21,7 @@ def test_every_metric_of_the_page_is_one_of_the_code(documented_metrics: list[st
 
 
 def literals() -> list[str]:
-    """Every text in the packages but docstrings, which promise and do not log."""
+    """Return every text in the packages but docstrings, which promise and do not log."""
     texts = []
     for path in (path for package in ("stillhouse", "tasks") for path in (ROOT / package).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

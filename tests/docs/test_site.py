@@ -1,4 +1,4 @@
-"""What `make docs` builds: whole, without a network, and in step with the code."""
+"""The site that `make docs` builds: whole, without a network, and in step with the code."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _LOADED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=
 
 
 def keys_of(section: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key of the config, by the path that the reference gives it."""
+    """Yield every key of the config, by the path that the reference gives it."""
     for name, field in section.model_fields.items():
         key = f"{path}.{name}" if path else name
         yield key

@@ -16,7 +16,7 @@ NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
-    """What the script writes, by the file's stem."""
+    """Return what the script writes, by the file's stem."""
     folder = tmp_path_factory.mktemp("orders")
     subprocess.run([sys.executable, FOLDER / "orders.py", folder], check=True)
     return {file.stem: [json.loads(line) for line in file.read_text().splitlines()] for file in folder.glob("*.jsonl")}

@@ -26,7 +26,7 @@ KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
 
 @pytest.fixture(scope="session", autouse=True)
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The API URL of a server that all flows of the session use, those of subprocesses too."""
+    """Yield the API URL of a server that all flows of the session use, those of subprocesses too."""
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
@@ -45,7 +45,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def smoke_config() -> Callable[..., DistillConfig]:
-    """`configs/smoke.yaml` on a store of one's own, with `section__key=value` changes."""
+    """Return `configs/smoke.yaml` on a store of one's own, with `section__key=value` changes."""
 
     def load(store: Path, **changes: Any) -> DistillConfig:
         overrides = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]
@@ -56,7 +56,7 @@ def smoke_config() -> Callable[..., DistillConfig]:
 
 @pytest.fixture(scope="session")
 def little_training() -> dict[str, Any]:
-    """Changes to the smoke config: a remote teacher, every prompt trained on, SFT alone and little of it."""
+    """Change to the smoke config: a remote teacher, every prompt trained on, SFT alone and little of it."""
     return {
         "prompts__held_out_fraction": 0.0,
         "teacher__model": "simulated",
@@ -71,7 +71,7 @@ def little_training() -> dict[str, Any]:
 
 @pytest.fixture
 def generate_from(tmp_path: Path) -> Callable[..., Any]:
-    """Runs the flow `generate` over rows of a prompts file, against an endpoint, on a store of the test's own."""
+    """Run the flow `generate` over rows of a prompts file, against an endpoint, on a store of the test's own."""
     from flows.generate import generate
 
     def run(url: str, rows: list[dict[str, Any]], **sections: dict[str, Any]) -> Any:
@@ -94,20 +94,20 @@ def generate_from(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def provider(request: pytest.FixtureRequest, knowing_teacher) -> Iterator[SimulatedProvider]:
-    """Answers as `answer` of the test's file does, or else as `knowing_teacher`."""
+    """Answer as `answer` of the test's file does, or else as `knowing_teacher`."""
     with SimulatedProvider(getattr(request.module, "answer", knowing_teacher)) as running:
         yield running
 
 
 @pytest.fixture
 def generate(provider: SimulatedProvider, generate_from) -> Callable[..., Any]:
-    """Runs the flow `generate` over rows against `provider`."""
+    """Run the flow `generate` over rows against `provider`."""
     return partial(generate_from, provider.url)
 
 
 @pytest.fixture(scope="session")
 def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `stillhouse ARGS` as a user would, in a folder of one's own."""
+    """Run `stillhouse ARGS` as a user would, in a folder of one's own."""
 
     def run(
         *args: object, cwd: Path, env: dict[str, str | None] | None = None, timeout_s: float = 120
@@ -129,7 +129,7 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Calls the console script's entry point in this process, which saves the seconds that a new one imports for."""
+    """Call the console script's entry point in this process, which saves the seconds that a new one imports for."""
     from flows.cli import run_command
 
     def run(*args: str) -> tuple[int, str]:
@@ -147,21 +147,21 @@ def shell(
 
 @pytest.fixture
 def unused_url() -> str:
-    """An endpoint's address at which nobody answers."""
+    """Return an endpoint's address at which nobody answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 @pytest.fixture(scope="session")
 def embedded_rows() -> list[dict[str, Any]]:
-    """The first eight prompts that come with Stillhouse, as rows of a prompts file."""
+    """Return the first eight prompts that come with Stillhouse, as rows of a prompts file."""
     with (ROOT / "stillhouse" / "embedded" / "prompts.jsonl").open() as file:
         return [json.loads(line) for _, line in zip(range(8), file, strict=False)]
 
 
 @pytest.fixture(scope="session")
 def knowing_teacher(embedded_rows: list[dict[str, Any]]) -> Callable[[ReceivedRequest], Reply]:
-    """Answers each of `embedded_rows` rightly; every second one only after it has used the calculator."""
+    """Answer each of `embedded_rows` rightly; every second one only after it has used the calculator."""
     answers = {row["prompt"]: row["metadata"]["expected_answer"] for row in embedded_rows}
     by_tool = set(list(answers)[::2])
 

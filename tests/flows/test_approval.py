@@ -38,7 +38,7 @@ def _config(store: Path, *, is_tracked: bool = False, **approval: Any) -> Distil
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """A flow that asks about a dataset and tells what it noted of the answer."""
+    """Return a flow that asks about a dataset and tells what it noted of the answer."""
 
     def make(question: str = "one", **options: Any) -> Flow[..., dict[str, Any]]:
         @flow(name="gate", persist_result=False)
@@ -60,7 +60,7 @@ def gate(tmp_path: Path) -> Gate:
 
 @contextmanager
 def _answering(**answer: str) -> Iterator[list[str]]:
-    """Answers the next run that waits, as the page does; what it was asked."""
+    """Answer the next run that waits, as the page does; return what it was asked."""
     asked: list[str] = []
 
     def answer_it() -> None:
@@ -110,7 +110,7 @@ def test_a_rejected_dataset_ends_the_run_with_the_reason(gate) -> None:
 
 
 def test_resuming_without_an_answer_rejects(gate) -> None:
-    with _answering(), pytest.raises(NotApproved, match="rejected: nobody answered within 1440 minutes"):
+    with _answering(), pytest.raises(NotApproved, match="1440 minutes"):
         gate()()
 
 
@@ -120,7 +120,7 @@ def test_without_a_server_nobody_can_be_asked_and_it_is_rejected(gate) -> None:
         with temporary_settings(restore_defaults={PREFECT_API_URL}):
             gate().fn()
 
-    with pytest.raises(NotApproved, match="nobody could be asked, since the run has no Prefect server"):
+    with pytest.raises(NotApproved, match="no Prefect server"):
         alone()
 
 

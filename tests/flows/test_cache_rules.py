@@ -1,4 +1,4 @@
-"""What a change of the config or of the files makes a run do again, and what it does not."""
+"""Stages that run again after a change of config or files, and those that do not."""
 
 import json
 import logging
@@ -79,7 +79,7 @@ def _nothing_asked(provider: SimulatedProvider) -> Iterator[None]:
 
 @contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """What Stillhouse's loggers say; Prefect's pages and the terminal show it."""
+    """Yield what Stillhouse's loggers say; Prefect's pages and the terminal show it."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -92,7 +92,7 @@ def _captured_log() -> Iterator[list[str]]:
 
 
 def _rollouts(store: Path) -> dict[str, Artifact]:
-    """Every rollouts artifact of a store, by its folder's name."""
+    """Return every rollouts artifact of a store, by its folder's name."""
     return {
         file.parent.name: Artifact.model_validate(json.loads(file.read_bytes())["artifact"])
         for file in (store / "artifacts" / "rollouts").glob("*/manifest.json")
@@ -240,7 +240,7 @@ def test_damaged_records_of_results_make_the_stage_run_again(workshop: Workshop)
 
 
 def _change_one_bit(store: Path, kind: bytes) -> bytes:
-    """In the first record of a kind in the journal, and in nothing else; the key of its rollout."""
+    """Damage the first record of a kind in the journal, and in nothing else; return the key of its rollout."""
     with closing(sqlite3.connect(store / "journal.sqlite3")) as journal, journal:
         row, place, body = journal.execute(
             "SELECT rowid, place, body FROM entry WHERE substr(place, 33, 1) = ? ORDER BY place", (kind,)
@@ -287,7 +287,7 @@ def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
     with SimulatedProvider(moody) as provider:
         given = {**little_training, "prompts__source": str(source), "teacher__base_url": provider.url}
         config = smoke_config(tmp_path / "store", **given)
-        with pytest.raises(FailureBudgetExceeded, match=r"(?s)of 4 rollouts failed.*not today") as caught:
+        with pytest.raises(FailureBudgetExceeded, match=r"(?s)of 4 .*not today") as caught:
             _generate(config)
         assert "Prefect" not in str(caught.value)
         # Explained failures are not tried again by the task's retries, and other shards were finished.

@@ -47,18 +47,10 @@ def test_the_version_is_that_of_the_package(cli, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"stillhouse {version('stillhouse')}\n")
 
 
-def test_a_wrong_config_is_explained_by_file_key_value_and_expectation(cli, tmp_path: Path) -> None:
-    (tmp_path / "wrong.yaml").write_text(WRONG)
-    done = cli("distill", "wrong.yaml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert sorted(done.stderr.splitlines()) == sorted(EXPLAINED)
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == [tmp_path / "wrong.yaml"]
-
-
-@pytest.mark.parametrize("verb", ["generate", "sft", "on-policy", "evaluate", "doctor"])
+@pytest.mark.parametrize("verb", ["distill", "generate", "sft", "on-policy", "evaluate", "doctor"])
 def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: str) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
     code, output = shell(verb, "wrong.yaml")
     assert code == 2
     assert sorted(output.splitlines()) == sorted(EXPLAINED)
+    assert list(tmp_path.iterdir()) == [tmp_path / "wrong.yaml"]

@@ -40,7 +40,7 @@ def options_of(url: str, key: str) -> list[str]:
 
 @pytest.fixture
 def generate(shell, provider: SimulatedProvider) -> Shell:
-    """Runs `stillhouse generate ARGS` against `provider`, unless another endpoint is named; shows no traceback."""
+    """Run `stillhouse generate ARGS` against `provider`, unless another endpoint is named; show no traceback."""
 
     def run(*args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY") -> tuple[int, str]:
         code, output = shell("generate", *args, *options_of(url, key))
@@ -96,7 +96,7 @@ def test_generate_writes_rows_and_asks_nothing_again(
 
 
 def without_null(messages: list[Any]) -> list[dict[str, Any]]:
-    """The messages without the null content beside calls, which rnow has no word for."""
+    """Return the messages without the null content beside calls, which rnow has no word for."""
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
@@ -188,19 +188,6 @@ def test_what_cannot_be_reached_or_read_is_named(
     assert provider.ledger == []
 
 
-def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
-    generate, prompts: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BAD_KEY", "not-this-one")
-    provider.script = lambda request: error(401, "Incorrect API key provided", code="invalid_api_key")
-    code, output = generate(prompts.name, "-n", "2", key="BAD_KEY")
-    assert code == 1
-    assert "BAD_KEY" in output
-    assert provider.url in output
-    assert len(provider.ledger) <= 2
-    assert "not-this-one" not in output
-
-
 def test_where_no_row_is_kept_the_message_says_where_they_went(
     generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
@@ -214,12 +201,21 @@ def test_where_no_row_is_kept_the_message_says_where_they_went(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_number_of_rows_is_sampled_for_without_a_student(
-    generate, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+def test_questions_of_a_json_file_are_asked_and_the_log_says_so(
+    generate: Shell, tmp_path: Path, provider: SimulatedProvider
 ) -> None:
-    code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "dataset.selection.target_rows=3")
-    assert code == 0, output
-    assert len(rows_of(tmp_path / "out.jsonl")) == 3
+    def script(request: ReceivedRequest) -> Reply:
+        return Reply(completion(str(int(request.body["messages"][-1]["content"].split()[2]) + 1)))
+
+    provider.script = script
+    questions = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(2)]
+    (tmp_path / "rows.json").write_text(json.dumps(questions, indent=1))
+    code, output = generate("rows.json", "-o", "out.jsonl")
+    assert (code, "the prompt is their `question`" in output) == (0, True), output
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert {(row["messages"][0]["content"], row["metadata"]["expected_answer"]) for row in rows} == {
+        (row["question"], row["answer"]) for row in questions
+    }
 
 
 def test_a_malformed_row_is_left_out_and_said_so(generate, tmp_path: Path, prompts: Path) -> None:

@@ -1,4 +1,4 @@
-"""What other models, and files of a user's own, say of rows: over HTTP, from prompts to the dataset."""
+"""Judgements of rows by other models and files of a user's own: over HTTP, from prompts to the dataset."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 
 
 def answer(request: ReceivedRequest) -> Reply:
-    """A teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
+    """Return a teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
     shown = next(message["content"] for message in request.body["messages"] if message["role"] == "user")
     number = int(re.search(r"question (\d+)", shown)[1])  # type: ignore[index]
     if request.body["model"] == "simulated":
@@ -32,7 +32,7 @@ def answer(request: ReceivedRequest) -> Reply:
 
 @pytest.fixture
 def judge(provider: SimulatedProvider) -> dict[str, Any]:
-    """The section of a judge."""
+    """Return the section of a judge."""
     return {"enabled": True, "rubric": RUBRIC, "model": {"model": "judge-1", "base_url": provider.url}}
 
 
@@ -53,12 +53,13 @@ def run_stages(published: Published) -> list[str]:
     return [name for name, cached in published.cached.items() if not cached]
 
 
-def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
+def test_a_judge_verifies_and_grades_and_neither_another_threshold_nor_a_refresh_asks_again(
     generate, provider: SimulatedProvider, judge: dict[str, Any]
 ) -> None:
-    def run(threshold: float) -> Published:
+    def run(threshold: float, **runtime: Any) -> Published:
         filters = {"scores": {"judge/clarity": [threshold, None]}}
-        return generate(questions(12), dataset={"judge": judge, "filters": filters, "validation_fraction": 0.0})
+        dataset = {"judge": judge, "filters": filters, "validation_fraction": 0.0}
+        return generate(questions(12), dataset=dataset, runtime={"shard_size": 5, **runtime})
 
     first = run(0.5)
     assert len(provider.ledger) == 24
@@ -73,6 +74,8 @@ def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
     }
 
     assert run_stages(run(0.5)) == []
+    # From the journal.
+    assert run_stages(run(0.5, refresh=["judge"])) == ["judge"]
     looser = run(0.25)
     assert run_stages(looser) == ["dataset"]
     assert sorted(rows_by_number(looser, "train")) == [1, 2, 4, 5, 7, 8, 10, 11]
@@ -202,7 +205,7 @@ async def judged(args: RewardArgs, messages: list) -> float:
         dataset = {"labels": {"measure": ["rewards"]}, "validation_fraction": 0.0}
         return generate(questions(12, "numeric"), dataset=dataset, tools={"rewards_file": str(rewards)})
 
-    with pytest.raises(FailureBudgetExceeded, match=r"12 of 12 trajectories .* judged failed 12 times.*No such file"):
+    with pytest.raises(FailureBudgetExceeded, match=r"12 of 12 .* judged .*No such file"):
         run()
     key.write_text("0.5")
     published = run()

@@ -31,7 +31,7 @@ def answer(request: ReceivedRequest) -> Reply:
 def generate(
     provider: SimulatedProvider, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Published]:
-    """Runs the flow in a folder that holds `files`, text or bytes or columns by name."""
+    """Run the flow in a folder that holds `files`, text or bytes or columns by name."""
     monkeypatch.chdir(tmp_path)
 
     def run(files: dict[str, Any], rows: list[Any] = ROWS, **sections: Any) -> Published:
@@ -48,7 +48,7 @@ def generate(
 
 
 class Case(NamedTuple):
-    """What a user hands in, and what the error says."""
+    """A user's input, and the error it gets."""
 
     message: str
     dataset: dict[str, Any] = {}
@@ -75,22 +75,22 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
 @pytest.mark.parametrize(
     "case",
     [
-        sets("e.jsonl", r"contamination\.mmlu: e\.jsonl is missing; expected a file that ends in"),
-        sets("e.dat", r"contamination\.mmlu = 'e\.dat': the ending tells no format", "x", ConfigError),
-        sets("e.jsonl", r"e\.jsonl, line 2: expected a JSON object, saw '\{torn'.*may be cut off", LONG + "{torn"),
-        sets("e.csv", r"e\.csv, line 3: expected 2 cells as in the header", "a,b\n1,2\n3\n"),
-        sets("e.parquet", r"e\.parquet cannot be read as parquet", b"PAR1"),
-        earlier("old", r"earlier names old, which is missing; expected a dataset's folder"),
-        earlier("old.parquet", r"names old\.parquet, whose columns are a; expected", {"a": [1]}),
-        earlier("old.parquet", r"old\.parquet, row 1: expected messages in the OpenAI chat form, saw \['\{torn'\]",
+        sets("e.jsonl", r"contamination\.mmlu: e\.jsonl"),
+        sets("e.dat", r"contamination\.mmlu = 'e\.dat'", "x", ConfigError),
+        sets("e.jsonl", r"e\.jsonl, line 2: .*'\{torn'", LONG + "{torn"),
+        sets("e.csv", r"e\.csv, line 3: .* 2 ", "a,b\n1,2\n3\n"),
+        sets("e.parquet", r"e\.parquet", b"PAR1"),
+        earlier("old", r"earlier.* old,"),
+        earlier("old.parquet", r"old\.parquet.* a;", {"a": [1]}),
+        earlier("old.parquet", r"old\.parquet, row 1: .*\['\{torn'\]",
                 {"messages": [['{"role": "user", "content": "hi"}'], ["{torn"]]}),
-        labels("l.py", r"l\.py: no such file; dataset\.labels\.file must name a Python file"),
-        labels("l.py", r"l\.py, line 2: cannot be loaded: ZeroDivisionError", "\n1 / 0\n"),
-        labels("l.py", r"l\.py, line 1: cannot be loaded: SystemExit: 5", "raise SystemExit(5)\n"),
-        Case(r"goes by the score 'taste', which no trajectory has; seen: 'test'",
+        labels("l.py", r"l\.py: .*dataset\.labels\.file"),
+        labels("l.py", r"l\.py, line 2: .*ZeroDivisionError", "\n1 / 0\n"),
+        labels("l.py", r"l\.py, line 1: .*SystemExit: 5", "raise SystemExit(5)\n"),
+        Case(r"'taste'.*'test'",
              {"labels": {"file": "l.py", "render": False}, "filters": {"scores": {"taste": [0.5, None]}}},
              {"l.py": LABELS.format("test", "return 1.0")}, ConfigError),
-        Case(r"quotas names 'sum', which no trajectory is tagged; seen: 'sums'",
+        Case(r"quotas .*'sum'.*'sums'",
              {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
     ],
 )  # fmt: skip
@@ -103,13 +103,13 @@ def test_one_error_names_file_row_value_and_remedy(generate, provider: Simulated
 def test_prompts_that_are_all_held_out_are_an_error_before_anything_is_asked(
     generate, provider: SimulatedProvider
 ) -> None:
-    with pytest.raises(InputError, match=r"held_out_fraction = 0\.999999: all \d+ prompts are held out .* Lower it"):
+    with pytest.raises(InputError, match=r"held_out_fraction = 0\.999999"):
         generate({}, prompts={"held_out_fraction": 0.999999})
     assert len(provider.ledger) == 0
 
 
 def test_answers_are_kept_where_a_mistake_is_found_after_them(generate, provider: SimulatedProvider) -> None:
-    with pytest.raises(ConfigError, match="which no trajectory is tagged"):
+    with pytest.raises(ConfigError, match=r"'sum'.*'sums'"):
         generate({}, dataset={"selection": {"quotas": {"sum": 3}}})
     assert len(provider.ledger) == len(ROWS)
     assert generate({}).dataset is not None
@@ -140,8 +140,6 @@ def test_malformed_prompts_and_trajectories_within_the_budget_are_counted_and_th
     assert second.summary[1][-1] == "2 done, 0 failed, 3 malformed"
     third = generate({}, ROWS[:1], **given)
     assert third.summary[1][-1] == "1 done, 0 failed, 3 malformed, 1 of other prompts"
-    with pytest.raises(
-        InputError, match=r"(?s)3 of 5 rows of t\.jsonl are no trajectories.*t\.jsonl, line 2: .*line 6: "
-    ):
+    with pytest.raises(InputError, match=r"(?s)3 of 5 .*t\.jsonl, line 2: .*line 6: "):
         generate({}, **{**given, "runtime": {"failure_budget": 0.5}})
     assert len(provider.ledger) == asked

@@ -1,4 +1,4 @@
-"""What a run logs is what the guide's page of metrics says that it does."""
+"""A run logs the metrics of the guide's page."""
 
 import json
 import re

@@ -100,10 +100,10 @@ def load_prompts_of(config: DistillConfig) -> Artifact:
 
 
 def test_a_flow_that_leaves_out_what_it_lists_fails_its_first_test(config_of: Callable[..., DistillConfig]) -> None:
-    with pytest.raises(ValueError, match=r"not through .*lengths"):
+    with pytest.raises(ValueError, match="lengths"):
         forgetful(config_of())
 
 
 def test_a_refreshed_stage_that_the_flow_does_not_have_is_refused(config_of: Callable[..., DistillConfig]) -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.refresh: lenghts: .* expected one of prompts, lengths"):
+    with pytest.raises(ConfigError, match=r"runtime\.refresh: lenghts: .* prompts, lengths"):
         measure_prompts(config_of("lenghts"))

@@ -76,7 +76,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, shop_config) -> Iterator[Ni
 
 
 def version_of(student: str, store: Path) -> Any:
-    """The registered version of a student's weights."""
+    """Return the registered version of a student's weights."""
     from mlflow import MlflowClient
 
     from stillhouse.chat.refs import model_identity
@@ -170,7 +170,7 @@ def test_only_a_dataset_that_is_new_is_announced(nights: Nights) -> None:
 
 
 async def _events(resource: str, num: int) -> list[dict[str, Any]]:
-    """Events about a resource, the oldest first; waits until there are `num`, since they are sent in the background."""
+    """Wait for `num` events about a resource, which are sent in the background; return them, oldest first."""
     from prefect import get_client
 
     async with get_client() as client:

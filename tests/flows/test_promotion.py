@@ -1,4 +1,4 @@
-"""What becomes of a student that passed the rule, on a real registry and with none."""
+"""Promotion of a student that passed the rule, on a real registry and with none."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ SETTINGS = {"model": "embedded:student", "parameters": "full", "dtype": "float32
 
 @pytest.fixture
 def promoted(tmp_path: Path) -> Callable[..., Run]:
-    """The run in which `lines` were seen of one student, after it decided."""
+    """Return the run in which `lines` were seen of one student, after it decided."""
 
     def decide(uri: str, lines: list[MetricComparison]) -> Run:
         tracking = TrackingConfig(uri=uri, register_as="small")

@@ -51,7 +51,7 @@ ENOUGH: Final = (
 
 
 def fields_of(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any, list[Any]]]:
-    """Every field below `model` by its dotted key, with its type and constraints."""
+    """Yield every field below `model` by its dotted key, with its type and constraints."""
     for name, field in model.model_fields.items():
         key, kind = f"{path}.{name}" if path else name, field.annotation
         if key in FIXED:
@@ -66,7 +66,7 @@ FIELDS: Final = list(fields_of(DistillConfig))
 
 
 def drawn(rng: random.Random, key: str, kind: Any, limits: list[Any]) -> Any:
-    """A value of a type within its bounds, or LookupError if the type has none that could be drawn."""
+    """Return a value of a type within its bounds, or LookupError if the type has none that could be drawn."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return drawn(rng, key, arguments[0], [*limits, *arguments[1:]])
@@ -102,7 +102,7 @@ def number(rng: random.Random, key: str, kind: type, limits: list[Any]) -> float
 
 
 def random_body(rng: random.Random, base: dict[str, Any]) -> dict[str, Any]:
-    """A valid body: `base` with a few fields drawn anew."""
+    """Return a valid body: `base` with a few fields drawn anew."""
     while True:
         body = json.loads(json.dumps(base))
         for key, kind, limits in rng.sample(FIELDS, rng.randint(1, MAX_CHANGES)):
@@ -123,7 +123,7 @@ def random_body(rng: random.Random, base: dict[str, Any]) -> dict[str, Any]:
 
 
 def base_body(folder: Path, url: str, key: str, rng: random.Random) -> dict[str, Any]:
-    """A small run: ad hoc without rendering, or as from a file, the teacher remote or embedded."""
+    """Return a small run: ad hoc without rendering, or as from a file, the teacher remote or embedded."""
     body: dict[str, Any] = {
         "prompts": {"max_prompts": 8, "verifier": "numeric", "held_out_fraction": 0.25},
         "rollouts": {"max_tokens": 32, "max_turns": 3},
@@ -153,7 +153,7 @@ def base_body(folder: Path, url: str, key: str, rng: random.Random) -> dict[str,
 
 
 def run_one(seed: int, folder: Path, provider: SimulatedProvider, *, trains: bool) -> str:
-    """Runs a config and tells how it ended; any exception but an explained one goes on, with the config."""
+    """Run a config and tell how it ended; any exception but an explained one goes on, with the config."""
     from flows.distill import distill
     from flows.generate import generate
 

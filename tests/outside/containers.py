@@ -63,7 +63,7 @@ class Containers:
     def run(
         self, *command: str | Path, check: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end; one that fails shows what it said."""
+        """Run a command to its end; one that fails shows what it said."""
         done = subprocess.run(
             list(map(str, command)), env={**self.env, **(env or {})}, capture_output=True, text=True, check=False
         )
@@ -71,23 +71,23 @@ class Containers:
         return done
 
     def has(self, image: str) -> bool:
-        """Whether the image is in the store, or could be fetched from its registry."""
+        """Return whether the image is in the store, or could be fetched from its registry."""
         if self.run("podman", "image", "exists", image, check=False).returncode == 0:
             return True
         return self.run("podman", "pull", "--quiet", image, check=False).returncode == 0
 
     def build(self, context: Path, image: str, options: Sequence[str]) -> None:
-        """Builds an image; what it begins from has to be in the store."""
+        """Build an image; what it begins from has to be in the store."""
         isolated = ("--isolation", "chroot", "--pull-never", "--format", "docker", "--layers")
         self.run("buildah", "bud", *isolated, "--tag", image, *options, context)
 
     def inspect(self, image: str) -> dict[str, Any]:
-        """What podman knows of an image."""
+        """Return what podman knows of an image."""
         [known] = json.loads(self.run("podman", "image", "inspect", image).stdout)
         return dict(known)
 
     def make_stand_in(self, image: str) -> None:
-        """Makes a stand-in of an image, unless it is there or its registry can be reached."""
+        """Make a stand-in of an image, unless it is there or its registry can be reached."""
         if self.has(image):
             return
         if image == PYTHON_IMAGE:
@@ -97,7 +97,7 @@ class Containers:
         self.build(STAND_INS, image, ["--file", str(file), "--build-arg", f"BASE={PYTHON_IMAGE}"])
 
     def pip_options(self, without: Collection[str] = ()) -> list[str]:
-        """Options of a build that give its pip the settings of this machine's, with the files that they name."""
+        """Return options of a build that give its pip the settings of this machine's, with the files that they name."""
         settings, mounted = {}, {"/etc/ssl/certs"}
         listed = self.run(sys.executable, "-m", "pip", "config", "list").stdout
         for name, value in re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE):

@@ -34,7 +34,7 @@ exec tini -s -- sleep infinity
 
 
 def ip(*arguments: str) -> None:
-    """Runs `ip`."""
+    """Run `ip`."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
@@ -52,7 +52,7 @@ class Host:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def boot(self) -> None:
-        """Starts the machine with an empty folder but for the project's configs."""
+        """Start the machine with an empty folder but for the project's configs."""
         for name in ("tmp", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         for name in ("configs", "deployments"):
@@ -66,7 +66,7 @@ class Host:
         wait_until(lambda: self._init().name() == "tini", f"{self.name} is up")
 
     def kill(self) -> None:
-        """Ends every process of the machine at once."""
+        """End every process of the machine at once."""
         if self._unshared is not None:
             for process in psutil.Process(self._unshared.pid).children():
                 process.kill()
@@ -75,13 +75,13 @@ class Host:
             self._unshared, self._started = None, []
 
     def run(self, *command: str) -> str:
-        """What a command says that runs to its good end."""
+        """Return what a command says that runs to its good end."""
         done = subprocess.run(self._entered(command), env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 
     def start(self, name: str, *command: str) -> None:
-        """Starts a command whose output goes to a log of that name."""
+        """Start a command whose output goes to a log of that name."""
         with (self.folder / "logs" / name).open("ab") as log:
             entered = subprocess.Popen(
                 self._entered(command), env=self.env, stdout=log, stderr=log, start_new_session=True
@@ -89,7 +89,7 @@ class Host:
         self._started.append(entered)
 
     def log(self, name: str) -> str:
-        """What a command that was started has said."""
+        """Return what a command that was started has said."""
         return (self.folder / "logs" / name).read_text(errors="replace")
 
     def _init(self) -> psutil.Process:
@@ -121,7 +121,7 @@ class Network:
         self._stack.close()
 
     def host(self, name: str, env: Mapping[str, str]) -> Host:
-        """A machine that has booted."""
+        """Return a machine that has booted."""
         host = Host(name, len(self._hosts) + 1, self._folder / name, env)
         inside, port = f"stillhouse-{name}", f"port-{name}"
         self._namespace(name)
@@ -140,7 +140,7 @@ class Network:
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 900) -> Any:
-    """What `condition` returns once it is true; a child that is not there yet is no error."""
+    """Return what `condition` returns once it is true; a child that is not there yet is no error."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -5,7 +5,6 @@ Where Docker Hub cannot be reached, stand-ins of its images are made from Debian
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.deployments.processes import free_port
 from tests.outside.compose_secrets import SECRETS
 from tests.outside.compose_stack import ComposeStack
 from tests.outside.containers import Containers
@@ -20,15 +20,8 @@ from tests.outside.containers import Containers
 pytestmark = [pytest.mark.outside, pytest.mark.containers, pytest.mark.timeout(3600)]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def smoke(containers: Containers, image: str, runs: Path) -> str:
-    """What the smoke DAG says in a container without network or capabilities."""
+    """Return what the smoke DAG says in a container without network or capabilities."""
     assert containers.inspect(image)["User"] == "10001"
     runs.mkdir()
     os.chown(runs, 10001, 10001)

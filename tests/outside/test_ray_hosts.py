@@ -55,7 +55,7 @@ ENV = {
 
 
 def join(host: Host, *options: str) -> None:
-    """Starts Ray on a machine."""
+    """Start Ray on a machine."""
     common = ["--block", "--disable-usage-stats", "--num-cpus=2", "--num-gpus=0", f"--node-ip-address={host.address}"]
     host.start("ray", "ray", "start", *common, *options)
     wait_until(lambda: "--block" in host.log("ray"), f"Ray runs on {host.name}")
@@ -70,7 +70,7 @@ def replace(node: Host) -> None:
 
 @pytest.fixture
 def head(network: Network) -> Host:
-    """Prefect's server, the head of the cluster, and the flow."""
+    """Return Prefect's server, the head of the cluster, and the flow."""
     host = network.host("head", ENV)
     host.start("prefect", "python", "-m", "tasks.server.prefect_server", "--host", "0.0.0.0")
     host.start("teacher", "python", "-c", _TEACHER)
@@ -81,7 +81,7 @@ def head(network: Network) -> Host:
 
 
 def asked(host: Host) -> list[list[str]]:
-    """Address of the machine that asked, and the question, in order."""
+    """Return the address of the machine that asked, and the question, in order."""
     return [json.loads(line) for line in (host.folder / "asked.jsonl").read_text().splitlines()]
 
 

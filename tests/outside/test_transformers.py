@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.outside, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="session", params=["4.57.*", "5.*"])
 def python(request: pytest.FixtureRequest, outside: Path) -> Path:
-    """Python of an environment with some transformers."""
+    """Return the Python of an environment with some transformers."""
     environment = outside / f"transformers-{request.param[0]}"
     python = environment / "bin" / "python"
     if not (environment / "complete").exists():

@@ -54,7 +54,7 @@ def config_file(folder: Path, model: Path, **sections: dict[str, Any]) -> Path:
 
 
 def on_policy(**settings: Any) -> dict[str, Any]:
-    """Four steps, one request at a time: vLLM repeats a completion to the bit only in the same batch."""
+    """Return four steps, one request at a time: vLLM repeats a completion to the bit only in the same batch."""
     steps = {"num_steps": 4, "prompts_per_step": 3, "max_tokens": 24, "max_turns": 1, "max_concurrent": 1}
     return {"enabled": True, **steps, "learning_rate": 1e-4, **settings}
 
@@ -70,7 +70,7 @@ def start(file: Path, store: Path, output: Path) -> "subprocess.Popen[bytes]":
 
 
 def train(file: Path, store: Path) -> Path:
-    """Trains to the end; returns the student's folder."""
+    """Train to the end; return the student's folder."""
     output = store.with_suffix(".txt")
     with start(file, store, output) as process:
         assert process.wait() == 0, output.read_text()
@@ -78,7 +78,7 @@ def train(file: Path, store: Path) -> Path:
 
 
 def train_and_kill(file: Path, store: Path, server: VllmServer, *, after_step: int) -> Path:
-    """As `train`, with the server killed after a step and started again."""
+    """Do as `train`, with the server killed after a step and started again."""
     output = store.with_suffix(".txt")
     with start(file, store, output) as process:
         while f" {after_step}/" not in output.read_text():

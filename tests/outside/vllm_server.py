@@ -35,14 +35,14 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it without waiting for it."""
+        """Start it without waiting for it."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=self._variables, stdout=log, stderr=log, start_new_session=True
             )
 
     def wait(self) -> None:
-        """Waits until it answers."""
+        """Wait until it answers."""
         assert self._process is not None
         deadline = time.monotonic() + _START_S
         while not self._is_healthy():
@@ -51,7 +51,7 @@ class VllmServer:
             time.sleep(0.5)
 
     def kill(self) -> None:
-        """Kills it with all its processes, of which some would go on by themselves."""
+        """Kill it with all its processes, of which some would go on by themselves."""
         assert self._process is not None
         root = psutil.Process(self._process.pid)
         for process in [root, *root.children(recursive=True)]:

@@ -16,7 +16,7 @@ from tasks.sampling import TRAJECTORIES_FILE
 
 @pytest.fixture
 def make_context(tmp_path: Path) -> Callable[..., RunContext]:
-    """What a task may know of a run whose store is the test's own folder."""
+    """Return what a task may know of a run whose store is the test's own folder."""
 
     def make(*, budget: BudgetConfig = BudgetConfig(), **runtime: Any) -> RunContext:
         return RunContext(
@@ -32,7 +32,7 @@ def make_context(tmp_path: Path) -> Callable[..., RunContext]:
 
 @pytest.fixture
 def make_answered() -> Callable[..., Trajectory]:
-    """A trajectory that answered one question, unless told otherwise."""
+    """Return a trajectory that answered one question, unless told otherwise."""
 
     def make(question: str, answer: str = "It is 5.", **changes: Any) -> Trajectory:
         prompt: list[Message] = [{"role": "user", "content": question}]
@@ -53,7 +53,7 @@ def make_answered() -> Callable[..., Trajectory]:
 
 @pytest.fixture
 def write_shard(make_context: Callable[..., RunContext]) -> Callable[..., tuple[Artifact, Artifact]]:
-    """The artifacts of a shard and of its prompts' metadata, under one verifier and expected answer."""
+    """Return the artifacts of a shard and of its prompts' metadata, under one verifier and expected answer."""
 
     def write(
         trajectories: Sequence[Trajectory], *, verifier: str = "numeric", expected: str | None = "5"

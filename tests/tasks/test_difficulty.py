@@ -21,7 +21,7 @@ STUDENT = base_student(StudentConfig())
 
 @pytest.fixture
 def measure(make_context: Callable[..., RunContext], write_shard: Callable[..., tuple[Artifact, Artifact]]) -> Measure:
-    """The task on one shard: its artifact, and the columns of its file."""
+    """Return the task on one shard: its artifact, and the columns of its file."""
 
     def run(trajectories: Any, max_length: Any = None, rollouts: Any = None, expected: str | None = "5") -> Any:
         shard, metadata = write_shard(trajectories, expected=expected)

@@ -11,7 +11,7 @@ from tasks.rollouts import Rollouts
 
 
 def gave(*shards: tuple[int, int]) -> Rollouts:
-    """Rollouts of shards that accepted so many of so many candidates."""
+    """Return rollouts of shards that accepted so many of so many candidates."""
     artifacts = [
         Artifact(uri="", fingerprint=str(index), num_rows=candidates, facts={"accepted": a, "trajectories": candidates})
         for index, (a, candidates) in enumerate(shards)

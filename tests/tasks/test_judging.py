@@ -34,7 +34,7 @@ class World:
     def judge(
         self, rows: list[Trajectory], verifier: str = "numeric", runtime: Any = None, budget: Any = None, **config: Any
     ) -> tuple[Artifact, list[Any]]:
-        """The artifact, and the rows of its file."""
+        """Return the artifact, and the rows of its file."""
         model = {"model": "judge-1", "base_url": self.provider.url, **config.pop("model", {})}
         section = JudgeConfig(**{"enabled": True, "rubric": RUBRIC, **config, "model": model})
         shard, metadata = self._write_shard(rows, verifier=verifier)
@@ -57,7 +57,7 @@ def says(**judgement: Any) -> Reply:
 
 
 def by_answer(request: ReceivedRequest) -> Reply:
-    """Grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
+    """Return grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
     shown = request.body["messages"][1]["content"]
     judgement = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
     wanted = request.body["response_format"]["json_schema"]["schema"]["required"]
@@ -241,7 +241,7 @@ def test_failed_judgements_leave_nulls_within_the_failure_budget(world: World, m
         return error(400, "not that one") if "2?" in request.body["messages"][1]["content"] else by_answer(request)
 
     world.provider.script = failing
-    with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
+    with pytest.raises(FailureBudgetExceeded, match="1 of 4"):
         world.judge(rows)
     _, judged = world.judge(rows, runtime={"failure_budget": 0.25})
     assert [row is None for row in judged] == [False, False, True, False]
@@ -268,11 +268,11 @@ def test_the_judge_has_its_own_key(world: World, make_answered: MakeAnswered, mo
     assert keys == ["Bearer judge-key", "Bearer teacher-key"]
 
 
-@pytest.mark.parametrize(("key", "message"), [("", "KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
+@pytest.mark.parametrize(("key", "message"), [("", "JUDGE_KEY"), ("old", "401.*JUDGE_KEY")])
 def test_an_absent_or_refused_key_is_named(
     world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, message: str
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
     world.provider.script = lambda _: error(401, "Incorrect API key")
-    with pytest.raises(AuthenticationError, match=rf"{message}.* in runtime\.judge_api_key_env"):
+    with pytest.raises(AuthenticationError, match=rf"{message}.*runtime\.judge_api_key_env"):
         world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

@@ -23,7 +23,7 @@ def make_prompts(count: int) -> list[Prompt]:
 
 @pytest.fixture
 def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sampled]:
-    """Samples twelve prompts from a teacher with `usd` as the price of a million tokens."""
+    """Sample twelve prompts from a teacher with `usd` as the price of a million tokens."""
     monkeypatch.setenv("TEACHER_KEY", "any")
 
     def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:
@@ -55,7 +55,7 @@ def test_the_budget_of_the_run_ends_it(sample_from: Sample) -> None:
 
 def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(sample_from: Sample) -> None:
     with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
-        with pytest.raises(ConfigError, match="the price of the teacher is unknown"):
+        with pytest.raises(ConfigError, match="price"):
             sample_from(provider.url, max_usd=1.0)
         assert provider.ledger == []
 
@@ -63,7 +63,7 @@ def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(samp
 def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_from: Sample) -> None:
     with (
         SimulatedProvider(lambda request: error(401, "Incorrect API key")) as provider,
-        pytest.raises(AuthenticationError, match=r"variable TEACHER_KEY:.* in runtime\.api_key_env"),
+        pytest.raises(AuthenticationError, match=r"TEACHER_KEY.*runtime\.api_key_env"),
     ):
         sample_from(provider.url)
 
@@ -87,5 +87,5 @@ def test_answers_that_miss_their_schema_use_up_no_failure_budget() -> None:
         return Trajectory("k", "p", 0, [], [], [], stop_reason, "m", error)
 
     check_failures(Sampled([trajectory(StopReason.INVALID)] * 3, {}), 0.0)
-    with pytest.raises(FailureBudgetExceeded, match="1 of 2 rollouts failed"):
+    with pytest.raises(FailureBudgetExceeded, match="1 of 2"):
         check_failures(Sampled([trajectory(StopReason.ERROR), trajectory(StopReason.INVALID)], {}), 0.1)

@@ -1,4 +1,4 @@
-"""What the models may call: every function under `@tool`. The docstring and the type hints are what they read.
+"""Tools that the models may call: every function under `@tool`. The docstring and the type hints are what they read.
 
 This one is all that the prompts beside it need. Yours may look something up, search, or run code; `async` functions
 work as well. An exception becomes a message to the model, which may then try something else.

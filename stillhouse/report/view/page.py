@@ -57,7 +57,7 @@ class WrittenPage:
 def write_page(
     path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int, *, reload_s: int | None = None
 ) -> WrittenPage:
-    """Writes the page of the first `max_rows` rows atomically; it says if there are more.
+    """Write the page of the first `max_rows` rows atomically; it says if there are more.
 
     With `reload_s` it reloads itself so often, unless somebody is reading further down or typing.
 
@@ -122,13 +122,13 @@ class _Packed:
         self.index_file.write(self._gzip.compress(b"]" if self.num_rows else b"[]") + self._gzip.flush())
 
     def index(self) -> Iterator[str]:
-        """The index in base64, piece by piece."""
+        """Yield the index in base64, piece by piece."""
         self.index_file.seek(0)
         while piece := self.index_file.read(_BASE64_BYTES):
             yield base64.b64encode(piece).decode("ascii")
 
     def chunks(self) -> Iterator[str]:
-        """Each chunk in base64."""
+        """Yield each chunk in base64."""
         self.chunk_file.seek(0)
         for line in self.chunk_file:
             yield line.decode("ascii").rstrip()
@@ -164,7 +164,7 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
 def view_run(
     name: str, store_root: Path, output: Path | None, max_rows: int, *, reload_s: int | None = None
 ) -> WrittenPage:
-    """Writes the page of a run, an artifact's folder or a file; without `output` as `views/TITLE.html` in the store.
+    """Write the page of a run, an artifact's folder or a file; without `output` as `views/TITLE.html` in the store.
 
     Raises:
         InputError: `name` means nothing, or what it means cannot be read.

@@ -57,7 +57,7 @@ class ViewRow:
 
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
-    """Yields the trajectories of a source; only labels and expected answers are held in memory.
+    """Yield the trajectories of a source; only labels and expected answers are held in memory.
 
     Raises:
         InputError: a file cannot be read or a row holds no messages.
@@ -84,7 +84,7 @@ def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
 
 
 def _view_row(stage: str, facts: JsonObject, turns: list[JsonObject] | None) -> ViewRow:
-    """The row of a trajectory whose facts have the names of a dataset's columns; unknown ones may be absent."""
+    """Return the row of a trajectory whose facts have the names of a dataset's columns; unknown ones may be absent."""
     verified, score = facts.get("verified"), facts.get("score")
     if not isinstance(score, int | float):
         score = verified
@@ -123,7 +123,7 @@ def _facts_of_record(trajectory: Trajectory, label: Mapping[str, object], prompt
 
 
 def _turns(trajectory: Trajectory) -> list[JsonObject]:
-    """Facts of each turn without token ids and log-probabilities."""
+    """Return facts of each turn without token ids and log-probabilities."""
     return [
         {
             "finish_reason": turn.finish_reason,

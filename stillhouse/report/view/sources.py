@@ -43,7 +43,7 @@ class ViewSource:
 
 
 def find_source(name: str, store_root: Path) -> ViewSource:
-    """Finds an existing path of this name, else a run in the store.
+    """Find an existing path of this name, else a run in the store.
 
     Raises:
         ConfigError: neither, or a file or folder of another kind.
@@ -70,7 +70,7 @@ def find_source(name: str, store_root: Path) -> ViewSource:
 
 
 def _of_run(record: RunRecord, place: Path, folder: Path) -> ViewSource:
-    """All trajectories of a run: the teacher's, those of each evaluation, and the last ones of a stage under way."""
+    """Return all trajectories of a run: the teacher's, each evaluation's, and the last of a stage under way."""
     folders = [(stage, Path(uri)) for stage, uris in record.artifacts.items() for uri in uris]
     parts = [TrajectoryFile(stage, file) for stage, folder in folders for file in _files(folder, TRAJECTORIES_FILE)]
     parts += [TrajectoryFile(UNDER_WAY, file) for file in _files(folder, RECENT_FILE)]
@@ -92,5 +92,5 @@ def _of_run(record: RunRecord, place: Path, folder: Path) -> ViewSource:
 
 
 def _files(folder: Path, *names: str) -> list[Path]:
-    """Those of the files that are in the folder."""
+    """Return those of the files that are in the folder."""
     return [file for name in names if (file := folder / name).is_file()]

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 
 from stillhouse.store.records import read_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.deployments.processes import Prefect, mlflow_server
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -42,17 +43,17 @@ class Teacher:
 
     @property
     def num_asked(self) -> int:
-        """Requests that came, answered or not."""
+        """Return the requests that came, answered or not."""
         return len(self.provider.ledger)
 
     @property
     def num_billed(self) -> int:
-        """Requests answered and paid for."""
+        """Return the requests answered and paid for."""
         return self.provider.num_billed
 
     @property
     def paid_twice(self) -> list[str]:
-        """Requests answered more than once."""
+        """Return the requests answered more than once."""
         return [request for request, times in self.provider.billed.items() if times > 1]
 
 
@@ -81,57 +82,57 @@ class Case:
         self._flows = ExitStack()
 
     def start(self, verb: str) -> Any:
-        """`stillhouse VERB CONFIG`, under way."""
+        """Return `stillhouse VERB CONFIG`, under way."""
         path = self.folder / "config.yaml"
         path.write_text(yaml.safe_dump(self.config))
         command = [str(BIN / "stillhouse"), verb, str(path)]
         return self._flows.enter_context(self.prefect.launch(command, path.with_suffix(".log"), cwd=self.folder))
 
     def run(self, verb: str) -> Any:
-        """The flow's command, which is to end well."""
+        """Return the flow's command, which is to end well."""
         flow = self.start(verb)
         flow.finish()
         return flow
 
     def start_until_ten_answers(self) -> Any:
-        """`stillhouse generate CONFIG`, of which ten answers are in the journal and no more come for now."""
+        """Return `stillhouse generate CONFIG`, of which ten answers are in the journal and no more come for now."""
         self.teacher.answered = 10
         flow = self.start("generate")
         flow.wait_until(lambda: self.journalled() == 10, "the answers are in the journal")
         return flow
 
     def start_until_checkpoint(self) -> Any:
-        """`stillhouse sft CONFIG`, which has left a checkpoint."""
+        """Return `stillhouse sft CONFIG`, which has left a checkpoint."""
         flow = self.start("sft")
         flow.wait_until(lambda: self.newest_checkpoint() > 0, "a checkpoint")
         return flow
 
     def submit(self, flow: str) -> str:
-        """A run of the flow's deployment `smoke` with this config, for a worker; the flow run's id."""
+        """Return a run of the flow's deployment `smoke` with this config, for a worker; the flow run's id."""
         run_id: str = self.prefect.submit(f"{flow}/smoke", self.config)
         return run_id
 
     def state(self, run_id: str) -> str:
-        """The type of a flow run's state."""
+        """Return the type of a flow run's state."""
         return str(self.prefect.state(run_id)["type"])
 
     def flow_runs(self) -> list[dict[str, Any]]:
-        """Those that worked in this store, oldest first; not those of stages, which have no config."""
+        """Return those that worked in this store, oldest first; not those of stages, which have no config."""
         runs = self.prefect.post("flow_runs/filter", {"sort": "START_TIME_ASC"})
         runs = [run for run in runs if "config" in run["parameters"]]
         return [run for run in runs if run["parameters"]["config"]["runtime"]["store"] == str(self.store)]
 
     def states(self) -> list[str]:
-        """Of these flow runs."""
+        """Return the stages' flow runs of these."""
         return [run["state_type"] for run in self.flow_runs()]
 
     def newest_checkpoint(self) -> int:
-        """The step of the newest checkpoint of SFT; 0 without one."""
+        """Return the step of the newest checkpoint of SFT; 0 without one."""
         found = self.store.glob("training/sft-*/checkpoints/step-*")
         return max((int(path.name.removeprefix("step-")) for path in found), default=0)
 
     def journalled(self) -> int:
-        """How many completions are in the journal."""
+        """Return how many completions are in the journal."""
         with suppress(sqlite3.OperationalError):
             journal = f"file:{self.store / 'journal.sqlite3'}?mode=ro"
             with closing(sqlite3.connect(journal, uri=True, timeout=5)) as database:
@@ -140,27 +141,27 @@ class Case:
         return 0
 
     def trackings(self, name: str) -> list[str]:
-        """States of the MLflow runs of that name, oldest first."""
+        """Return states of the MLflow runs of that name, oldest first."""
         client = MlflowClient(self.mlflow.url)
         experiment = client.get_experiment_by_name(self.folder.name)
         runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
         return [run.info.status for run in runs if run.info.run_name == name]
 
     def resumed_from_step(self) -> int:
-        """The step at which the store's one training went on; 0 if it never was interrupted."""
+        """Return the step at which the store's one training went on; 0 if it never was interrupted."""
         (manifest,) = self.store.glob("artifacts/sft/*/manifest.json")
         step: int = json.loads((manifest.parent / "student.json").read_text())["facts"]["resumed_from_step"]
         return step
 
     def view(self, name: str) -> str:
-        """What `stillhouse view` says of the run of that name."""
+        """Return what `stillhouse view` says of the run of that name."""
         page = self.folder / "page.html"
         command = [str(BIN / "stillhouse"), "view", name, "--store", str(self.store), "--no-open", "-o", str(page)]
         done = subprocess.run(command, env=self.prefect.env, capture_output=True, text=True, check=True)
         return done.stdout.removeprefix(f"{page}: ").strip()
 
     def fallback(self) -> list[dict[str, Any]]:
-        """What MLflow did not take."""
+        """Return what MLflow did not take."""
         path = self.store / "tracking-fallback.jsonl"
         return list(read_jsonl(path)) if path.exists() else []
 
@@ -169,26 +170,26 @@ class Case:
 
 
 @pytest.fixture(scope="session")
-def prefect(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     env = {
         "PREFECT_SERVER_UI_ENABLED": "false",
         # The shortest there is; a run counts as dead after three of them.
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         KEY_VARIABLE: "secret-key",
     }
-    with serve_prefect(tmp_path_factory.mktemp("prefect"), **env) as server:
+    with Prefect(tmp_path_factory.mktemp("prefect"), **env) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def mlflow(serve_mlflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def deployed(prefect: Any) -> Any:
-    """The server with the pools and the smoke deployments of `deployments/prefect.yaml`."""
+    """Return the server with the pools and the smoke deployments of `deployments/prefect.yaml`."""
     prefect.deploy("--name=smoke")
     return prefect
 
@@ -201,7 +202,7 @@ def start_worker(deployed: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def prompt_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prompts file of `NUM_PROMPTS` rows."""
+    """Return a prompts file of `NUM_PROMPTS` rows."""
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     with (ROOT / "stillhouse" / "embedded" / "prompts.jsonl").open() as source:
         path.write_text("".join(line for line, _ in zip(source, range(NUM_PROMPTS), strict=False)))

@@ -17,7 +17,7 @@ def test_an_exception_fails_the_run_and_the_same_command_asks_only_what_failed(c
     case.teacher.otherwise = error(400, "no such prompt is answered here")
     flow = case.start("generate")
     assert flow.process.wait(900) == 1
-    assert "error: " in flow.output
+    assert "error[" in flow.output
     assert "Traceback" not in flow.output
     assert case.states() == ["FAILED"]
     assert case.trackings("generate") == ["FAILED"]

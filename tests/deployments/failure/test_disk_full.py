@@ -14,7 +14,7 @@ NUM_PROMPTS = 24
 
 @pytest.fixture
 def small_disk(case: Any) -> Iterator[Path]:
-    """The case's store on 64 MiB of its own."""
+    """Yield the case's store on 64 MiB of its own."""
     case.store.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(case.store)], capture_output=True, check=False
@@ -27,7 +27,7 @@ def small_disk(case: Any) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all room that is left."""
+    """Return a file that takes all room that is left."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

@@ -9,7 +9,7 @@ TABLE = TESTS.parent / "docs" / "operations" / "failures.md"
 
 
 def found_in(*patterns: str) -> dict[str, bool]:
-    """Whether each test function of the files runs by default."""
+    """Return whether each test function of the files runs by default."""
     found = {}
     for path in (path for pattern in patterns for path in TESTS.glob(pattern)):
         module = ast.parse(path.read_text(encoding="utf-8"))

@@ -7,15 +7,16 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.deployments.processes import assert_gone, wait_until
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NUM_PROMPTS = 24
 StartWorker = Callable[..., Any]
-AssertGone = Callable[[list[psutil.Process]], None]
 
 
 def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
-    """A run of the deployment, its training under way: its id and the flow's process, whose child trains."""
+    """Return a run of the deployment, its training under way: its id and the flow's process, whose child trains."""
     run: str = case.submit("train-sft")
     worker.wait_until(case.newest_checkpoint, "a checkpoint")
     family = [process for process in worker.family() if process.is_running()]
@@ -27,7 +28,7 @@ def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
 
 
 def rerun_resumes(case: Any) -> None:
-    """Runs the deployment again: rollouts and dataset come from the cache, the training goes on."""
+    """Run the deployment again: rollouts and dataset come from the cache, the training goes on."""
     assert case.prefect.ended(case.submit("train-sft"))["type"] == "COMPLETED"
     assert case.teacher.num_asked == NUM_PROMPTS
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
@@ -36,7 +37,7 @@ def rerun_resumes(case: Any) -> None:
 
 
 def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
-    case: Any, start_worker: StartWorker, assert_gone: AssertGone
+    case: Any, start_worker: StartWorker
 ) -> None:
     worker = start_worker()
     run, flow = start_training(case, worker)
@@ -47,9 +48,7 @@ def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
     rerun_resumes(case)
 
 
-def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(
-    case: Any, start_worker: StartWorker, assert_gone: AssertGone
-) -> None:
+def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start_worker: StartWorker) -> None:
     worker = start_worker()
     run, flow = start_training(case, worker)
     family = [flow, *flow.children(recursive=True)]
@@ -85,7 +84,7 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
 
 
 def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_pays_nothing_twice(
-    case: Any, start_worker: StartWorker, wait_until: Callable[..., Any], assert_gone: Callable[..., None]
+    case: Any, start_worker: StartWorker
 ) -> None:
     case.teacher.answered = 10
     worker = start_worker()

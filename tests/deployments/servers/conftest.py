@@ -15,12 +15,14 @@ import psycopg
 import pytest
 import redis
 
+from tests.deployments.processes import Launched, free_port
+
 PASSWORD: Final = "of-a-test"
 
 
 @pytest.fixture(scope="module")
-def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[str], str]]:
-    """Makes a database and gives its address as `postgresql://USER:PASSWORD@HOST:PORT/NAME`."""
+def postgres() -> Iterator[Callable[[str], str]]:
+    """Make a database and return its address as `postgresql://USER:PASSWORD@HOST:PORT/NAME`."""
     programs = _programs()
     # Postgres refuses to run as root, and pytest's own folders are closed to others.
     user = _unprivileged() if os.geteuid() == 0 else None
@@ -49,7 +51,7 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
             return f"{url}/{name}"
 
         command = [programs / "postgres", "-D", data, "-h", "127.0.0.1", "-p", port, "-k", folder, "-F"]
-        with launch(list(map(str, command)), folder / "log", user=user, cwd="/") as server:
+        with Launched(list(map(str, command)), folder / "log", user=user, cwd="/") as server:
             server.wait_until(is_up, "Postgres takes connections")
             yield make
             # What is killed leaves its shared memory behind.
@@ -57,8 +59,8 @@ def postgres(launch: Any, free_port: Callable[[], int]) -> Iterator[Callable[[st
 
 
 @pytest.fixture(scope="module")
-def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Redis server."""
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a Redis server."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server here: apt-get install redis-server")
@@ -71,13 +73,13 @@ def redis_url(launch: Any, free_port: Callable[[], int], tmp_path_factory: pytes
             return bool(client.ping())
         return False
 
-    with launch([*command, "--save", "", "--dir", str(folder)], folder / "log") as server:
+    with Launched([*command, "--save", "", "--dir", str(folder)], folder / "log") as server:
         server.wait_until(is_up, "Redis answers")
         yield url
 
 
 def _programs() -> Path:
-    """The folder of Postgres's programs, which Debian leaves out of PATH."""
+    """Return the folder of Postgres's programs, which Debian leaves out of PATH."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs and (path := shutil.which("initdb")) is not None:
         programs = [Path(path)]

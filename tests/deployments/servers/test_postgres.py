@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from stillhouse.testing import Reply, SimulatedProvider, completion
+from tests.deployments.processes import Prefect, mlflow_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -30,13 +31,13 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_flow_is_recorded_in_both_databases_and_its_files_are_on_s3(
-    serve_prefect: Any, serve_mlflow: Any, postgres: Callable[[str], str], s3: Any, tmp_path: Path
+    postgres: Callable[[str], str], s3: Any, tmp_path: Path
 ) -> None:
     prefect_db, mlflow_db = postgres("prefect"), postgres("mlflow")
     (tmp_path / "prompts.txt").write_text("What is 2 + 3?\nWhat is 4 + 4?\nName a river.\n")
     with (
-        serve_prefect(tmp_path, database=prefect_db) as prefect,
-        serve_mlflow(tmp_path, database=mlflow_db, files="s3://bucket/mlflow") as mlflow,
+        Prefect(tmp_path, database=prefect_db) as prefect,
+        mlflow_server(tmp_path, database=mlflow_db, files="s3://bucket/mlflow") as mlflow,
         SimulatedProvider(lambda request: Reply(completion("It is 5."))) as provider,
     ):
         config = {

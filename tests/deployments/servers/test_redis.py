@@ -10,6 +10,8 @@ import pytest
 import redis
 import yaml
 
+from tests.deployments.processes import Prefect, wait_until
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +33,7 @@ several_servers()
 
 
 def test_what_one_server_is_told_the_services_record_and_another_server_knows(
-    serve_prefect: Any, postgres: Callable[[str], str], redis_url: str, wait_until: Callable[..., Any], tmp_path: Path
+    postgres: Callable[[str], str], redis_url: str, tmp_path: Path
 ) -> None:
     compose = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())
     database = httpx.URL(postgres("several"))
@@ -48,7 +50,7 @@ def test_what_one_server_is_told_the_services_record_and_another_server_knows(
         "PREFECT_SERVER_DOCKET_URL": redis_url,
         "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
     }
-    first, second = (serve_prefect(tmp_path, "--no-services", **env) for _ in range(2))
+    first, second = (Prefect(tmp_path, "--no-services", **env) for _ in range(2))
     first.tool("prefect", "server", "database", "upgrade", "--yes")
     services = [*TOOL, "prefect", "server", "services", "start"]
     with first, second, first.launch(services, tmp_path / "services.log") as listening:

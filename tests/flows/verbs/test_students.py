@@ -22,7 +22,7 @@ Publish = Callable[..., str]
 
 @pytest.fixture
 def publish() -> Publish:
-    """What `stillhouse publish` prints."""
+    """Return what `stillhouse publish` prints."""
 
     def run(*args: str) -> str:
         done = CliRunner().invoke(app, ["publish", *args])
@@ -35,7 +35,7 @@ def publish() -> Publish:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with a run that trained an adapter and measured it."""
+    """Return a store with a run that trained an adapter and measured it."""
     store = ArtifactStore(tmp_path / "runs")
 
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
@@ -86,13 +86,13 @@ def test_a_push_without_a_token_or_of_nothing_is_told_before_anything_leaves(
 ) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     (folder,) = (store / "artifacts/sft").iterdir()
-    with pytest.raises(ConfigError, match="HF_TOKEN is not set"):
+    with pytest.raises(ConfigError, match="HF_TOKEN"):
         publish(str(folder), "--merge", "--push", "me/small")
     # Refused before the hub is asked, which would not know this token.
     monkeypatch.setenv("HF_TOKEN", "hf_none")
-    with pytest.raises(ConfigError, match="Push the merged weights with --merge"):
+    with pytest.raises(ConfigError, match="--merge"):
         publish("--store", str(store), "--push", "me/small")
     record = RunRecord("generate", "2026-01-02T00:00:00+00:00", None, None, None, {"dataset": ["d"]})
     write_run_record(store / "reports/20260102-000000", record)
-    with pytest.raises(InputError, match="it made no student; its stages: dataset"):
+    with pytest.raises(InputError, match="dataset"):
         publish("--store", str(store), "-o", "out")

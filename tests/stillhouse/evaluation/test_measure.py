@@ -18,7 +18,7 @@ def trajectory(
     prompt: str, answer: str = "5", stop: StopReason = StopReason.ANSWERED, tokens: int | None = 10, errors: int = 0,
     calls: int = 0, unanswered: int = 0,
 ) -> Trajectory:  # fmt: skip
-    """A call a turn and then an answer, or at last calls that nobody answers."""
+    """Return a call a turn and then an answer, or at last calls that nobody answers."""
     usage: Any = {} if tokens is None else {"completion_tokens": tokens}
     messages: list[Any] = [{"role": "user", "content": "q"}]
     for _ in range(calls):
@@ -35,7 +35,7 @@ def failed(prompt: str, stop: StopReason = StopReason.ERROR) -> Trajectory:
 
 
 def prompt_metadata(**expected: str | None) -> dict[str, PromptMetadata]:
-    """Prompts with their answers; the tag is the first letter of the name."""
+    """Return prompts with their answers; the tag is the first letter of the name."""
     return {name: PromptMetadata(name, answer, name[0], "exact", {}) for name, answer in expected.items()}
 
 
@@ -148,13 +148,13 @@ def test_one_trajectory_a_prompt_has_no_pass_at_k() -> None:
 
 @reward
 def short(args: RewardArgs, messages: list[Message]) -> float:
-    """Whether the answer is short."""
+    """Return whether the answer is short."""
     return float(len(str(messages[-1]["content"])) < 5)
 
 
 @reward
 def judged(args: RewardArgs, messages: list[Message]) -> float:
-    """What a judge that is down at times says."""
+    """Return what a judge that is down at times says."""
     if args.prompt_id == "p2":
         raise ConnectionError("the judge is down")
     return 0.5

@@ -13,7 +13,7 @@ MOST = LEVEL + 2 * (LEVEL * (1 - LEVEL) / NUM_SEEDS) ** 0.5
 
 
 def promoted_share(gain: float) -> float:
-    """Share of seeds that promote a student whose skill is by `gain` logits above the base's."""
+    """Return share of seeds that promote a student whose skill is by `gain` logits above the base's."""
     rng = np.random.default_rng(5)
     num_promoted = 0
     for _ in range(NUM_SEEDS):

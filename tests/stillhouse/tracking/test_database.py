@@ -12,7 +12,7 @@ from stillhouse.tracking.database import begin_database
 
 
 def schema(path: Path) -> list[tuple[object, ...]]:
-    """Names of all that there is, and the columns of tables. The order of a table's constraints is MLflow's chance."""
+    """Return all names, and the columns of tables; the order of a table's constraints is MLflow's chance."""
     with closing(sqlite3.connect(path)) as opened:
         named = opened.execute("SELECT type, name FROM sqlite_master ORDER BY type, name").fetchall()
         columns = [opened.execute(f"PRAGMA table_info('{name}')").fetchall() for _, name in named]

@@ -12,7 +12,7 @@ from stillhouse.tracking.registry import StudentVersion, download, find_register
 
 @pytest.fixture
 def run(tracking: TrackingConfig, tmp_path: Path) -> Iterator[TrackedRun]:
-    """A run that holds the files of a student."""
+    """Yield a run that holds the files of a student."""
     folder = tmp_path / "weights"
     folder.mkdir()
     (folder / "README.md").write_text("# A student\n")
@@ -23,7 +23,7 @@ def run(tracking: TrackingConfig, tmp_path: Path) -> Iterator[TrackedRun]:
 
 @pytest.fixture
 def name(tracking: TrackingConfig) -> str:
-    """Of the registered model, another for each test."""
+    """Return the name of the registered model, another for each test."""
     return tracking.experiment
 
 

@@ -19,7 +19,7 @@ from stillhouse.tracking.send import Sent, send_fallback
 def recorded_away(
     tmp_path: Path, database: str, client: Any, request: pytest.FixtureRequest, closed_port: int
 ) -> Callable[[], str]:
-    """Records a run with a nested one while MLflow is away, for the database; returns the name of the experiment."""
+    """Record a run with a nested one while MLflow is away, for the database; return the name of the experiment."""
 
     def record() -> str:
         away = f"http://127.0.0.1:{closed_port}"
@@ -86,7 +86,7 @@ def test_sending_that_is_broken_off_goes_on_and_creates_no_run_twice(
     away = f"http://127.0.0.1:{closed_port}/again"
     # MLflow goes behind the third record.
     path.write_text("".join(lines[:3]) + "".join(lines[3:]).replace(database, away))
-    with pytest.raises(TrackingError, match="The records are kept; start MLflow and run this command again"):
+    with pytest.raises(TrackingError, match="kept"):
         send_fallback(tmp_path)
     sending = tmp_path / "tracking-fallback.sending.jsonl"
     sending.write_text(sending.read_text().replace(away, database))
@@ -142,7 +142,7 @@ def test_two_processes_do_not_send_the_same_records(tmp_path: Path, recorded_awa
     recorded_away()
     with (tmp_path / "tracking-fallback.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="another process is sending"):
+        with pytest.raises(TrackingError, match="another process"):
             send_fallback(tmp_path)
     assert send_fallback(tmp_path).by_kind["table"] == 1
     assert send_fallback(tmp_path) == Sent()

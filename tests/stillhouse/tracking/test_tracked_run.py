@@ -29,7 +29,7 @@ def points_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 @pytest.fixture
 def start(tracking: TrackingConfig, tmp_path: Path) -> Callable[..., TrackedRun]:
-    """Starts a run of the test's experiment, whose fallback file is in the test's folder."""
+    """Start a run of the test's experiment, whose fallback file is in the test's folder."""
     return partial(start_run, tracking, tmp_path)
 
 

@@ -25,13 +25,13 @@ Machine = Callable[..., Run]
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where MLflow and the store of the machine that trained are."""
+    """Return the folder of MLflow and of the store of the machine that trained."""
     return tmp_path_factory.mktemp("office")
 
 
 @pytest.fixture(scope="module")
 def student(office: Path) -> Artifact:
-    """A student in its store, registered as version 1 of `small`, and the champion."""
+    """Return a student in its store, registered as version 1 of `small`, and the champion."""
 
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
         (folder / "model.safetensors").write_bytes(b"weights")
@@ -48,7 +48,7 @@ def student(office: Path) -> Artifact:
 
 @pytest.fixture
 def machine(office: Path, tmp_path: Path) -> Machine:
-    """A run on a machine with a store of its own."""
+    """Return a run on a machine with a store of its own."""
 
     def make(
         store: Path = tmp_path / "store",
@@ -87,7 +87,7 @@ def test_the_machine_that_trained_the_champion_has_it(student: Artifact, machine
 def test_no_adapter_is_trained_on_a_full_champion(student: Artifact, machine: Machine, tmp_path: Path) -> None:
     run = machine(parameters="lora")
     whole = Registered(Model(name="champion", ref=student.uri, fingerprint="w"), "1")
-    with pytest.raises(ConfigError, match=r"student\.parameters = 'lora': the champion, version 1, is a whole model"):
+    with pytest.raises(ConfigError, match=r"student\.parameters = 'lora'.*version 1"):
         start_of_training(BASE, whole, run)
     (tmp_path / "adapter_config.json").write_text("{}")
     adapter = Registered(Model(name="champion", ref=str(tmp_path), fingerprint="a"), "1")
@@ -131,7 +131,7 @@ def test_weights_other_than_the_registered_are_refused(
     shutil.copytree(files, kept)
     (files / "model.safetensors").write_bytes(b"swapped")
     try:
-        with pytest.raises(StoreError, match=r"models:/small/1: MLflow gave files that do not agree .* was altered"):
+        with pytest.raises(StoreError, match="models:/small/1"):
             find_champion(machine())
     finally:
         shutil.copy(kept / "model.safetensors", files)
@@ -143,9 +143,9 @@ def test_candidates_are_named_by_version_alias_or_folder(student: Artifact, mach
     assert [model.name for model in found] == ["version 1", Path(student.uri).name, "other"]
     assert {model.fingerprint for model in found[:2]} == {model_identity(student.uri)}
     for missing in ("models:/small/7", "models:/small@nobody", "models:/unknown/1"):
-        with pytest.raises(ConfigError, match="has no such version; expected models:/NAME/VERSION"):
+        with pytest.raises(ConfigError, match="models:/NAME/VERSION"):
             candidates(machine(candidates=(missing,)))
-    with pytest.raises(ConfigError, match="the name 'version 1' would mean several models"):
+    with pytest.raises(ConfigError, match="'version 1'"):
         candidates(machine(candidates=("models:/small/1", "models:/small@champion")))
     assert candidates(machine()) == []
 

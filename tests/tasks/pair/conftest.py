@@ -65,7 +65,7 @@ FAULTS: dict[str, Change] = {
 
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
-    """`faulty("teacher", "shifted")`: the folder of an embedded model with a fault of `FAULTS`."""
+    """Return `faulty("teacher", "shifted")`: the folder of an embedded model with a fault of `FAULTS`."""
     folder = tmp_path_factory.mktemp("faulty")
 
     def make(model: str, fault: str) -> str:
@@ -80,13 +80,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str
 
 @pytest.fixture(scope="session")
 def pair_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store, so that models answer once."""
+    """Return one store, so that models answer once."""
     return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture
 def examined(pair_store: Path) -> Callable[..., dict[str, PairFinding]]:
-    """The findings by name for a config of the repository, with `section__key=value` changes."""
+    """Return the findings by name for a config of the repository, with `section__key=value` changes."""
 
     def run(name: str = "on_policy/pure_agentic", num_prompts: int = 16, **changes: Any) -> dict[str, PairFinding]:
         overrides = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]

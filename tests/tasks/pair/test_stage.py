@@ -22,7 +22,7 @@ NewConfig = Callable[..., DistillConfig]
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedProvider]:
-    """Knows all answers, and reasons before it gives them."""
+    """Know all answers, and reasons before it gives them."""
     answers = {row["prompt"]: row["metadata"]["expected_answer"] for row in ROWS}
 
     def answer(request: ReceivedRequest) -> Reply:

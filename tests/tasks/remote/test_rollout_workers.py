@@ -1,4 +1,4 @@
-"""What a shard that runs elsewhere is told of its run."""
+"""Context of a shard that runs elsewhere."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def test_a_run_without_budget_has_parts_without(make_context: MakeContext) -> No
     ("budget", "seconds"), [(BudgetConfig(max_requests=5), 0.0), (BudgetConfig(max_hours=1.0), 3600.0)]
 )
 def test_an_empty_part_is_refused_by_its_cap(make_context: MakeContext, budget: BudgetConfig, seconds: float) -> None:
-    with pytest.raises(BudgetReached, match=r"^budget\.max_\w+ = .*Raise it"):
+    with pytest.raises(BudgetReached, match=r"^budget\.max_\w+ ="):
         share_of(make_context(budget=budget), 0.1, "key", seconds=seconds)
 
 
@@ -60,5 +60,5 @@ def test_shards_of_other_machines_have_their_own_journals_and_those_here_share_o
 
 def test_ray_workers_of_other_machines_need_a_folder_they_share(make_context: MakeContext) -> None:
     runtime = make_context(task_runner="ray", ray_address="10.0.0.5:6379", store="s3://bucket/team").runtime
-    with pytest.raises(ConfigError, match=r"'s3://bucket/team'; expected a folder .*runtime\.rollout_deployment"):
+    with pytest.raises(ConfigError, match=r"'s3://bucket/team'.*runtime\.rollout_deployment"):
         ray_workers(runtime, num_workers=1).__enter__()

@@ -34,13 +34,13 @@ START = Model(name="base", ref="embedded:student", fingerprint="student@1")
 
 
 def elsewhere(artifact: Artifact) -> str:
-    """Where another machine has it."""
+    """Return where another machine has it."""
     return str(Path("/elsewhere").joinpath(*Path(artifact.uri).parts[-3:]))
 
 
 @pytest.fixture
 def call_of(make_context: MakeContext) -> Callable[..., dict[str, Any]]:
-    """A call as it arrives, as JSON."""
+    """Return a call as it arrives, as JSON."""
 
     def make(stage: str, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
         call = StageCall.of(STAGES[stage], inputs, make_context())
@@ -154,18 +154,16 @@ def test_what_one_machine_made_for_the_call_another_has_from_the_storage(
 
 
 def test_a_worker_of_another_version_refuses(call_of: Any, sft_inputs: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"sft/v0-0 .* different versions of Stillhouse"):
+    with pytest.raises(ConfigError, match="sft/v0-0"):
         run_stage_call(call_of("sft", sft_inputs, key="sft/v0-0"), ALL)
 
 
 def test_a_stage_that_cannot_be_handed_over_is_refused(call_of: Any, sft_inputs: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"'prompts' cannot run .* one of rollouts, scores, sft"):
+    with pytest.raises(ConfigError, match=r"'prompts'.* rollouts, scores, sft"):
         run_stage_call({**call_of("sft", sft_inputs), "stage": "prompts"}, ALL)
 
 
 def test_an_input_that_no_shared_store_has_is_named(call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
     (Path(stored.uri) / "rows.jsonl").unlink()
-    with pytest.raises(
-        StoreError, match=r"rows\.jsonl is gone\. runtime\.store .* a folder that parent and worker share"
-    ):
+    with pytest.raises(StoreError, match=r"rows\.jsonl.*runtime\.store"):
         run_stage_call(call_of("sft", {**sft_inputs, "dataset": stored}), ALL)

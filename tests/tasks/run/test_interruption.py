@@ -1,6 +1,8 @@
+import signal
 import subprocess
 import sys
-import time
+
+from tasks.run.interruption import run_until_done
 
 CODE = """
 import asyncio, signal, sys
@@ -29,21 +31,21 @@ except Terminated:
 """
 
 
-def test_sigterm_cancels_a_busy_loop_and_reaches_the_handler_in_force() -> None:
-    with subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True) as process:
+def _said_after_sigterm(program: str) -> str:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.1)
         process.terminate()
-        assert process.stdout.read() == "cleaned up\nterminated\n"
+        said = process.stdout.read()
         assert process.wait(120) == 0
+    return said
+
+
+def test_sigterm_cancels_a_busy_loop_and_reaches_the_handler_in_force() -> None:
+    assert _said_after_sigterm(CODE) == "cleaned up\nterminated\n"
 
 
 def test_a_result_comes_back_and_the_handler_stays() -> None:
-    import signal
-
-    from tasks.run.interruption import run_until_done
-
     async def answer() -> int:
         return 42
 
@@ -80,9 +82,4 @@ except Terminated:
 
 
 def test_sigterm_is_raised_once_after_prefect_has_had_its_turn() -> None:
-    with subprocess.Popen([sys.executable, "-c", FLOW], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.terminate()
-        assert process.stdout.read() == "marked crashed\nsaved\nsaid\n"
-        assert process.wait(120) == 0
+    assert _said_after_sigterm(FLOW) == "marked crashed\nsaved\nsaid\n"

@@ -5,51 +5,20 @@ import pytest
 
 from stillhouse.errors import QuotaError
 from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
+from stillhouse.progress.state import NoProgress, RolloutProgress
 from stillhouse.progress.text import lines_of
-from stillhouse.types import Trajectory
 from tasks.run.progress import PartProgress, progress, rollout_stage, shown_by
-
-
-class Seen:
-    def __init__(self) -> None:
-        self.states: list[tuple[str, RolloutProgress]] = []
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        raise AssertionError("rollouts have a method of their own")
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        self.states.append((stage, state))
-
-    def update_run(self, state: RunState) -> None:
-        raise AssertionError("there is no run")
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        pass
-
-    def say(self, doing: str) -> None:
-        raise AssertionError("nothing else is done")
-
-    @property
-    def last(self) -> RolloutProgress:
-        return self.states[-1][1]
+from tests.tasks.run.shown import Clock, Shown
 
 
 @pytest.fixture
-def seen() -> Iterator[Seen]:
-    with shown_by(listener := Seen()):
+def seen() -> Iterator[Shown]:
+    with shown_by(listener := Shown()):
         yield listener
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Seen) -> None:
-    watcher, clock = Seen(), Clock()
+def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Shown) -> None:
+    watcher, clock = Shown(), Clock()
     with rollout_stage("rollouts", 900, watcher):
         parts = [PartProgress("rollouts", name, 300, clock) for name in "ab"]
         parts[0].update_rollouts("anything", RolloutProgress(done=10, total=None, limit=8, in_flight=7))
@@ -60,14 +29,14 @@ def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: See
     assert watcher.states == seen.states
 
 
-def test_a_part_counts_from_its_start_and_knows_no_limit_before_it_asks(seen: Seen) -> None:
+def test_a_part_counts_from_its_start_and_knows_no_limit_before_it_asks(seen: Shown) -> None:
     with rollout_stage("rollouts", 20):
         PartProgress("rollouts", "a", 10).update_rollouts("", RolloutProgress(done=3, total=10, limit=8))
         PartProgress("rollouts", "b", 10)
     assert (seen.last.done, seen.last.total, seen.last.limit) == (3, 20, 8)
 
 
-def test_the_speed_is_that_of_all_parts_together_however_short_each_was(seen: Seen) -> None:
+def test_the_speed_is_that_of_all_parts_together_however_short_each_was(seen: Shown) -> None:
     clock = Clock()
     with rollout_stage("rollouts", 40):
         for name in "abcd":
@@ -79,13 +48,13 @@ def test_the_speed_is_that_of_all_parts_together_however_short_each_was(seen: Se
     assert (seen.last.done, seen.last.rows_per_s, seen.last.tokens_per_s) == (40, 20.0, 180.0)
 
 
-def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Seen) -> None:
+def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Shown) -> None:
     with rollout_stage("rollouts", 20):
         PartProgress("rollouts", "a", 10).skip()
     assert (seen.last.done, seen.last.num_replayed, seen.last.usd) == (10, 10, 0.0)
 
 
-def test_a_part_sampled_by_a_worker_elsewhere_is_shown_with_what_it_cost(seen: Seen) -> None:
+def test_a_part_sampled_by_a_worker_elsewhere_is_shown_with_what_it_cost(seen: Shown) -> None:
     with rollout_stage("rollouts", 20):
         part = PartProgress("rollouts", "a", 10)
         part.finish({"failed": 1, "completion_tokens": 900, "cost_usd": 0.25})
@@ -93,7 +62,7 @@ def test_a_part_sampled_by_a_worker_elsewhere_is_shown_with_what_it_cost(seen: S
     assert dict(lines_of(seen.last))["limit"] == "each worker has its own"
 
 
-def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None:
+def test_an_error_says_what_all_parts_together_have_finished(seen: Shown) -> None:
     def sample() -> None:
         PartProgress("rollouts", "a", 10).skip()
         PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
@@ -105,7 +74,7 @@ def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None
     assert isinstance(raised.value.__cause__, QuotaError)
 
 
-def test_stages_that_follow_one_another_share_no_counts(seen: Seen) -> None:
+def test_stages_that_follow_one_another_share_no_counts(seen: Shown) -> None:
     for _ in range(2):
         with rollout_stage("rollouts", 10):
             PartProgress("rollouts", "a", 10).skip()

@@ -1,36 +1,8 @@
 from collections.abc import Callable
 
-from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
 from tasks.run.watch import RunWatch
-
-
-class Shown:
-    def __init__(self) -> None:
-        self.runs: list[RunState] = []
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        pass
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        pass
-
-    def update_run(self, state: RunState) -> None:
-        self.runs.append(state)
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        pass
-
-    def say(self, doing: str) -> None:
-        raise AssertionError("a run says it in its state")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.tasks.run.shown import Clock, Shown
 
 
 def _watch(*stages: str, **earlier: float) -> tuple[RunWatch, Shown, Clock]:

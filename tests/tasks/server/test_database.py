@@ -19,14 +19,14 @@ assert "prefect.server.database" not in sys.modules or sys.argv[2] == "migrates"
 
 
 def begin(installation: Path, database: Path, what: str) -> None:
-    """Begins a database as a server of the installation does."""
+    """Begin a database as a server of the installation does."""
     url = f"sqlite+aiosqlite:///{database}"
     env = {**os.environ, "PREFECT_API_DATABASE_CONNECTION_URL": url, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", BEGIN, str(installation), what], env=env, check=True, timeout=300)
 
 
 def content(database: Path) -> list[tuple[object, ...]]:
-    """Everything that a migration makes, and the last migration."""
+    """Return everything that a migration makes, and the last migration."""
     with closing(sqlite3.connect(database)) as opened:
         schema = opened.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
         return [*schema, *opened.execute("SELECT version_num FROM alembic_version").fetchall()]
@@ -34,7 +34,7 @@ def content(database: Path) -> list[tuple[object, ...]]:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose first server has begun a database."""
+    """Return one whose first server has begun a database."""
     folder = tmp_path_factory.mktemp("installation")
     begin(folder, folder / "first.db", "migrates")
     return folder

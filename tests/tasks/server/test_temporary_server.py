@@ -31,7 +31,7 @@ print(os.environ.get("STILLHOUSE_TEMPORARY_SERVER"), os.environ.get("PREFECT_API
 
 
 def run(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The result of Python code in `folder`, whose Prefect knows no server."""
+    """Return the result of Python code in `folder`, whose Prefect knows no server."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     env |= {"PREFECT_HOME": str(folder / "home"), "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, "-c", code]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def make_trajectory() -> Callable[..., Trajectory]:
-    """A trajectory that asked the calculator and answered; `changes` are fields of it."""
+    """Return a trajectory that asked the calculator and answered; `changes` are fields of it."""
 
     def make(index: int = 0, *, question: str | None = None, answer: str = "It is 42.", **changes: Any) -> Trajectory:
         call = {"id": "call_0", "type": "function", "function": {"name": "calculator", "arguments": '{"a":[1,2]}'}}
@@ -49,7 +49,7 @@ def make_trajectory() -> Callable[..., Trajectory]:
 
 @pytest.fixture(scope="session")
 def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The page of trajectories, or of rows in any form; `name` is the kind of file they lie in."""
+    """Return the page of trajectories, or of rows in any form; `name` is the kind of file they lie in."""
 
     def make(rows: list[Any], *, max_rows: int = 100_000, name: str = "trajectories.jsonl") -> Path:
         folder = tmp_path_factory.mktemp("view")
@@ -63,7 +63,7 @@ def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def visit(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
-    """Opens a page whose list is there. The page must not say a word on the console nor ask for anything."""
+    """Open a page whose list is there. The page must not say a word on the console nor ask for anything."""
     console: list[str] = []
     requests: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")

@@ -29,12 +29,12 @@ def _listed(page: "Page") -> list[str]:
 
 
 def _settled(page: "Page", pattern: str) -> None:
-    """Waits until the line of counts reads so; the page's policy forbids to wait by a script."""
+    """Wait until the line of counts reads so; the page's policy forbids to wait by a script."""
     page.locator("#count").filter(has_text=re.compile(pattern)).wait_for(timeout=20_000)
 
 
 def _open(page: "Page") -> str:
-    """What the reader shows, folded parts included."""
+    """Return what the reader shows, folded parts included."""
     page.wait_for_selector("article.trajectory")
     return page.locator("#reader").evaluate("element => element.textContent")
 
@@ -278,7 +278,7 @@ def test_a_page_without_trajectories_says_so(make_page: MakePage, visit: Visit) 
 
 
 def _luminance(css: str) -> float:
-    """Relative luminance of WCAG 2.2."""
+    """Return the relative luminance of WCAG 2.2."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", css)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -115,5 +115,5 @@ def test_a_page_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="written"):
         write_page(tmp_path / "file" / "page.html", "t", "p", [], 5)

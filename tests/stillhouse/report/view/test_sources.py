@@ -59,11 +59,11 @@ def test_a_run_under_way_has_the_last_trajectories_of_its_stage_as_well(tmp_path
 
 def test_what_holds_no_trajectories_is_refused_with_what_would(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"no trajectories in this folder; expected trajectories\.jsonl"):
+    with pytest.raises(ConfigError, match=r"folder.*trajectories\.jsonl"):
         find_source(str(tmp_path / "empty"), tmp_path)
     _write(tmp_path, "out.csv")
-    with pytest.raises(ConfigError, match=r"expected a file of trajectories that ends in \.jsonl or \.parquet"):
+    with pytest.raises(ConfigError, match=r"\.jsonl or \.parquet"):
         find_source(str(tmp_path / "out.csv"), tmp_path)
     write_run_record(tmp_path / "reports" / "r", _record({"prompts": [], "rollouts": [str(tmp_path / "gone")]}))
-    with pytest.raises(InputError, match=r"left no trajectories; stages: prompts, rollouts; gone: .*gone"):
+    with pytest.raises(InputError, match=r"prompts, rollouts; gone: .*gone"):
         find_source("latest", tmp_path)

@@ -1,0 +1,37 @@
+"""A listener that keeps what it is told, and a clock that tests set."""
+
+from stillhouse.progress.run_state import RunState
+from stillhouse.progress.state import Fact, RolloutProgress
+from stillhouse.types import Trajectory
+
+
+class Shown:
+    def __init__(self) -> None:
+        self.states: list[tuple[str, RolloutProgress]] = []
+        self.runs: list[RunState] = []
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        pass
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        self.states.append((stage, state))
+
+    def update_run(self, state: RunState) -> None:
+        self.runs.append(state)
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        pass
+
+    def say(self, doing: str) -> None:
+        raise AssertionError("a run says it in its state, and rollouts say nothing")
+
+    @property
+    def last(self) -> RolloutProgress:
+        return self.states[-1][1]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
