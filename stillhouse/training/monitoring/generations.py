@@ -56,7 +56,7 @@ class Generations:
         self._rewards = rewards
 
     def measure(self, step: int) -> dict[str, float]:
-        """Samples and records the answers after `step` steps; random states are those of a training without it.
+        """Sample and record the answers after `step` steps; random states are those of a training without it.
 
         Returns:
             generation_accuracy: share of right answers among the verifiable ones; left out where none is.
@@ -77,7 +77,7 @@ class Generations:
         return _metrics(rows)
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Restores the state after `step` steps.
+        """Restore the state after `step` steps.
 
         Args:
             step: rows of later steps are removed; -1 removes all.
@@ -119,7 +119,7 @@ def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
 
 @contextmanager
 def _undisturbed(student: Student) -> Iterator[None]:
-    """Puts the student into eval mode; restores its mode and all random generators, which a tool may draw from."""
+    """Put the student into eval mode; restore its mode and all random generators, which a tool may draw from."""
     state, was_training = random_state(), student.model.training
     student.model.eval()
     try:

@@ -57,17 +57,17 @@ class Throughput:
         """Seconds to the end at the pace of the last minutes, validation and checkpoints included; None at first."""
 
     def begin_step(self, num_done: int) -> None:
-        """A step begins after `num_done` finished ones."""
+        """Begin a step after `num_done` finished ones."""
         self._started = self._ready = self._clock()
         per_s = self._rate.per_second(num_done, self._started)
         self.eta_s = (self._num_steps - num_done) / per_s if per_s > 0.0 else None
 
     def batch_ready(self) -> None:
-        """The method has returned the batch."""
+        """Note that the method has returned the batch."""
         self._ready = self._clock()
 
     def end_step(self, groups: Sequence[Sequence[Sample]]) -> dict[str, Ratio]:
-        """Metrics of the step over `groups`, the microbatches of all ranks.
+        """Return the metrics of the step over `groups`, the microbatches of all ranks.
 
         Returns:
             tokens_per_s: input tokens, padding excluded, a second of the whole step. mfu: model FLOPs utilisation, the
@@ -96,13 +96,13 @@ class Throughput:
         }
 
     def gauges(self) -> dict[str, float]:
-        """Current values rather than means: `peak_memory_gib` and, where it is known, `eta_s`."""
+        """Return current values rather than means: `peak_memory_gib` and, where it is known, `eta_s`."""
         eta = {} if self.eta_s is None else {"eta_s": self.eta_s}
         return {"peak_memory_gib": peak_memory_gib(self._device), **eta}
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
+    """Return the most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status")

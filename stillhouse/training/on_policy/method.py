@@ -81,12 +81,12 @@ class OnPolicy:
 
     @property
     def facts(self) -> JsonObject:
-        """The teachers and their coefficients, facts about the prompts, and this attempt's failed rewards, if any."""
+        """Return teachers with their coefficients, facts about the prompts, and this attempt's failed rewards."""
         num_errors = 0 if self._rewards is None else self._rewards.num_errors
         return {**self._facts, **({"num_reward_errors": num_errors} if num_errors else {})}
 
     def batch(self, step: int) -> Batch:
-        """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
+        """Return the part of a batch of rollouts that this step trains on; the batch's first step has it made."""
         index, update = divmod(step, self._config.updates_per_batch)
         checkpoints = saved_steps(self._checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
@@ -109,11 +109,11 @@ class OnPolicy:
         return Batch(samples, {**rollouts.metrics, **metrics}, num_sampled)
 
     def partition(self, sample: Sample) -> str:
-        """Samples of one teacher, if distributions are compared exactly."""
+        """Return the teacher's name if distributions are compared exactly, else an empty key."""
         return self._objective.partition(sample)
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
-        """The distribution of the samples' teacher if it is compared."""
+        """Return the distribution of the samples' teacher if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
         return self._reference(scored) if scored and self._objective.is_exact else None
 
@@ -126,7 +126,7 @@ class OnPolicy:
         return self._objective.loss(scores, values)
 
     def _reference(self, samples: Sequence[ScoredSample]) -> Reference | TopReference | None:
-        """The distribution of the samples' teacher, of which there is one or none."""
+        """Return the distribution of the samples' teacher, of which there is one or none."""
         name = samples[0].teacher
         teacher = None if name is None else self._teachers.by_name.get(name)
         if isinstance(teacher, ExactTeacher):
@@ -134,7 +134,7 @@ class OnPolicy:
         return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """The batch with the student's log-probabilities before its first update; kept on disk for later updates."""
+        """Return the batch with the student's log-probabilities before its first update; keep it for later updates."""
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts

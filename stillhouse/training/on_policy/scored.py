@@ -45,7 +45,7 @@ class ScoredSample(Sample):
 
     @property
     def teacher_scores(self) -> SequenceScores:
-        """The teacher's scores of the tokens of the mask."""
+        """Return the teacher's scores of the tokens of the mask."""
         return SequenceScores(list(compress(self.teacher_logprobs or (), self.loss_mask)), self.teacher_top)
 
     @property

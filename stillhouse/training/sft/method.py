@@ -65,7 +65,7 @@ class Sft:
         self.divergence_temperature = config.soft_temperature
 
     def batch(self, step: int) -> Batch:
-        """The samples of `step` in the order of their epoch."""
+        """Return the samples of `step` in the order of their epoch."""
         samples = [self._train[row] for row in self._order.rows(step)]
         return Batch(samples, {"epoch": self._order.epochs_after(step + 1)})
 
@@ -73,15 +73,15 @@ class Sft:
         return ""
 
     def reference(self, samples: Sequence[Sample]) -> TopReference | None:
-        """The teacher of the soft targets, if there are any."""
+        """Return the teacher of the soft targets, if there are any."""
         return self._soft_targets.reference(samples) if self._soft_targets is not None and samples else None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """None."""
+        """Return nothing."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The configured loss, with the metrics nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
+        """Return the configured loss with nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
 
         bits_per_byte is the negative log-likelihood in bits over the bytes of the targets' text, which can be compared
         between tokenizers.
@@ -118,7 +118,7 @@ def load_sft(
     ranks: Ranks,
     scores_folder: Path | None = None,
 ) -> Sft:
-    """The method over a dataset artifact, if there is one, and the config's sources; collective.
+    """Return the method over a dataset artifact, if there is one, and the config's sources; collective.
 
     `scores_folder` holds the teacher's scores of the rows for the loss `kl`.
     """

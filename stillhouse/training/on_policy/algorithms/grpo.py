@@ -46,7 +46,7 @@ class GRPO(Algorithm):
 
 
 def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[float]:
-    """The advantage of each trajectory of a group; 0.0 where it has no reward."""
+    """Return the advantage of each trajectory of a group; 0.0 where it has no reward."""
     baselines = group_baselines(rewards, config)
     return [
         0.0 if reward is None else config.reward_coef * ((reward - baseline) / scale)
@@ -55,7 +55,7 @@ def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -
 
 
 def group_baselines(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[Baseline]:
-    """What each reward of a group is compared with; equal rewards have no advantage, and None is no reward."""
+    """Return the baseline of each reward of a group; equal rewards have no advantage, and None is no reward."""
     known = [reward for reward in rewards if reward is not None]
     if config.adv_estimator == "reinforce":
         return [Baseline(0.0, 1.0)] * len(rewards)

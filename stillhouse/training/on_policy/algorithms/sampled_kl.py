@@ -4,7 +4,7 @@
     d_t = log p_student(t) - log p_teacher(t)
 
 The mean of d over sampled tokens estimates KL(student || teacher); each token answers for itself alone (Lu and Thinking
-Machines Lab 2025, https://thinkingmachines.ai/blog/on-policy-distillation). A_reward is that of `grpo.py`: the reward
+Machines Lab 2025, https://thinkingmachines.ai/blog/on-policy-distillation). A_reward is as in `grpo.py`: the reward
 is normalised within the group, the KL is not.
 
 The teacher is asked for the log-probabilities of the sampled tokens. The loss is the policy gradient of A, with d_t

@@ -36,7 +36,7 @@ class ScoredTrajectory(NamedTuple):
 
     @property
     def mean_advantage(self) -> float:
-        """Mean over the sampled tokens; there is at least one."""
+        """Return the mean over the sampled tokens; there is at least one."""
         return math.fsum(self.advantages) / sum(self.sample.loss_mask)
 
 
