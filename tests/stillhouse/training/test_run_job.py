@@ -71,7 +71,7 @@ def test_answers_need_validation_rows_with_something_to_verify(new_job, tmp_path
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     job = new_job("none", generate_every_steps=2, dataset_weight=0.0, sources=[{"path": str(rows)}])
-    with pytest.raises(ConfigError, match="no validation row of the dataset has an expected answer"):
+    with pytest.raises(ConfigError, match="expected answer"):
         run_job(job.model_copy(update={"dataset_folder": None}), NoProgress())
 
 

@@ -213,14 +213,6 @@ def test_without_a_teacher_nothing_differs():
         torch.testing.assert_close(scores.reference_logprobs_N, scores.logprobs_N.detach())
 
 
-def test_student_who_is_the_teacher_has_nothing_to_learn():
-    inputs = Inputs()
-    itself = Reference(inputs.hidden.detach(), inputs.head, V)
-    same = inputs.fused(divergence_alone, reference=itself)
-    assert_close(same.loss.detach(), torch.zeros((), dtype=torch.float64))
-    assert torch.autograd.grad(same.loss, inputs.hidden)[0].abs().max() < 1e-14
-
-
 def test_rows_beyond_the_shared_vocabulary_play_no_part():
     inputs = Inputs()
     (before,) = torch.autograd.grad(inputs.fused(divergence_alone).loss, inputs.head.weight)
@@ -250,8 +242,8 @@ def test_target_that_the_teacher_does_not_know_has_no_probability():
     ("change", "message"),
     [
         (lambda teacher: Reference(teacher.hidden_NR[1:], teacher.head, S), "36 positions for 37 targets"),
-        (lambda teacher: Reference(teacher.hidden_NR, teacher.head, V + 1), "share 51 ids but have 50 and 53 output"),
-        (lambda teacher: replace(teacher, exchanged=(2, S)), r"\(2, 44\) are exchanged, but those below 44 are shared"),
+        (lambda teacher: Reference(teacher.hidden_NR, teacher.head, V + 1), "51 ids.* 50 and 53"),
+        (lambda teacher: replace(teacher, exchanged=(2, S)), r"\(2, 44\).* 44 are shared"),
     ],
 )
 def test_reference_that_does_not_fit_is_refused(change: Callable[[Reference], Reference], message: str):

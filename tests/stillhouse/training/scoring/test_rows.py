@@ -1,5 +1,4 @@
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,16 +135,5 @@ def test_rows_without_scores_say_how_to_get_them(new_job: NewJob, rows: Path):
         messages = [{"role": "user", "content": "New?"}, {"role": "assistant", "content": "Yes."}]
         file.write(json.dumps({"messages": messages}) + "\n")
     job = new_job("sft", "sft", scores_folder=scores.output_dir, num_epochs=1)
-    with pytest.raises(TrainingError, match=r"scores of its \d+ tokens are not in .* runtime\.refresh: \[scores\]"):
+    with pytest.raises(TrainingError, match=r"runtime\.refresh: \[scores\]"):
         run_job(job, NoProgress())
-
-
-def test_a_teacher_of_another_vocabulary_is_refused(new_job: NewJob, tiny_model: str, tmp_path: Path):
-    shutil.copytree(tiny_model, tmp_path / "other")
-    file = tmp_path / "other" / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    file.write_text(json.dumps(tokenizer))
-    with pytest.raises(TrainingError, match="does not share the student's vocabulary"):
-        run_job(new_job(teacher=str(tmp_path / "other")), NoProgress())

@@ -129,12 +129,12 @@ def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
     student = student_of()
     with torch.no_grad():
         student.head.weight += 0.5 * torch.randn(student.head.weight.shape)
-    with pytest.raises(EndpointError, match=r"differ from the student's by .* 'embedded:student'"):
+    with pytest.raises(EndpointError, match="'embedded:student'"):
         new_engines(student).engine(0).__enter__()
 
 
 def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(new_engines: NewEngines):
-    with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
+    with pytest.raises(EndpointError, match="processed_logprobs"):
         new_engines(student_of(), temperature=0.9).engine(0).__enter__()
 
 
@@ -151,14 +151,14 @@ def test_answer_is_read_as_ids_and_log_probs():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"token_ids": None}, "without token_ids"),
-        ({"logprobs": None}, "without logprobs"),
+        ({"token_ids": None}, "token_ids"),
+        ({"logprobs": None}, "logprobs"),
         ({"prompt_token_ids": [1, 5, 9, 40]}, "read 4 tokens"),
         ({"logprobs": {"token_logprobs": [-0.5]}}, "1 log-probabilities"),
         ({"logprobs": {"token_logprobs": [-0.5, None]}}, "a number for each"),
         ({"logprobs": {"token_logprobs": [-0.5, float("nan")]}}, "a number for each"),
         ({"logprobs": {"token_logprobs": [-0.5, "-1.0"]}}, "a number for each"),
-        ({"token_ids": [], "logprobs": {"token_logprobs": []}}, "expected a token or more"),
+        ({"token_ids": [], "logprobs": {"token_logprobs": []}}, "a token or more"),
     ],
 )
 def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
@@ -168,7 +168,7 @@ def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], me
 
 @pytest.mark.parametrize("page", ["<html>Welcome</html>", None, [], {}, {"choices": []}, {"choices": [7]}])
 def test_answer_that_is_no_completion_is_shown(page: Any):
-    with pytest.raises(EndpointError, match=r"no completion: .* Check on_policy.engine_url"):
+    with pytest.raises(EndpointError, match=r"no completion: .*on_policy\.engine_url"):
         read_generation(page, REQUEST)
 
 
