@@ -168,7 +168,7 @@ def test_job_without_what_its_method_needs_is_refused(sft_job, tmp_path: Path):
 def test_several_processes_are_refused_before_anything_starts_where_one_samples(on_policy_job, tmp_path: Path):
     runtime = RuntimeConfig(launcher="torchrun", num_processes=2)
     job = on_policy_job(tmp_path).model_copy(update={"runtime": runtime})
-    with pytest.raises(ConfigError, match="num_processes = 2 .*to 1"):
+    with pytest.raises(ConfigError, match=r"num_processes = 2 .*to 1"):
         train(job, NoProgress())
     assert not job.work_dir.exists()
 

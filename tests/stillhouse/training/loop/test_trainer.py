@@ -211,7 +211,7 @@ def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint
             with torch.no_grad():
                 next(p for _, p in student.trained_parameters()).fill_(float("nan"))
 
-    with pytest.raises(TrainingError, match="imitation, step 3: loss nan.*prompt0, prompt1"):
+    with pytest.raises(TrainingError, match=r"imitation, step 3: loss nan.*prompt0, prompt1"):
         trainer(Imitation(samples(), before=poison_at_step_3), student, tmp_path).run()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 

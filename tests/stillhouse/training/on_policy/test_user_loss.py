@@ -90,7 +90,7 @@ def test_a_loss_that_fails_or_returns_something_else_is_named_with_its_file(
 
 
 def test_settings_of_the_loss_that_it_replaces_are_refused_beside_it() -> None:
-    with pytest.raises(ValidationError, match="loss = a.py:f.* loss_fn, adv_clip"):
+    with pytest.raises(ValidationError, match=r"loss = a.py:f.* loss_fn, adv_clip"):
         OnPolicyConfig(loss="a.py:f", loss_fn="ppo", adv_clip=5.0)
     with pytest.raises(ValidationError, match="loss"):
         OnPolicyConfig(loss="a.py")

@@ -52,7 +52,7 @@ def test_an_exported_adapter_names_its_base_by_content_and_finds_it_beside_itsel
     (tmp_path / "base").rename(tmp_path / "elsewhere")
     export_student(out, tmp_path / "again", merge=False)
     assert model_identity(str(tmp_path / "again")) == model_identity(str(out)).replace("out@", "again@")
-    with pytest.raises(ConfigError, match="base@.*/base, where nothing is"):
+    with pytest.raises(ConfigError, match=r"base@.*/base, where nothing is"):
         export_student(out, tmp_path / "third", merge=True)
     (tmp_path / "elsewhere").rename(tmp_path / "base")
     (tmp_path / "base/generation_config.json").write_text("{}")

@@ -18,7 +18,7 @@ ESCAPES = [
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_a_hint_runs_no_commands(escape: str, tmp_path: Path) -> None:
     hint = Hint(escape % (tmp_path / "touched"), "t")
-    with pytest.raises(ConfigError, match="teacher 't' .*sandbox"):
+    with pytest.raises(ConfigError, match=r"teacher 't' .*sandbox"):
         hint.text("p", PromptMetadata("p", "42", None, None, {}))
     assert list(tmp_path.iterdir()) == []
 

@@ -147,7 +147,7 @@ def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) 
 
 def test_four_bits_without_cuda_are_refused() -> None:
     settings = OnPolicyTeacher(name="near", model="embedded:teacher", dtype="4bit")
-    with pytest.raises(ConfigError, match="'near' with dtype `4bit` .*CUDA"):
+    with pytest.raises(ConfigError, match=r"'near' with dtype `4bit` .*CUDA"):
         load_local_model("embedded:teacher", settings, CPU, torch.float32)
 
 

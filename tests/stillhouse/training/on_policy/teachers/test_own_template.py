@@ -211,7 +211,7 @@ def test_a_template_that_knows_no_results_of_tools_is_refused_before_sampling(
     plain.chat_template = f"{refusal}{chat.chat_template}"
     views = own(colon, plain)
     views.added_tokens([opening(with_tools=False)])
-    with pytest.raises(TrainingError, match="prompt p: .*no tools"):
+    with pytest.raises(TrainingError, match=r"prompt p: .*no tools"):
         views.added_tokens([opening(with_tools=True)])
 
 

@@ -90,9 +90,9 @@ def test_a_hint_that_cannot_be_written_names_teacher_prompt_and_reason(template:
 
 
 def test_a_hint_is_a_template_and_needs_a_question() -> None:
-    with pytest.raises(ConfigError, match="teacher 't' .*Jinja"):
+    with pytest.raises(ConfigError, match=r"teacher 't' .*Jinja"):
         Hint("{{ solution", "t")
-    with pytest.raises(InputError, match="prompt p .*user"):
+    with pytest.raises(InputError, match=r"prompt p .*user"):
         Hint("x", "t").insert([{"role": "system", "content": "s"}], "p", None)
 
 

@@ -53,7 +53,7 @@ def test_spellings_are_tried_all_over_the_vocabulary(tokenizer: PreTrainedTokeni
     # Not all servers write the space before a word, or know how to write a piece of a character.
     check_spellings("far", ids, [text.strip() if text else None for text in spellings], tokenizer)
     check_spellings("far", ids, [None] * 64, tokenizer)
-    with pytest.raises(TrainingError, match="'far' .*vocabulary: of 64 tokens"):
+    with pytest.raises(TrainingError, match=r"'far' .*vocabulary: of 64 tokens"):
         check_spellings("far", ids, spellings[1:] + spellings[:1], tokenizer)
 
 

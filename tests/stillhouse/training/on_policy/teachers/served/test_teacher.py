@@ -152,7 +152,7 @@ def test_another_temperature_needs_a_server_that_tempers(far: Far, requests: Req
 def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Far, requests: Requests) -> None:
     far.server.max_model_len = 65
     long = ScoreRequest([5] * 65, [False] + [True] * 64, "long")
-    with pytest.raises(EndpointError, match=" 65.*--max-model-len"):
+    with pytest.raises(EndpointError, match=r" 65.*--max-model-len"):
         far.score([*requests, long])
     again = far.connect()
     assert again.max_context == 64
@@ -207,7 +207,7 @@ def test_server_model_and_key_must_be_there(
 @pytest.mark.parametrize("body", [b"<html>", b"null", b"[]", b'{"data": null}', b'{"data": [{}]}', b'{"data": [7]}'])
 def test_an_answer_without_a_list_of_models_is_refused(far: Far, body: bytes) -> None:
     far.server.models = body
-    with pytest.raises(EndpointError, match="/v1/models: .*base_url"):
+    with pytest.raises(EndpointError, match=r"/v1/models: .*base_url"):
         far.connect()
 
 

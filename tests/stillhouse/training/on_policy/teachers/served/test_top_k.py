@@ -47,5 +47,5 @@ def uneven(answer: Any) -> Any:
 
 def test_positions_with_different_numbers_of_tokens_are_refused(far: Far) -> None:
     far.server.spoil = uneven
-    with pytest.raises(EndpointError, match="2 to 3 .*; expected 3"):
+    with pytest.raises(EndpointError, match=r"2 to 3 .*; expected 3"):
         far.connect("vllm", top_k=3)
