@@ -70,7 +70,7 @@ class _SegmentProducts(torch.autograd.Function):
 
 
 def _tiles(lengths: Sequence[int], query: Tensor) -> Iterator[tuple[Place, Place]]:
-    """Yields places of tokens of segments, with those of the tokens that they attend to."""
+    """Yield places of tokens of segments, with those of the tokens that they attend to."""
     size, counts = query.shape[0] * query.shape[2], Counter(lengths)
     together: dict[int, list[int]] = {}
     for length, first in zip(lengths, accumulate(lengths, initial=0), strict=False):

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, Self, TypeVar
 
@@ -24,13 +25,13 @@ _TIMEOUT: Final = timedelta(minutes=30)
 """Longest wait in a collective: longer than the first process needs to write a checkpoint or to sample answers."""
 
 
+@dataclass(frozen=True, eq=False)
 class Ranks:
     """This process among those that train together: its number, how many there are, and where it computes."""
 
-    def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        self.rank = rank
-        self.size = size
-        self.device = device
+    rank: int
+    size: int
+    device: torch.device
 
     @classmethod
     def single(cls, device: torch.device) -> Self:

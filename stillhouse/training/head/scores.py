@@ -107,11 +107,11 @@ class TokenLoss(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Divide the logits."""
+        """Return what the logits are divided by."""
 
     @property
     def divergence_temperature(self) -> float:
-        """Divide the logits of student and teacher where they are compared."""
+        """Return what the logits of student and teacher are divided by where they are compared."""
 
     @property
     def uses_dropout(self) -> bool:

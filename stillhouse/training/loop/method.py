@@ -44,10 +44,9 @@ class Method(TokenLoss, Protocol):
 
     @property
     def guarded(self) -> str | None:
-        """Return the bare name of the metric that falls as the student learns; its rise means that training has diverged.
+        """Return the bare name of the metric whose rise means that training has diverged; None watches none.
 
-        The best validation is where it is lowest, or where the loss is if this is None. It is not always the loss: that
-        of DFT is low for improbable tokens.
+        The best validation is where it is lowest, or where the loss is if this is None.
         """
 
     def batch(self, step: int) -> Batch:

@@ -186,7 +186,7 @@ class Trainer:
 
     def _save(self) -> None:
         if self.watch.divergence.is_suspicious:
-            logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
+            logger.warning("step %d: no checkpoint is made of a loss that high", self._step)
             return
         self.watch.say(self._step, "saving")
         totals, watch = self._totals, self.watch.state()

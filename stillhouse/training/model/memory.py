@@ -62,7 +62,7 @@ def wants_checkpointing(
     compares: bool = False,
     compiled: bool = False,
 ) -> bool:
-    """Return if gradient checkpointing is to be used; collective: if one rank needs it, all use it.
+    """Return whether gradient checkpointing is to be used; collective: if one rank needs it, all use it.
 
     `auto` does where the estimate without it is above nine tenths of the free memory. Call it after the weights were
     loaded, before optimiser and running mean are made and weights are sharded. `num_tokens` are those of the largest

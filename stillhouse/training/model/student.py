@@ -133,7 +133,7 @@ class Student:
         self.tokenizer.save_pretrained(folder)
 
     def packs_exactly(self) -> bool:
-        """Return if samples in a packed row do not affect each other; warn with the reason if they do."""
+        """Return whether samples in a packed row do not affect each other; warn with the reason if they do."""
         with self.precision():
             return packs_exactly(self.causal_lm)
 

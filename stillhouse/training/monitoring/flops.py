@@ -85,7 +85,7 @@ def known_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
 
 
 def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
-    """Yields the number of weights each token is multiplied with, and whether they are trained."""
+    """Yield the number of weights each token is multiplied with, and whether they are trained."""
     shares = _shares_of_experts(backbone, config)
     for module in backbone.modules():
         if isinstance(module, nn.Embedding):

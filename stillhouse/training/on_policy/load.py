@@ -73,7 +73,7 @@ def load_on_policy(
     if job.rollouts_folder is not None:
         recorded = RecordedRollouts(job.rollouts_folder)
         algorithm = algorithm_of(config)
-        objective = Objective(algorithm, list(recorded.teachers), recorded.routes)
+        objective = Objective(algorithm, list(recorded.facts["teachers"]), recorded.routes)
         queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches)
         teachers = TeacherRouter(())
         return OnPolicy(student, objective, queue, teachers, None, config, checkpoints, recorded.facts, activity)

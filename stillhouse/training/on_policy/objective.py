@@ -47,7 +47,7 @@ class Objective:
         self._teachers = list(teachers)
         self.routes = list(routes)
         """Labels that metrics are reported by."""
-        self.is_exact = bool(teachers) and algorithm.asks == "distribution"
+        self.is_exact = bool(teachers) and bool(algorithm.divergence)
         """True if teachers give their distribution, not only scores of the sampled tokens."""
         self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
         """True if teachers in this process score a batch before it is trained on."""

@@ -50,7 +50,7 @@ class ScoredSample(Sample):
 
     @property
     def sampled_kl(self) -> list[float] | None:
-        """Log p_student - log p_teacher of each token under the sampling weights; None without teacher scores."""
+        """Return log p_student - log p_teacher of each token under the sampling weights; None without a teacher."""
         if self.teacher_logprobs is None:
             return None
         assert self.sampling_logprobs is not None

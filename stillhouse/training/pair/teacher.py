@@ -160,7 +160,7 @@ def agreement_finding(name: str, found: Agreement) -> PairFinding:
 
 
 def ends_finding(name: str, chances: Sequence[float], stop_warning: str | None) -> PairFinding:
-    """Return judge if both end their turns alike.
+    """Judge if both end their turns alike.
 
     Args:
         name: of the teacher.

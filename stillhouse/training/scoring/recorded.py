@@ -45,7 +45,7 @@ class RecordedScores:
         self.top_k = min(top_k, len(spellings))
 
     def of_samples(self, folder: Path, samples: Samples) -> Iterator[tuple[Sample, SequenceScores]]:
-        """Return each sample that the turns recorded in a dataset's folder serve, with its scores.
+        """Yield each sample that the turns recorded in a dataset's folder serve, with its scores.
 
         Raises:
             InputError: the file of recorded turns is damaged.

@@ -95,7 +95,7 @@ class RenderedChunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
-    """Return all rows of all sources, in order; raises as `read_source_rows`."""
+    """Yield all rows of all sources, in order; raises as `read_source_rows`."""
     for number, source in enumerate(sources):
         rows = read_source_rows(source)
         while chunk_rows := list(islice(rows, _CHUNK_ROWS)):

@@ -48,7 +48,7 @@ def source_fingerprint(source: SftSource) -> str:
 
 
 def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
-    """Return every row of a source in order; rows of a dataset's validation file come last."""
+    """Yield every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
         name = source.path.removeprefix(HUGGING_FACE)
         rows = present(hugging_face_rows(name, source.split, key="sft.sources", required=()))

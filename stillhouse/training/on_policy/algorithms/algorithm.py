@@ -8,15 +8,12 @@ trained, and may add to it what depends on them. Dimensions: N sampled tokens.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.on_policy.scored import ScoredSample
-
-Asks = Literal["nothing", "logprobs", "distribution"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +42,15 @@ class Algorithm(ABC):
         config: chose the algorithm, and has its parameters.
     """
 
-    asks: ClassVar[Asks]
-    """Scores of a teacher: none, the log-probabilities of the sampled tokens, or its distribution at each of them:
-    all of it from a model in this process, the most probable tokens from a server."""
-
     def __init__(self, config: OnPolicyConfig) -> None:
         self.config = config
 
     @property
     def divergence(self) -> tuple[Divergence, ...]:
-        """Return the exact divergence's terms for the output layer; only where `asks` is `distribution`."""
+        """Return the exact divergence's terms for the output layer; empty where a teacher scores sampled tokens only.
+
+        Its distribution is whole from a model in this process, and has the most probable tokens from a server.
+        """
         return ()
 
     @property

@@ -67,7 +67,7 @@ class StudentRollout:
         self.num_requested_calls += len(message.get("tool_calls") or ())
 
     def add_replies(self, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
-        """Return append what the student reads before its next turn, such as tool results; it is never trained on."""
+        """Append what the student reads before its next turn, such as tool results; it is never trained on."""
         self.messages += messages
         self.token_ids += token_ids
         self.loss_mask += [False] * len(token_ids)

@@ -57,7 +57,7 @@ def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[fl
 
 
 def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> list[float]:
-    """Return probe a server, and check its vocabulary, temperature and replicas; return as `probe`.
+    """Probe a server, and check its vocabulary, temperature and replicas; return as `probe`.
 
     The same tokens are sent several times at once, so that replicas behind one address answer side by side: those of
     serverless endpoints were seen to differ by more than a training changes (SkyRL#2256).
