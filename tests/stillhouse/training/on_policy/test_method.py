@@ -11,13 +11,12 @@ from stillhouse.config import StudentConfig
 from stillhouse.errors import InputError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
-from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.types import PromptMetadata
+from tests.stillhouse.training.trainings import final_of, trainer_of
 
 NewMethod = Callable[..., OnPolicy]
 
@@ -28,11 +27,6 @@ _TWO_TEACHERS = [
     {"name": "two", "model": "embedded:student", "routes": ["1"], "kl_coef": 0.5},
 ]
 """Of the prompts of two sources."""
-
-
-def trainer_of(method: OnPolicy) -> Trainer:
-    work_dir = method._checkpoints.parent
-    return build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
 
 
 def train(method: OnPolicy) -> dict[str, torch.Tensor]:
@@ -50,13 +44,13 @@ def same_bits(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) 
 )
 def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameters: str, dtype: str, tolerance: float):
     method = new_method(student=StudentConfig(parameters=parameters, dtype=dtype), **_SHORT)
-    final = trainer_of(method).run()["final"]
+    final = final_of(method)
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
 
 
 def test_a_mixture_of_experts_is_sampled_as_it_is_trained(new_method: NewMethod, mixture_model: str):
-    final = trainer_of(new_method(student_ref=mixture_model, **_SHORT)).run()["final"]
+    final = final_of(new_method(student_ref=mixture_model, **_SHORT))
     assert final["on_policy/log_ratio_abs_max"] < 1e-4
 
 
@@ -65,7 +59,7 @@ def test_a_model_with_dropout_is_trained_as_it_samples(new_method: NewMethod):
     for module in method._student.causal_lm.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.3
-    final = trainer_of(method).run()["final"]
+    final = final_of(method)
     assert final["on_policy/log_ratio_abs_max"] < 1e-4
 
 
@@ -86,7 +80,7 @@ def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_diff
 ):
     settings = _SHORT | {"num_steps": 1, "learning_rate": 1e-6, "divergence": divergence}
     method = new_method(student_ref=scaled_model, teacher=scaled_model, **settings)
-    final = trainer_of(method).run()["final"]
+    final = final_of(method)
     assert final["on_policy/log_ratio_abs_max"] < 1e-4
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
 
@@ -177,7 +171,7 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
         assert isinstance(sample, ScoredSample)
         expected = {"a%": ("one", 0.5), "b": ("two", 1.0)}[str(sample.tag)]
         assert (sample.teacher, sample.kl_coef) == expected
-    final = trainer_of(method).run()["final"]
+    final = final_of(method)
     assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/a%"] == final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
@@ -208,7 +202,7 @@ def test_teachers_of_few_tokens_have_an_equal_share_of_each_substep_in_whatever_
         for step in (0, 1):
             samples = [sample for sample in method.batch(step).samples if isinstance(sample, ScoredSample)]
             assert teacher_shares(samples) == pytest.approx({"one": 0.5, "two": 0.5})
-        finals.append(trainer_of(method).run()["final"])
+        finals.append(final_of(method))
     assert finals[0]["on_policy/teacher_share/two"] == pytest.approx(0.5)
     for name in ("loss", "grad_norm"):
         assert finals[0][f"on_policy/{name}"] == pytest.approx(finals[1][f"on_policy/{name}"], rel=1e-3, abs=1e-5)
@@ -229,7 +223,7 @@ def test_a_prompt_without_a_teacher_is_trained_on_its_reward_alone(
         divergence=divergence,
         num_steps=1,
     )
-    final = trainer_of(method).run()["final"]
+    final = final_of(method)
     assert final["on_policy/teacher_kl"] == pytest.approx(final["on_policy/teacher_kl/one"])
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.on_policy.method import OnPolicy
+from tests.stillhouse.training.trainings import final_of
 
 NewMethod = Callable[..., OnPolicy]
 
@@ -23,11 +23,9 @@ KINDS = ("reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward
 
 def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
     """Metrics of the only step, and what it changed in the weights."""
-    work_dir = method._checkpoints.parent
-    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
     weights = [parameter for _, parameter in method._student.trained_parameters()]
     before = torch.cat([weight.detach().flatten() for weight in weights])
-    final = trainer.run()["final"]
+    final = final_of(method)
     return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.training.job import TrainJob
-from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.user_loss import UserLoss
+from tests.stillhouse.training.trainings import final_of
 
 PAGE = Path(__file__).parents[4] / "docs/recipes/new_algorithm.md"
 BLOCK = re.compile(r'^```python title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -50,16 +50,7 @@ def test_a_training_minimises_the_loss_of_the_page(of_the_page: Path, new_method
     """On samples of the weights being trained no ratio is clipped: its step is that of the built-in loss."""
     finals = []
     for settings in ({"loss": f"{of_the_page}/cispo.py:cispo"}, {}):
-        method = new_method(num_steps=1, **settings)
-        trainer = build_trainer(
-            method,
-            method._student,
-            method._config,
-            work_dir=of_the_page / f"work{len(finals)}",
-            identity={},
-            peak_tflops=1.0,
-        )
-        finals.append(trainer.run()["final"])
+        finals.append(final_of(new_method(num_steps=1, **settings)))
     assert finals[0]["on_policy/grad_norm"] == pytest.approx(finals[1]["on_policy/grad_norm"], rel=1e-4)
     assert finals[0]["on_policy/advantage"] == pytest.approx(finals[1]["on_policy/advantage"], rel=1e-6)
     assert finals[0]["on_policy/ratio_clipped_share"] == 0.0
@@ -96,11 +87,13 @@ def test_settings_of_the_loss_that_it_replaces_are_refused_beside_it() -> None:
         OnPolicyConfig(loss="a.py")
 
 
-def test_the_content_of_the_file_is_part_of_the_identity(of_the_page: Path, new_job: Callable[..., TrainJob]) -> None:
+def test_the_content_of_the_file_is_part_of_the_identity(
+    of_the_page: Path, new_on_policy_job: Callable[..., TrainJob], tmp_path: Path
+) -> None:
     file = of_the_page / "cispo.py"
-    job = new_job(OnPolicyConfig(loss=f"{file}:cispo"), student=StudentConfig())
+    job = new_on_policy_job(tmp_path, {"loss": f"{file}:cispo"})
     before = job.digest()
-    assert "loss_file" not in new_job(OnPolicyConfig(), student=StudentConfig()).identity()
+    assert "loss_file" not in new_on_policy_job(tmp_path, {}).identity()
     file.write_text(file.read_text(encoding="utf-8").replace("4.0", "5.0"), encoding="utf-8")
     assert job.digest() != before
     file.unlink()

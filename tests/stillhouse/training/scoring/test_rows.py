@@ -13,11 +13,11 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.training.job import TrainJob
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.rows import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject
+from tests.stillhouse.training.trainings import logged
 
 NewJob = Callable[..., TrainJob]
 KL = {"loss": "kl", "top_k": 8, "num_epochs": 6, "batch_size": 4, "learning_rate": 2e-3, "log_every_steps": 1}
@@ -105,8 +105,7 @@ def test_a_server_scores_rows_as_the_model_itself_does(new_job: NewJob, serve: C
 
 
 def metrics_of(job: TrainJob, name: str) -> list[float]:
-    rows = read_metrics(job.work_dir / "metrics.jsonl")
-    return [row["metrics"][name] for row in rows if name in row["metrics"]]
+    return list(logged(job, name).values())
 
 
 def test_a_student_learns_the_teachers_distribution_from_the_scores(new_job: NewJob):

@@ -51,7 +51,7 @@ def _cases() -> dict[str, tuple[str, dict[str, Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _cases())
 def test_a_shipped_config_gives_the_recorded_losses(
-    name: str, new_job: Callable[..., TrainJob], tmp_path: Path
+    name: str, new_on_policy_job: Callable[..., TrainJob], tmp_path: Path
 ) -> None:
     base, settings = _cases()[name]
     config = load_config(_FOLDER / f"{base}.yaml")
@@ -61,7 +61,7 @@ def test_a_shipped_config_gives_the_recorded_losses(
         by_name["teachers"][0]["routes"] = ["shop"]
     by_name["group_size"] = min(by_name["group_size"], 4)
     on_policy = type(config.on_policy).model_validate(by_name)
-    job = new_job(on_policy, student=config.student, tools=config.tools)
+    job = new_on_policy_job(tmp_path, {}, on_policy=on_policy, student=config.student, tools=config.tools)
     rows = Rows()
     torch.manual_seed(0)
     with ExitStack() as resources:

@@ -1,0 +1,24 @@
+"""What trainings did: their metrics, and runs of methods without a job."""
+
+from stillhouse.training.job import TrainJob
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.trainer import Trainer
+from stillhouse.training.monitoring.metrics import read_metrics
+from stillhouse.training.on_policy.method import OnPolicy
+
+
+def logged(job: TrainJob, name: str) -> dict[int, float]:
+    """Return the logged values of a metric by step."""
+    rows = read_metrics(job.work_dir / "metrics.jsonl")
+    return {row["step"]: row["metrics"][name] for row in rows if name in row["metrics"]}
+
+
+def trainer_of(method: OnPolicy) -> Trainer:
+    """Return the trainer of a method that was loaded without a job."""
+    work_dir = method._checkpoints.parent
+    return build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
+
+
+def final_of(method: OnPolicy) -> dict[str, float]:
+    """Train to the end; return the last metrics."""
+    return trainer_of(method).run()["final"]
