@@ -130,11 +130,7 @@ def test_student_and_teacher_are_compared_at_a_temperature_of_their_own(scaling:
     divergence = kl((theirs[:, :S] / at).softmax(-1), (logits[:, :S] / at).softmax(-1))
     logprobs = (logits / TEMPERATURE).log_softmax(-1).gather(1, inputs.targets[:, None])[:, 0]
     total = (inputs.values["weights"] * divergence - inputs.values["more"] * logprobs).sum() * SCALE
-    trained = [inputs.hidden, inputs.head.weight]
-    assert_close(ours.loss, total)
-    gradients = (torch.autograd.grad(value, trained) for value in (ours.loss, total))
-    for seen, expected in zip(*gradients, strict=True):
-        assert_close(seen, expected)
+    assert_same(ours.loss, total, [inputs.hidden, inputs.head.weight])
 
 
 def divergence_alone(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
@@ -146,37 +142,28 @@ def assert_close(seen: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
 
 
-def assert_as_naive(inputs: Inputs, **settings: int) -> None:
-    trained = [tensor for tensor in (inputs.hidden, inputs.head.weight) if tensor.requires_grad]
-    ours = inputs.fused(loss, **settings)
-    naive = loss(inputs.naive(), inputs.values)
-    total = naive.losses_N.sum() * SCALE
-    assert_close(ours.loss, total)
-    assert_close(ours.sums["teacher"], naive.means["teacher"].sum())
-    for seen, expected in zip(
-        torch.autograd.grad(ours.loss, trained), torch.autograd.grad(total, trained), strict=True
-    ):
-        assert_close(seen, expected)
+def assert_same(seen: Tensor, expected: Tensor, trained: list[Tensor]) -> None:
+    """Compare losses and their gradients."""
+    assert_close(seen, expected)
+    for one, other in zip(*(torch.autograd.grad(value, trained) for value in (seen, expected)), strict=True):
+        assert_close(one, other)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 36, 37, 1000])
-def test_chunks_with_a_teacher_change_neither_loss_nor_gradients(chunk_size: int):
-    assert_as_naive(Inputs(), chunk_size=chunk_size)
-
-
-@pytest.mark.parametrize("chunk_size", [5, 1000])
-def test_two_ids_of_the_teacher_change_places(chunk_size: int):
+@pytest.mark.parametrize("case", ["plain", "two ids exchanged", "frozen head"])
+def test_chunks_with_a_teacher_change_neither_loss_nor_gradients(case: str, chunk_size: int):
     inputs = Inputs()
-    ids = int(inputs.targets[0]), int(inputs.targets[1])
-    assert ids[0] != ids[1]
-    inputs.reference = replace(inputs.reference, exchanged=ids)
-    assert_as_naive(inputs, chunk_size=chunk_size)
-
-
-def test_frozen_head_passes_the_divergence_on():
-    inputs = Inputs()
-    inputs.head.requires_grad_(False)
-    assert_as_naive(inputs)
+    if case == "two ids exchanged":
+        ids = int(inputs.targets[0]), int(inputs.targets[1])
+        assert ids[0] != ids[1]
+        inputs.reference = replace(inputs.reference, exchanged=ids)
+    inputs.head.requires_grad_(case != "frozen head")
+    trained = [tensor for tensor in (inputs.hidden, inputs.head.weight) if tensor.requires_grad]
+    ours = inputs.fused(loss, chunk_size)
+    naive = loss(inputs.naive(), inputs.values)
+    total = naive.losses_N.sum() * SCALE
+    assert_close(ours.sums["teacher"], naive.means["teacher"].sum())
+    assert_same(ours.loss, total, trained)
 
 
 def test_teacher_gets_no_gradient():

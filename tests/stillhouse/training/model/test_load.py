@@ -102,12 +102,9 @@ def test_saved_student_is_a_model_ref_with_the_same_logits(tiny_model: str, tmp_
     assert load_tokenizer(str(tmp_path / "student")).chat_template == student.tokenizer.chat_template
 
 
-def test_missing_model_is_named(tmp_path: Path):
+def test_a_model_that_is_missing_or_whose_weights_are_cut_off_is_refused_by_name(tiny_model: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="nowhere"):
         load_student(str(tmp_path / "nowhere"), LORA, CPU, seed=0)
-
-
-def test_weights_that_are_cut_off_are_refused_by_name(tiny_model: str, tmp_path: Path):
     shutil.copytree(tiny_model, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

@@ -105,16 +105,12 @@ def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
     )  # fmt: skip
     config = OnPolicyConfig(num_passes=updates_per_batch)
     shown = ShownTrajectories(tokenizer, tmp_path, listener, algorithm_of(config))
+    shown.show(0, [], [], [])
+    assert listener.files == [], "nothing was sampled"
     for index in range(0, 48 // updates_per_batch):
         rewards = [TrajectoryReward(None), scored.reward]
         shown.show(index, [overlong, scored.trajectory], [scored.sample], rewards)
     assert listener.files == [(f"step-{step:08d}.jsonl", "trajectories") for step in steps]
-
-
-def test_a_batch_that_sampled_nothing_has_no_file(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    listener = Listener()
-    ShownTrajectories(tokenizer, tmp_path, listener, ALGORITHM).show(0, [], [], [])
-    assert listener.files == []
 
 
 def test_what_is_written_is_shown_by_the_view_with_its_tokens(
@@ -137,12 +133,10 @@ def test_texts_of_tokens_join_up(tokenizer: PreTrainedTokenizerBase, text: str) 
     assert "".join(texts) == tokenizer.decode(ids) == text
 
 
-def test_a_character_of_several_tokens_belongs_to_the_last(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = tokenizer.encode("🙂!", add_special_tokens=False)
-    assert token_texts(tokenizer, ids) == ["", "", "", "🙂", "!"]
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_character_of_several_tokens_belongs_to_the_last_and_bytes_of_none_are_shown_as_such(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    assert token_texts(tokenizer, tokenizer.encode("🙂!", add_special_tokens=False)) == ["", "", "", "🙂", "!"]
     (smile, *_), (letter,) = (tokenizer.encode(text, add_special_tokens=False) for text in ("🙂", "a"))
     texts = token_texts(tokenizer, [smile, letter, smile])
     assert "".join(texts) == tokenizer.decode([smile, letter, smile]) == "\ufffda\ufffd"
