@@ -63,7 +63,7 @@ def run_command() -> None:
     try:
         app()
     except StillhouseError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        typer.secho(f"error[{error.code}]: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
 
 

@@ -23,60 +23,102 @@ Every message says what failed, which one, the value seen, the value expected, a
 
 
 class StillhouseError(Exception):
-    """Root of the tree; its message is shown to the user without a traceback."""
+    """Root of the tree; its message is shown to the user without a traceback.
+
+    `code` is the kind of error for programs and tests, as the words of a message may change. That of an error which
+    `docs/troubleshooting.md` explains is its address there; others have the code of their class.
+    """
 
     exit_code = 1
+    code = "failed"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.code
 
 
 class ConfigError(StillhouseError):
     """The config or the command line is wrong; nothing was started."""
 
+    code = "config"
     exit_code = 2
 
 
 class InputError(StillhouseError):
     """Input data cannot be used."""
 
+    code = "input"
+
 
 class NothingKept(InputError):
     """Selection leaves nothing to train on."""
+
+    code = "nothing-kept"
 
 
 class StoreError(StillhouseError):
     """The store cannot be read or written."""
 
+    code = "store"
+
 
 class EndpointError(StillhouseError):
     """An endpoint cannot be used: unreachable, unknown model, or not able to do what is asked of it."""
+
+    code = "endpoint"
 
 
 class AuthenticationError(EndpointError):
     """The endpoint refused the API key, or there is none."""
 
+    code = "authentication"
+
 
 class QuotaError(EndpointError):
     """The account is out of credit or of its daily allowance; waiting a minute does not help."""
+
+    code = "no-credit"
 
 
 class BudgetReached(StillhouseError):
     """One more request could cost more than the run may spend; what was paid for is kept."""
 
+    code = "budget"
+
 
 class FailureBudgetExceeded(StillhouseError):
     """More items of a stage failed than its config allows; what finished is kept."""
+
+    code = "failure-budget"
 
 
 class NotApproved(StillhouseError):
     """The dataset was not approved for training; everything up to it is kept."""
 
+    code = "not-approved"
+
 
 class TrainingError(StillhouseError):
     """Training failed; the last good checkpoint is kept."""
+
+    code = "training"
 
 
 class TrainingKilled(TrainingError):
     """The training process was ended from outside; it resumes from its last checkpoint when run again."""
 
+    code = "training-killed"
+
 
 class TrackingError(StillhouseError):
     """Tracking cannot be reached; the caller warns and goes on."""
+
+    code = "tracking"
+
+
+class WrongSetting(ValueError):
+    """What a rule of the config raises whose `code` the troubleshooting page explains."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -83,5 +83,6 @@ def _api_key(base_url: str, variable: str, role: ModelRole) -> str:
         return key
     raise AuthenticationError(
         f"{base_url}: no API key: the environment variable {variable} is not set. Put {variable}=... into .env or the "
-        f"environment, or name another variable in {role.key_setting} (any value will do where no key is asked for)"
+        f"environment, or name another variable in {role.key_setting} (any value will do where no key is asked for)",
+        code="no-key",
     )

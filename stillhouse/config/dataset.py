@@ -218,5 +218,5 @@ class DatasetConfig(Section):
         wanted = self.filters.contamination_ngrams
         return tuple(sorted({*_OVERLAPS, wanted})) if self.contamination and wanted is not None else _OVERLAPS
 
-    def identity(self, exclude: Any = None) -> dict[str, Any]:
-        return {**super().identity(exclude), **former_sections(self)}
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, **former_sections(self)}

@@ -39,7 +39,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
     if body is None:
         body = {}
     if not isinstance(body, dict):
-        raise ConfigError(f"{path}: expected sections such as `prompts:` at the top level, saw {_kind(body)}")
+        raise ConfigError(
+            f"{path}: expected sections such as `prompts:` at the top level, saw {_kind(body)}", code="sections"
+        )
     return parse_config(body, origin=str(path), overrides=overrides)
 
 
@@ -54,7 +56,9 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
     try:
         return DistillConfig.model_validate(body)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(origin, item) for item in _without_alternatives(error))) from error
+        mistakes = _without_alternatives(error)
+        message = "\n".join(_explain(origin, item) for item in mistakes)
+        raise ConfigError(message, code=_code(mistakes[0])) from error
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -72,7 +76,7 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
     if not equals or len(parts) < 2 or not all(parts):
         meant = [f"{found}={text}" for found in keys_named(key.strip(), DistillConfig)] if equals else []
         hint = f"did you mean {' or '.join(meant)}?" if meant else "for instance sft.num_epochs=2"
-        raise ConfigError(f"--set {override!r}: expected section.key=value; {hint}")
+        raise ConfigError(f"--set {override!r}: expected section.key=value; {hint}", code="set")
     try:
         value = _read_value(text)
     except yaml.YAMLError as error:
@@ -111,6 +115,12 @@ def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:
         message = expected(item) if before is None else f"{before['msg']} or {expected(item).removeprefix('expected ')}"
         mistakes[tuple(place)] = {**item, "loc": tuple(place), "type": "alternatives", "msg": message}
     return list(mistakes.values())
+
+
+def _code(item: Any) -> str | None:
+    if item["type"] == "extra_forbidden":
+        return "unknown-key"
+    return getattr(item.get("ctx", {}).get("error"), "code", None)
 
 
 def _explain(origin: str, item: Any) -> str:

@@ -15,6 +15,7 @@ from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingC
 from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
 from stillhouse.config.section import Section
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
+from stillhouse.errors import WrongSetting
 
 
 class DistillConfig(Section):
@@ -65,11 +66,12 @@ class DistillConfig(Section):
     def _on_policy_has_a_teacher_that_scores(self) -> Self:
         on_policy = self.on_policy
         if on_policy.enabled and self._default_teacher_scores and self.teacher.base_url is not None:
-            raise ValueError(
+            raise WrongSetting(
                 f"on_policy.teacher is not set and the teacher {self.teacher.model!r} is behind "
                 f"{self.teacher.base_url}: on-policy distillation needs the teacher's log-probability of tokens the "
                 "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher or a "
-                "scoring server in on_policy.teachers, or set on_policy.enabled to false and use SFT alone"
+                "scoring server in on_policy.teachers, or set on_policy.enabled to false and use SFT alone",
+                code="no-scores",
             )
         refusals = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
         if on_policy.enabled and self._default_teacher_scores:
@@ -147,9 +149,10 @@ class DistillConfig(Section):
         promotion, tracking = self.promotion, self.tracking
         enabled = [name for name in ("enabled", "start_from_champion") if getattr(promotion, name)]
         if enabled and (tracking.register_as is None or not tracking.enabled):
-            raise ValueError(
+            raise WrongSetting(
                 f"promotion.{enabled[0]} is set, but no student is registered: the champion is a version in MLflow's "
-                "model registry. Name the model in tracking.register_as, with tracking.enabled true"
+                "model registry. Name the model in tracking.register_as, with tracking.enabled true",
+                code="not-registered",
             )
         if promotion.enabled and promotion.metric == "reward" and self.tools.rewards_file is None:
             raise ValueError(

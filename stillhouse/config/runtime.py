@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
+from stillhouse.errors import WrongSetting
 
 
 class EvaluationConfig(Section):
@@ -139,9 +140,10 @@ class RuntimeConfig(Section):
     @model_validator(mode="after")
     def _processes_have_a_launcher(self) -> Self:
         if self.launcher in ("inline", "subprocess") and (self.num_processes, self.num_hosts) != (1, 1):
-            raise ValueError(
+            raise WrongSetting(
                 f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
-                f"runtime.launcher `torchrun` or `ray`, which is {self.launcher!r}"
+                f"runtime.launcher `torchrun` or `ray`, which is {self.launcher!r}",
+                code="launcher",
             )
         return self
 

@@ -57,19 +57,22 @@ class EndpointHealth:
                 )
             return EndpointError(
                 f"{url}: cannot be reached after {policy.max_attempts} tries: {failure.message}. Check that the server "
-                f"runs and that base_url is right, {_AGAIN}"
+                f"runs and that base_url is right, {_AGAIN}",
+                code="unreachable",
             )
         if self._has_answered:
             return None
         if failure.status == 404 and "no endpoints" in failure.message.lower():
             return EndpointError(
                 f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
-                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body"
+                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body",
+                code="no-provider",
             )
         if failure.status == 404:
             return EndpointError(
                 f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
-                "base_url goes up to and with /v1"
+                "base_url goes up to and with /v1",
+                code="unknown-model",
             )
         if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
             self._num_failed_at_first += 1

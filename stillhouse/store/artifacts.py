@@ -160,5 +160,6 @@ def require_whole(folder: Path) -> None:
     if (folder / MANIFEST).exists() and (problem := damage(folder)) is not None:
         raise StoreError(
             f"{problem}: the artifact is damaged and is not used. Run the command again that made it: the stage is "
-            "run anew, with every answer from the journal"
+            "run anew, with every answer from the journal",
+            code="artifact",
         )

@@ -44,5 +44,6 @@ class RewardFailures:
             f"{file}: the rewards of {self.num_failed} of {self.num_scored} trajectories could not be computed "
             f"({self.num_failed / self.num_scored:.0%}), more than runtime.failure_budget = {budget:.0%}. "
             f"{name} failed {count} times, first: {self.first_errors[name]}. Mend the function, or what it needs, and "
-            "run the same command again: what was sampled is kept. Raise the budget if so many failures are normal"
+            "run the same command again: what was sampled is kept. Raise the budget if so many failures are normal",
+            code="rewards",
         )

@@ -60,7 +60,7 @@ def load_module(path: Path, setting: str) -> ModuleType:
     """
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; {setting} must name a Python file")
+        raise ConfigError(f"{path}: no such file; {setting} must name a Python file", code="user-file")
     name = f"stillhouse_user_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -86,7 +86,7 @@ def load_module(path: Path, setting: str) -> ModuleType:
         ]:
             location = f"{path}, line {lines[-1]}"
         problem = f"{type(error).__name__}: {error}{_remedy(error)}"
-        raise ConfigError(f"{location}: cannot be loaded: {problem}") from error
+        raise ConfigError(f"{location}: cannot be loaded: {problem}", code="user-code") from error
     return module
 
 

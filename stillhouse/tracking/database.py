@@ -35,7 +35,9 @@ def check_database(uri: str) -> None:
         with create_engine(uri, poolclass=NullPool).connect():
             pass
     except (SQLAlchemyError, OSError, ImportError) as error:
-        raise TrackingError(f"{uri}: the tracking database cannot be opened: {error}") from error
+        raise TrackingError(
+            f"{uri}: the tracking database cannot be opened: {error}", code="tracking-database"
+        ) from error
 
 
 @contextmanager

@@ -180,7 +180,9 @@ def loss_sha256(setting: str) -> str:
     """Return the SHA-256 of the file of `on_policy.loss`; raise ConfigError if there is none."""
     path = Path(setting.rpartition(":")[0]).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; on_policy.loss must name a Python file and a function in it")
+        raise ConfigError(
+            f"{path}: no such file; on_policy.loss must name a Python file and a function in it", code="user-file"
+        )
     return file_sha256(path)
 
 

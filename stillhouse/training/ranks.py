@@ -93,7 +93,9 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("runtime.device is `cuda`, but torch finds no CUDA device here; use `auto` or `cpu`")
+        raise ConfigError(
+            "runtime.device is `cuda`, but torch finds no CUDA device here; use `auto` or `cpu`", code="no-cuda"
+        )
     # Job schedulers set WORLD_SIZE, too, for processes that are to start torchrun.
     size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
     if size == 1:

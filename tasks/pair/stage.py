@@ -80,7 +80,8 @@ def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Ru
     if grave and check == "auto":
         raise TrainingError(
             f"student and teacher do not fit together: {'; '.join(grave)}. Mend it, or set on_policy.pair_check to "
-            "`warn` to train all the same"
+            "`warn` to train all the same",
+            code="pair",
         )
 
 

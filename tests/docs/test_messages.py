@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import stillhouse.errors
+from stillhouse.errors import BudgetReached, FailureBudgetExceeded, QuotaError
+
 ROOT = Path(__file__).resolve().parents[2]
 _HEADING = re.compile(r"^### `(?P<message>.+)` \{ #[\w-]+ \}$", re.M)
 
@@ -18,6 +21,13 @@ def test_every_message_is_one_of_the_code(pages: dict[str, str]) -> None:
     assert unknown == [invented]
 
 
+def test_every_code_of_an_error_is_an_address_of_the_page(pages: dict[str, str]) -> None:
+    addresses = set(re.findall(r"\{ #([\w-]+) \}", pages["docs/troubleshooting.md"]))
+    codes = set(codes_of_the_code())
+    assert len(codes) > 25
+    assert codes <= addresses
+
+
 def test_every_message_has_an_address_of_its_own(pages: dict[str, str]) -> None:
     addresses = re.findall(r"\{ #([\w-]+) \}", pages["docs/troubleshooting.md"])
     assert len(set(addresses)) == len(addresses) == len(_HEADING.findall(pages["docs/troubleshooting.md"]))
@@ -26,7 +36,7 @@ def test_every_message_has_an_address_of_its_own(pages: dict[str, str]) -> None:
 def stands_in(message: str, text: str) -> bool:
     """Whether the text has what the page shows, in which `…` stands for what differs."""
     place = 0
-    for part in message.split("…"):
+    for part in message.removeprefix("…: ").split("…"):
         place = text.find(part, place)
         if place < 0:
             return False
@@ -43,3 +53,15 @@ def texts_of_the_code() -> Iterator[str]:
                     yield "".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
+
+
+def codes_of_the_code() -> Iterator[str]:
+    """Every code that an error is raised with, or that its class has."""
+    errors = {name: one for name, one in vars(stillhouse.errors).items() if isinstance(one, type)}
+    yield from (one.code for one in (QuotaError, BudgetReached, FailureBudgetExceeded))
+    for package in ("stillhouse", "tasks", "flows"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in errors:
+                    written = [one.value for one in node.keywords if one.arg == "code"]
+                    yield from (str(value.value) for value in written if isinstance(value, ast.Constant))

@@ -14,7 +14,7 @@ VERBS = [
 WRONG = "sft:\n  lerning_rate: 1.0e-4\n  num_epochs: 0\n"
 EXPLAINED = [
     "wrong.yaml: sft.lerning_rate = 0.0001: unknown key; did you mean 'learning_rate'?",
-    "error: wrong.yaml: sft.num_epochs = 0: expected at least 1",
+    "error[config]: wrong.yaml: sft.num_epochs = 0: expected at least 1",
 ]
 
 

@@ -168,7 +168,7 @@ def test_a_stage_that_fails_is_told_in_one_line(generate: Shell, prompts: Path, 
     provider.script = lambda request: known(request) if request.index % 2 else error(400, "not today")
     code, output = generate(prompts.name, "-o", "out.jsonl")
     assert code == 1
-    (error_line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    (error_line,) = [line for line in output.splitlines() if line.startswith("error[")]
     assert "not today" in output
     assert "failure_budget" in error_line
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_reached_or_read_is_named(
     named = (unused_url, "NO_KEY is not set", "empty.jsonl")
     for (code, output), name in zip((nobody, no_key, no_prompts), named, strict=True):
         assert code == 1
-        assert "error: " in output
+        assert "error[" in output
         assert name in output
     assert provider.ledger == []
 
@@ -207,7 +207,7 @@ def test_where_no_row_is_kept_the_message_says_where_they_went(
     provider.script = lambda _asked: Reply(completion("I do not know"))
     code, output = generate(prompts.name, "-o", "out.jsonl")
     assert code == 1
-    assert "error: " in output
+    assert "error[" in output
     assert "wrong" in output
     assert output.count("teacher 'simulated' answered 'I do not know'; expected '") == 2
     assert "stillhouse view" in output

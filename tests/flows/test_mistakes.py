@@ -95,7 +95,7 @@ def test_a_mistake_ends_with_code_2_and_what_to_do(
     code, output = shell(*command.split())
     assert (code, message in " ".join(output.replace("│", " ").split())) == (2, True), output
     assert not any(word in output for word in ("Value error", "Traceback", "pydantic"))
-    if "error: " in output:
+    if "error[" in output:
         assert len(output.splitlines()) <= 2
         assert "nput should be" not in output
     assert not (tmp_path / "runs").exists()

@@ -105,9 +105,10 @@ class Labelling(Section):
         """The comparison that signatures are made for."""
         return Comparison(near="near_duplicates" in self.measured)
 
-    def identity(self, exclude: Any = None) -> JsonObject:
+    def as_at_first(self, fields: JsonObject) -> JsonObject:
+        later = ("measured", "sets", "overlap_lengths")
         return {
-            **self.model_dump(mode="json", exclude={"measured", "sets", "overlap_lengths"}),
+            **{name: value for name, value in fields.items() if name not in later},
             "labels": former_labels(self.labels, self.measured),
             "duplicates": self.comparison.identity(),
             "contamination": {"sets": self.sets, "ngrams": list(self.overlap_lengths)},
@@ -153,7 +154,8 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
     except BrokenProcessPool as error:
         raise StillhouseError(
             f"a process was killed while it labelled {trajectories} or a file beside it, as happens where memory runs "
-            "out. Set runtime.num_threads lower and run the same command again: finished shards are kept"
+            "out. Set runtime.num_threads lower and run the same command again: finished shards are kept",
+            code="labels-killed",
         ) from error
 
 

@@ -60,7 +60,10 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
         bits.append(drop_bits(labels, limits, max_tokens))
         parts.append(_compact(labels, bits[-1] == 0, config))
     if not parts:
-        raise InputError(f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts")
+        raise InputError(
+            f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts",
+            code="no-trajectory",
+        )
     tags = union_categoricals([part.pop("tag") for part in parts], sort_categories=True)
     rows = pd.concat(parts, ignore_index=True).assign(tag=tags)
     rows["is_repeated"] = rows["id"].duplicated()

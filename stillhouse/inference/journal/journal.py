@@ -231,5 +231,6 @@ class Journal:
             remedy = "Free some space or mend the permissions there, or name another folder in runtime.store"
         return StoreError(
             f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
-            "that was saved is used again"
+            "that was saved is used again",
+            code="journal",
         )

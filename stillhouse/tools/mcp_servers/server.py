@@ -74,7 +74,8 @@ class McpServer:
             if variable not in os.environ:
                 raise ConfigError(
                     f"MCP server {config.name!r}: the environment variable {variable} that it needs is not set; set "
-                    "it, or take it out of the server's config"
+                    "it, or take it out of the server's config",
+                    code="mcp-variable",
                 )
         try:
             session, current_tools = await self._open_first()

@@ -81,7 +81,8 @@ class Browse:
         if config.browse_with == "browser" and not self._with_browser:
             raise ConfigError(
                 "tools.browse_with is browser, but no Chromium is installed: run `playwright install chromium`, "
-                "install the system's chromium, or set tools.browse_with to http"
+                "install the system's chromium, or set tools.browse_with to http",
+                code="no-chromium",
             )
 
         # Waiting for a slot here does not count into the timeout, unlike waiting for a page or a host.

@@ -45,14 +45,15 @@ class MessageWriter:
     def done(self, facts: JsonObject) -> None:
         self._send({"done": facts})
 
-    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
+    def failed(self, error: str, *, killed: bool, at: float | None = None, code: str | None = None) -> None:
         """Report the end by an error; where it was `killed` from outside, the same training is worth another try.
 
-        `at` is in seconds since 1970, None for now: of several hosts the first to fail is believed.
+        `at` is in seconds since 1970, None for now: of several hosts the first to fail is believed. `code` is the
+        error's own.
         """
         at = time.time() if at is None else at
         if self._error_file is None:
-            self._send({"error": error, "killed": killed, "at": at})
+            self._send({"error": error, "killed": killed, "at": at, "code": code})
         else:
             # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
             entry = {"message": error, "timestamp": int(at), "at": at, "killed": killed}
@@ -77,7 +78,7 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
             return message["done"]
         elif "error" in message:
             kind = TrainingKilled if message["killed"] else TrainingError
-            raise kind(f"{message['error']} (log: {log})")
+            raise kind(f"{message['error']} (log: {log})", code=message.get("code"))
         else:
             logger.info("%s: %s", job.method, line.rstrip())
     exit_code = process.wait()

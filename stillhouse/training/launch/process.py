@@ -58,18 +58,18 @@ def run_as_rank(job_file: Path, rank: int) -> NoReturn:
 
 
 def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int:
-    killed, exit_code = False, 1
+    killed, exit_code, code = False, 1, None
     match error:
         case Interrupted():
             message = f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues"
             killed, exit_code = True, 128 + signal.SIGTERM
         case StillhouseError():
             logging.getLogger(__name__).error("%s", error)
-            message = str(error)
+            message, code = str(error), error.code
         case _:
             traceback.print_exception(error)
             message = f"{job.method}: {type(error).__name__}: {error}"
-    messages.failed(message, killed=killed)
+    messages.failed(message, killed=killed, code=code)
     return exit_code
 
 

@@ -57,7 +57,8 @@ def require_same_identity(path: Path, seen: JsonObject, expected: JsonObject) ->
     if differences:
         raise TrainingError(
             f"{path}: this checkpoint belongs to another training: {'; '.join(differences)}. Restore those values to "
-            f"continue it, or delete {path.parent} to start anew"
+            f"continue it, or delete {path.parent} to start anew",
+            code="other-training",
         )
 
 

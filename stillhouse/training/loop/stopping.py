@@ -81,7 +81,8 @@ class DivergenceWatch:
             f"{self._method}, step {step}: training has diverged. The mean {self._metric} of the last {WINDOW} steps "
             f"is {mean:.4g} and was {self._lowest:.4g} at best; expected at most {self._limit:.4g}. The last values "
             f"are {last}; this step's prompts are {named_prompts(samples)}. Of the checkpoints {good}. Lower "
-            f"{self._method}.learning_rate, raise {self._method}.trainer.warmup_steps or look at these prompts"
+            f"{self._method}.learning_rate, raise {self._method}.trainer.warmup_steps or look at these prompts",
+            code="diverged",
         )
 
 

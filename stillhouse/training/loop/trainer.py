@@ -165,7 +165,8 @@ class Trainer:
         raise TrainingError(
             f"{self.method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
             f"values; prompts {named_prompts(suspects or batch.samples)}. Checkpoints in {self.checkpoints} are from "
-            f"before. Lower {self.method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16"
+            f"before. Lower {self.method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16",
+            code="not-finite",
         )
 
     def _resume(self) -> int | None:

@@ -173,7 +173,8 @@ def _rendered(value: T | TemplateError, row: SplitRow) -> T:
     if isinstance(value, TemplateError):
         raise InputError(
             f"{row.row.place}: cannot be rendered with the student's chat template: {value}. Mend or drop the row, or "
-            "train a student whose template knows such conversations"
+            "train a student whose template knows such conversations",
+            code="template",
         ) from value
     return value
 
@@ -193,7 +194,8 @@ def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering
         weighted = " of a weight above 0" if conversation.excluded else ""
         raise InputError(
             f"{row.row.place}: nothing to learn in a conversation with roles [{roles}]; expected an assistant message"
-            f"{weighted}. Drop the row"
+            f"{weighted}. Drop the row",
+            code="nothing-to-learn",
         )
 
 

@@ -130,6 +130,21 @@ def test_a_mistake_is_named_with_what_was_expected(
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("sft: {learning_rat: 0.1}", "unknown-key"),
+        ("[1, 2]", "sections"),
+        ("runtime: {num_processes: 2}", "launcher"),
+        ("sft: {num_epochs: 0}", "config"),
+    ],
+)
+def test_an_error_has_the_code_of_its_kind(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text))
+    assert caught.value.code == code
+
+
 def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(written(tmp_path, "sft: {num_epochs: 0, batch_size: 0}"))

@@ -86,7 +86,8 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
         raise ConfigError(
             f"on_policy.temperature = {temperature}: teacher {teacher.name!r} gives the same log-probabilities at any "
             "temperature, so that they are not those of the distribution that the student samples from. Set it to 1, "
-            "or use a local teacher"
+            "or use a local teacher",
+            code="temperature",
         )
     return probed
 

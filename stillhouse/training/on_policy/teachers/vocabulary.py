@@ -48,7 +48,8 @@ def num_shared_ids(teacher_ref: str, teacher: PreTrainedTokenizerBase, student: 
     )
     raise TrainingError(
         f"teacher {teacher_ref!r} does not share the student's vocabulary: {len(differing)} tokens differ ({shown}). "
-        f"{_REMEDY}"
+        f"{_REMEDY}",
+        code="vocabulary",
     )
 
 

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.processes.guarded_process import GuardedProcess
-from stillhouse.training.launch.messages import follow
+from stillhouse.training.launch.messages import MessageWriter, follow
 from stillhouse.types import JsonObject
 
 CHILD = """
@@ -57,6 +58,14 @@ def test_a_failure_shows_its_log_and_only_one_from_outside_is_worth_another_try(
     with pytest.raises(TrainingError, match=message) as raised:
         follow_child(printed, ends=exit_code)
     assert raised.type is error
+
+
+def test_an_error_keeps_its_code_from_one_process_to_the_other(follow_child):
+    sent = StringIO()
+    MessageWriter(sent).failed("loss 9", killed=False, code="diverged")
+    with pytest.raises(TrainingError, match="loss 9") as raised:
+        follow_child(sent.getvalue(), ends=1)
+    assert raised.value.code == "diverged"
 
 
 def test_a_process_that_wrote_no_log_is_named_all_the_same(follow_child):
