@@ -24,14 +24,12 @@ _LEFT_OUT: Final = ("gate", "router", "shared_expert_gate", "altup", "altup_proj
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """Full names of what gets an adapter and of the experts that stay frozen, in the model's order."""
+    """Full names of what gets an adapter, in the model's order."""
 
     modules: tuple[str, ...]
     """Linear layers."""
     parameters: tuple[str, ...]
     """Weights that peft's `target_parameters` takes: fused experts, and layers whose names it reads as experts'."""
-    frozen_experts: tuple[str, ...]
-    """Fused experts without an adapter."""
 
 
 def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> AdapterTargets:
@@ -66,11 +64,7 @@ def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> Ada
         # `up_proj` means the layers of this name, where there are any, and `experts.up_proj` the experts.
         parameters |= set() if matched else fused
     modules, renamed = _split(causal_lm, linear, layers)
-    return AdapterTargets(
-        modules,
-        (*renamed, *(name for name in experts if name in parameters)),
-        tuple(name for name in experts if name not in parameters),
-    )
+    return AdapterTargets(modules, (*renamed, *(name for name in experts if name in parameters)))
 
 
 def matches(target: str, name: str) -> bool:

@@ -100,11 +100,6 @@ class MetricsLog:
                 self._listener(row["metrics"], row["step"])
 
 
-def read_metrics(path: Path) -> list[JsonObject]:
-    """Return the rows of a metrics file, as `StepRows.read`."""
-    return StepRows(path).read()
-
-
 GENERATIONS_FILE: Final = "generations.jsonl"
 """Answers sampled while a training ran."""
 

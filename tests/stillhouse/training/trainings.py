@@ -1,10 +1,18 @@
 """What trainings did: their metrics, and runs of methods without a job."""
 
+from pathlib import Path
+
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.trainer import Trainer
-from stillhouse.training.monitoring.metrics import read_metrics
+from stillhouse.training.monitoring.metrics import StepRows
 from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.types import JsonObject
+
+
+def read_metrics(path: Path) -> list[JsonObject]:
+    """Return the rows of a metrics file."""
+    return StepRows(path).read()
 
 
 def logged(job: TrainJob, name: str) -> dict[int, float]:

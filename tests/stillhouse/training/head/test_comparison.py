@@ -14,6 +14,7 @@ from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import block_rows
+from tests.stillhouse.training.head.gradients import assert_close, assert_same
 
 N, H, R, V, S = 37, 8, 12, 50, 44
 SCALE, TEMPERATURE = 0.3, 0.7
@@ -136,17 +137,6 @@ def test_student_and_teacher_are_compared_at_a_temperature_of_their_own(scaling:
 def divergence_alone(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
     assert scores.divergence_N is not None
     return TokenLosses(scores.divergence_N)
-
-
-def assert_close(seen: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
-
-
-def assert_same(seen: Tensor, expected: Tensor, trained: list[Tensor]) -> None:
-    """Compare losses and their gradients."""
-    assert_close(seen, expected)
-    for one, other in zip(*(torch.autograd.grad(value, trained) for value in (seen, expected)), strict=True):
-        assert_close(one, other)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 36, 37, 1000])

@@ -18,9 +18,9 @@ from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.types import JsonObject
+from tests.stillhouse.training.trainings import read_metrics
 
 NewJob = Callable[[Path], TrainJob]
 

@@ -21,7 +21,7 @@ from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train
-from stillhouse.training.monitoring.metrics import read_metrics
+from tests.stillhouse.training.trainings import read_metrics
 
 OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "train_s", "eta_s", "peak_memory_gib")
 ALONE = {"launcher": "inline"}

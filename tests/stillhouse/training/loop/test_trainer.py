@@ -21,10 +21,10 @@ from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.monitoring.alarms import RolloutAlarms
 from stillhouse.types import JsonObject, Sample
 from tests.stillhouse.training.sections import sft_of
+from tests.stillhouse.training.trainings import read_metrics
 
 NewStudent = Callable[[], Student]
 

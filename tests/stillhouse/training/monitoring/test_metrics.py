@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import StoreError
-from stillhouse.training.monitoring.metrics import MetricsLog, StepRows, read_metrics
+from stillhouse.training.monitoring.metrics import MetricsLog, StepRows
+from tests.stillhouse.training.trainings import read_metrics
 
 
 def unheard(metrics: dict[str, float], step: int) -> None:

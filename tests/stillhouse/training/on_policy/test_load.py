@@ -7,9 +7,9 @@ from stillhouse.agent.turns import TurnRules
 from stillhouse.config import StudentConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER
 from stillhouse.training.run_job import run_job
+from tests.stillhouse.training.trainings import read_metrics
 
 
 def test_servers_sample_ahead_and_score_while_the_student_trains(

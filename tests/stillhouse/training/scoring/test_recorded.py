@@ -30,11 +30,11 @@ from stillhouse.testing.logprobs import token_logprobs
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
+from tests.stillhouse.training.trainings import read_metrics
 
 NewJob = Callable[..., TrainJob]
 TOP_K = 8

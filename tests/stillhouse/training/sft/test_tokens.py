@@ -118,15 +118,11 @@ def test_rows_with_answers_that_must_not_be_learnt_are_named_and_counted_and_the
 
 
 def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(tmp_path: Path, tokenizer: Tokenizer):
-    source = write(tmp_path / "a.jsonl", conversations(3))
+    full, empty = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
     with pytest.raises(InputError, match=r"a\.jsonl: .*of 3 rows .* 3 too long"):
-        load(tmp_path / "w", tokenizer, source, rendering=Rendering(5, "drop", RENDERING.parts))
-
-
-def test_an_empty_source_among_others_is_named(tmp_path: Path, tokenizer: Tokenizer):
-    sources = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
+        load(tmp_path / "w", tokenizer, full, rendering=Rendering(5, "drop", RENDERING.parts))
     with pytest.raises(InputError, match=r"b\.jsonl holds no row"):
-        load(tmp_path / "w", tokenizer, *sources)
+        load(tmp_path / "w", tokenizer, full, empty)
 
 
 def test_a_process_that_sees_another_work_folder_says_so(tmp_path: Path, tokenizer: Tokenizer):
