@@ -220,10 +220,7 @@ def measured(family: str, warnings: list[str]) -> dict[str, Any]:
         "rows": "packed" if packs else "padded",
         **reason,
         "adapters": labels([*targets.modules, *targets.parameters]),
-        "experts": [
-            name.removeprefix("experts.")
-            for name in labels([name for name in fused_experts(model) if name not in targets.parameters])
-        ],
+        "experts": [name.removeprefix("experts.") for name in labels(frozen)],
     }
 
 
