@@ -23,8 +23,8 @@ def logged(job: TrainJob, name: str) -> dict[int, float]:
 
 def trainer_of(method: OnPolicy) -> Trainer:
     """Return the trainer of a method that was loaded without a job."""
-    work_dir = method._checkpoints.parent
-    return build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
+    work_dir = method.checkpoints.parent
+    return build_trainer(method, method.student, method.config, work_dir=work_dir, identity={}, peak_tflops=1.0)
 
 
 def final_of(method: OnPolicy) -> dict[str, float]:

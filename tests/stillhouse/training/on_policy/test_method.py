@@ -31,7 +31,7 @@ _TWO_TEACHERS = [
 
 def train(method: OnPolicy) -> dict[str, torch.Tensor]:
     trainer_of(method).run()
-    return {name: parameter.detach().clone() for name, parameter in method._student.trained_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in method.student.trained_parameters()}
 
 
 def same_bits(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -56,7 +56,7 @@ def test_a_mixture_of_experts_is_sampled_as_it_is_trained(new_method: NewMethod,
 
 def test_a_model_with_dropout_is_trained_as_it_samples(new_method: NewMethod):
     method = new_method(student=StudentConfig(parameters="lora", dtype="float32", lora_dropout=0.3), **_SHORT)
-    for module in method._student.causal_lm.modules():
+    for module in method.student.causal_lm.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.3
     final = final_of(method)
@@ -102,7 +102,7 @@ def test_the_teacher_reads_a_batch_once_however_often_it_is_trained_on_with_the_
     trained, num_read = [], []
     for keeps in (True, False):
         method = new_method(**settings)
-        teacher = method._teachers.by_name["teacher"]
+        teacher = method.teachers.by_name["teacher"]
         assert isinstance(teacher, LocalTeacher)
         if not keeps:
             teacher._cache = None
@@ -239,7 +239,7 @@ def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_metho
 
 def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
     method = new_method(system_prompt="Be brief.", max_tokens=2)
-    text = method._student.tokenizer.decode(method.batch(0).samples[0].token_ids)
+    text = method.student.tokenizer.decode(method.batch(0).samples[0].token_ids)
     assert "Be brief." in text
 
 

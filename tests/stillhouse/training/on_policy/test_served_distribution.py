@@ -23,7 +23,7 @@ KINDS = ("reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward
 
 def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
     """Metrics of the only step, and what it changed in the weights."""
-    weights = [parameter for _, parameter in method._student.trained_parameters()]
+    weights = [parameter for _, parameter in method.student.trained_parameters()]
     before = torch.cat([weight.detach().flatten() for weight in weights])
     final = final_of(method)
     return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
