@@ -71,7 +71,7 @@ def test_an_epoch_trains_on_every_row_and_says_how_far_it_is(sft: Sft):
 
 def test_only_hard_targets_are_learnt_with_dropout(sft: Sft, tmp_path: Path):
     assert sft.uses_dropout
-    soft = Sft(sft._train, (), sft._order, [1] * 1000, sft._config, {}, SoftTargets(tmp_path, 4))
+    soft = Sft(sft.train, (), sft.order, [1] * 1000, sft.config, {}, SoftTargets(tmp_path, 4))
     assert not soft.uses_dropout
 
 
