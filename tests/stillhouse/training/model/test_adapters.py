@@ -12,6 +12,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 ALONE = Ranks.single(CPU)
@@ -26,14 +27,6 @@ def config(**changes: object) -> StudentConfig:
     return StudentConfig.model_validate(settings | changes)
 
 
-def disturbed(student: Student) -> Student:
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return student
-
-
 def logits(student: Student) -> torch.Tensor:
     with torch.no_grad():
         return student.causal_lm(input_ids=INPUTS).logits
@@ -46,7 +39,7 @@ def trained(student: Student, part: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def adapter_folder(tiny_model: str, tmp_path: Path) -> Path:
-    disturbed(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first", ALONE)
+    disturb(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first", ALONE)
     return tmp_path / "first"
 
 
@@ -61,7 +54,7 @@ def test_new_adapter_changes_nothing(tiny_model: str, variant: str):
 def test_merged_adapter_is_what_its_paper_says_and_gives_the_logits_of_the_adapter(
     tiny_model: str, tmp_path: Path, variant: str
 ):
-    student = disturbed(load_student(tiny_model, config(lora_variant=variant), CPU, seed=0))
+    student = disturb(load_student(tiny_model, config(lora_variant=variant), CPU, seed=0))
     student.save(tmp_path / "adapter", ALONE)
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"] == LINEAR
     merged = load_student(str(tmp_path / "adapter"), config(parameters="full"), CPU, seed=0)
@@ -82,7 +75,7 @@ def test_merged_adapter_is_what_its_paper_says_and_gives_the_logits_of_the_adapt
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_trained_is_float32_over_half_precision_weights_and_all_of_it_learns(tiny_model: str, variant: str):
-    student = disturbed(load_student(tiny_model, config(lora_variant=variant, dtype="bfloat16"), CPU, seed=0))
+    student = disturb(load_student(tiny_model, config(lora_variant=variant, dtype="bfloat16"), CPU, seed=0))
     parameters = dict(student.trained_parameters())
     assert {name.split(".lora_")[1].split(".")[0] for name in parameters} == {"A", "B"}
     assert all(p.dtype is torch.float32 for p in parameters.values())

@@ -20,6 +20,7 @@ from stillhouse.training.model.blocks import (
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.memory import estimate_memory
 from stillhouse.training.model.student import Student
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 NewStudent = Callable[[str], Student]
@@ -34,12 +35,7 @@ KINDS = {
 def new_student(tiny_model: str) -> NewStudent:
     def new(kind: str) -> Student:
         config = StudentConfig.model_validate({"dtype": "float32", **KINDS[kind]})
-        student = load_student(tiny_model, config, CPU, seed=0)
-        generator = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for _, p in student.trained_parameters():
-                p.add_(0.1 * torch.randn(p.shape, generator=generator))
-        return student
+        return disturb(load_student(tiny_model, config, CPU, seed=0))
 
     return new
 

@@ -16,6 +16,7 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.results.portable import make_portable
+from tests.stillhouse.training.trainings import disturb
 
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
 CPU = torch.device("cpu")
@@ -26,12 +27,6 @@ INPUTS = torch.tensor([[5, 6, 7, 8]])
 def logits(student: Student) -> torch.Tensor:
     with torch.no_grad():
         return student.causal_lm(input_ids=INPUTS).logits
-
-
-def disturb(student: Student) -> None:
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
 
 
 def test_start_of_a_new_adapter_depends_on_the_seed(tiny_model: str):

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.config import OnPolicyConfig
 from stillhouse.report.view.rows import read_view_rows
 from stillhouse.report.view.sources import find_source
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.monitoring.shown_trajectories import (
     ScoredTrajectory,
@@ -18,7 +19,7 @@ from stillhouse.training.on_policy.monitoring.shown_trajectories import (
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import JsonObject, StopReason, Turn
+from stillhouse.types import StopReason, Turn
 
 ALGORITHM = algorithm_of(OnPolicyConfig())
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
@@ -75,15 +76,11 @@ def test_the_others_are_drawn_by_seed(new_scored: NewScored) -> None:
     assert first == again != other
 
 
-class Listener:
+class Listener(NoListener):
     """Remembers files."""
 
     def __init__(self) -> None:
         self.files: list[tuple[str, str | None]] = []
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    def log_table(self, rows: Sequence[JsonObject], file: str) -> None: ...
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
         assert file.exists()

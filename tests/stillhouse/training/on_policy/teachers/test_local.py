@@ -22,6 +22,7 @@ from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_loca
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32")
@@ -153,12 +154,7 @@ def test_four_bits_without_cuda_are_refused() -> None:
 
 def changed_student(config: StudentConfig) -> Student:
     """A student that was trained some: its weights are no longer those it started from."""
-    student = load_student("embedded:student", config, CPU, seed=0)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    return student
+    return disturb(load_student("embedded:student", config, CPU, seed=0), 0.05)
 
 
 def own(student: Student, weights: Any) -> SelfTeacher:
