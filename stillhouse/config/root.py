@@ -222,6 +222,6 @@ DEMO: Final = DistillConfig(
         trainer=TrainerConfig(schedule="linear", checkpoint_every_steps=20, log_every_steps=2),
     ),
     evaluation=EvaluationConfig(max_tokens=48, max_turns=6),
-    runtime=RuntimeConfig(concurrency=8, num_threads=1),
+    runtime=RuntimeConfig(num_threads=1),
 )
 """As `configs/demo.yaml`."""

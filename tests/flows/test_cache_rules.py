@@ -137,7 +137,7 @@ def test_another_learning_rate_trains_again_on_the_same_data(workshop: Workshop)
 
 def test_another_filter_makes_the_dataset_again_from_the_same_rollouts(workshop: Workshop) -> None:
     with _nothing_asked(workshop.provider):
-        published = _generate(workshop.config(dataset__filters__max_turns=1))
+        published = _generate(workshop.config(dataset__filters__turns=(None, 1)))
     assert _run_again(published) == ["dataset"]
     assert (workshop.dataset.num_rows, _num_rows(published)) == (8, 4)
 

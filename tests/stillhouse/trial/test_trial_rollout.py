@@ -66,7 +66,7 @@ def test_convert_reads_the_files_back(tmp_path: Path) -> None:
     (tmp_path / "rollouts/one.json").write_text(json.dumps(scored().as_json()))
     report = convert(tmp_path / "rollouts", tmp_path / "out")
     assert report.trajectories == 1
-    keys = {example.key for reason in report.unmapped.values() for example in reason.examples}
+    keys = {example.key for reason in report.unmapped.values() for _, example in reason.examples}
     assert keys == {"total_reward", "tool_errors", "tools", "usage"}
     (back,) = read_jsonl(tmp_path / "out/trajectories.jsonl")
     assert (back["messages"], back["model"]) == (MESSAGES, "m")

@@ -193,7 +193,7 @@ def test_an_error_in_a_process_is_the_error_here(label_into: LabelInto) -> None:
 
 
 def test_a_killed_process_is_an_error_with_what_to_do(label_into: LabelInto) -> None:
-    with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*Set runtime\.label_processes lower"):
+    with label_processes(1), pytest.raises(StillhouseError, match=r"killed .*Set runtime\.num_threads lower"):
         label_into("there", DEADLY)
 
 
