@@ -30,7 +30,7 @@ Place = slice | Tensor
 
 
 def segment_products(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
-    """softmax(scale q k^T) v of each token over those of its segment up to itself, as [T, H, D].
+    """Return softmax(scale q k^T) v of each token over those of its segment up to itself, as [T, H, D].
 
     The query is [H, T, D]; key and value are [K, T, D], where H is a multiple of K; `lengths` sum up to T. The softmax
     is computed in float32 at least, the products in the type of the inputs.
@@ -70,7 +70,7 @@ class _SegmentProducts(torch.autograd.Function):
 
 
 def _tiles(lengths: Sequence[int], query: Tensor) -> Iterator[tuple[Place, Place]]:
-    """Yields places of tokens of segments, with those of the tokens that they attend to."""
+    """Yield places of tokens of segments, with those of the tokens that they attend to."""
     size, counts = query.shape[0] * query.shape[2], Counter(lengths)
     together: dict[int, list[int]] = {}
     for length, first in zip(lengths, accumulate(lengths, initial=0), strict=False):
@@ -86,12 +86,12 @@ def _tiles(lengths: Sequence[int], query: Tensor) -> Iterator[tuple[Place, Place
 
 
 def _taken(x: Tensor, place: Place) -> Tensor:
-    """The rows of [K, T, D] at a place, as [S K, L, D]."""
+    """Return the rows of [K, T, D] at a place, as [S K, L, D]."""
     return x[:, place] if isinstance(place, slice) else x[:, place].transpose(0, 1).flatten(0, 1)
 
 
 def _grouped(rows: Tensor, key: Tensor) -> Tensor:
-    """[H, L, D] as [K, G L, D], or [H, S, L, D] as [S K, G L, D]."""
+    """Return [H, L, D] as [K, G L, D], or [H, S, L, D] as [S K, G L, D]."""
     num_segments = 1 if rows.ndim == 3 else rows.shape[1]
     if rows.ndim == 4:
         rows = rows.transpose(0, 1)
@@ -99,14 +99,14 @@ def _grouped(rows: Tensor, key: Tensor) -> Tensor:
 
 
 def _ungrouped(rows: Tensor, like: Tensor, place: Place) -> Tensor:
-    """[K, G L, D] as [H, L, D], or [S K, G L, D] as [H, S, L, D], with the heads of `like`."""
+    """Return [K, G L, D] as [H, L, D], or [S K, G L, D] as [H, S, L, D], with the heads of `like`."""
     if isinstance(place, slice):
         return rows.view(like.shape[0], -1, like.shape[2])
     return rows.view(len(place), like.shape[0], -1, like.shape[2]).transpose(0, 1)
 
 
 def _probabilities(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """[K, G rows, columns] in the type of `q`; the last columns are the rows' own."""
+    """Return [K, G rows, columns] in the type of `q`; the last columns are the rows' own."""
     scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)).mul_(scale)
     num_columns = k.shape[1]
     num_rows = (num_columns - 1) % _TILE + 1

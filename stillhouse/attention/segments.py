@@ -79,7 +79,7 @@ def segment_attention(
 
 
 def _window_in_mask(module: nn.Module, options: Mapping[str, Any]) -> bool:
-    """Return if the layer sees a window by its config and does not pass it on (PhiMoE; chunks of Llama 4)."""
+    """Return whether the layer sees a window by its config and does not pass it on (PhiMoE; chunks of Llama 4)."""
     config = getattr(module, "config", None)
     if config is None or options.get("sliding_window") is not None:
         return False
@@ -141,7 +141,7 @@ def _products_apply(query: Tensor, value: Tensor, segments: Segments, options: M
 def _by_segment(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]
 ) -> Tensor:
-    """Plain products where they apply, else one call of `sdpa` for each segment.
+    """Compute plain products where they apply, else one call of `sdpa` for each segment.
 
     Such calls take 0.5 to 1.4 of the time of one call for a padded rectangle, one call with a block-diagonal mask 50
     times as long. Never compiled, since each row has other lengths.
@@ -160,7 +160,7 @@ def _by_segment(
 
 
 def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
-    """True where a token sees another: the `window` tokens up to itself; None where that is every earlier one."""
+    """Return True where a token sees another: the last `window` up to itself; None where it sees all before it."""
     length = query.shape[2]
     if window is None or length <= window:
         return None
@@ -168,6 +168,6 @@ def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
 
 
 def computed_type(x: Tensor) -> torch.dtype:
-    """The type in which a matrix product with `x` is computed here."""
+    """Return the type in which a matrix product with `x` is computed here."""
     device_type = x.device.type
     return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype

@@ -34,7 +34,7 @@ class InterruptOnSigterm:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delays an interruption that arrives within the block to its end."""
+        """Delay an interruption that arrives within the block to its end."""
         self._deferred = True
         try:
             yield
@@ -44,7 +44,7 @@ class InterruptOnSigterm:
             raise Interrupted
 
     def raise_if_any(self) -> None:
-        """Raises `Interrupted` in every rank as soon as one has received SIGTERM; collective."""
+        """Raise `Interrupted` in every rank as soon as one has received SIGTERM; collective."""
         if self._ranks.size == 1:
             return
         _, flags = self._ranks.sum_and_max({}, {"pending": float(self._pending)})

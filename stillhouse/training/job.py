@@ -93,7 +93,7 @@ class TrainJob(BaseModel):
     """Where the finished student is written."""
     runtime: RuntimeConfig = RuntimeConfig()
     budget: BudgetConfig = BudgetConfig()
-    """What teachers behind servers may spend."""
+    """The budget of teachers behind servers."""
     tracking: TrackingTarget | None = None
 
     @model_validator(mode="after")
@@ -113,7 +113,7 @@ class TrainJob(BaseModel):
 
     @property
     def config(self) -> SftConfig | OnPolicyConfig:
-        """The section of the method."""
+        """Return the section of the method."""
         config = self.sft if self.on_policy is None else self.on_policy
         assert config is not None
         return config
@@ -123,7 +123,7 @@ class TrainJob(BaseModel):
         return self.config.trainer
 
     def identity(self) -> JsonObject:
-        """Everything the trained weights depend on; a checkpoint must agree with it to be continued."""
+        """Return everything the trained weights depend on; a checkpoint must agree with it to be continued."""
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
@@ -187,7 +187,7 @@ def loss_sha256(setting: str) -> str:
 
 
 def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonObject:
-    """Identities of the models that score, by teacher; models behind servers are known by name only.
+    """Return identities of the models that score, by teacher; models behind servers are known by name only.
 
     One with `template: own` is named by a folder or a Hugging Face id, whose tokenizer renders what is scored.
     """

@@ -1,7 +1,7 @@
 """Losses of one token. Every loss is minimised; shapes are [N], one entry per loss position.
 
 Student log-probabilities are those under the weights being trained, with gradient; what teacher and sampling know is
-data. A ratio is that of the student's probability to the one the token was sampled with.
+data. A ratio divides the student's probability by the one that the token was sampled with.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def cross_entropy(student_logprobs_N: Tensor) -> Tensor:
-    """Losses -log p_student(token): the forward KL from a teacher that is certain of the token."""
+    """Return losses -log p_student(token): the forward KL from a teacher that is certain of the token."""
     return -student_logprobs_N
 
 
@@ -25,7 +25,7 @@ def soft_targets(hard_losses_N: Tensor, divergence_N: Tensor, *, hard_weight: fl
 
 
 def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
-    """Samples of the reverse KL, log p_student(token) - log p_teacher(token), without gradient.
+    """Return samples of the reverse KL, log p_student(token) - log p_teacher(token), without gradient.
 
     The estimator k1 of Schulman (http://joschu.net/blog/kl-approx.html): for tokens sampled from the student their mean
     estimates KL(student || teacher) without bias; one alone may be negative. To minimise them directly would be an
@@ -35,9 +35,9 @@ def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor
 
 
 def reverse_kl_k3(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
-    """Schulman's estimator k3, r - 1 - log r with r = p_teacher / p_student, of tokens sampled from the student.
+    """Return Schulman's estimator k3, r - 1 - log r with r = p_teacher / p_student, for the student's tokens.
 
-    An unbiased value that is never negative, good to look at. Its expected gradient is that of the other direction,
+    An unbiased value that is never negative, good to look at. Its expected gradient is of the other direction,
     KL(teacher || student), with weights r that have no bound.
     """
     log_ratios_N = teacher_logprobs_N - student_logprobs_N
@@ -45,16 +45,16 @@ def reverse_kl_k3(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Ten
 
 
 def importance_sampling(student_logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """Losses -ratio * A with ratio = exp(log p_student - log p_sampling) and A held fixed.
+    """Return losses -ratio * A with ratio = exp(log p_student - log p_sampling) and A held fixed.
 
-    Its gradient is that of -E[A] under the student, whatever distribution the tokens were sampled from (Schulman et
+    It has the gradient of -E[A] under the student, whatever distribution the tokens were sampled from (Schulman et
     al., arXiv 1502.05477, equation 14).
     """
     return -torch.exp(student_logprobs_N - sampling_logprobs_N) * advantages_N.detach()
 
 
 def reinforce(student_logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """Losses -A log p_student(token) with A held fixed (Williams 1992): for tokens sampled from the student itself."""
+    """Return losses -A log p_student(token) with A held fixed (Williams 1992), for the student's tokens."""
     return -student_logprobs_N * advantages_N.detach()
 
 
@@ -63,7 +63,7 @@ class ClippedLosses(NamedTuple):
 
     losses_N: Tensor
     is_clipped_N: Tensor
-    """Whether the bound decides: what lies beyond it changes nothing."""
+    """True where the bound decides: what lies beyond it changes nothing."""
 
 
 def ppo(
@@ -74,7 +74,7 @@ def ppo(
     clip_low: float,
     clip_high: float,
 ) -> ClippedLosses:
-    """Losses -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
+    """Return losses -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
 
     Token by token: Schulman et al., arXiv 1707.06347, equation 7, with bounds of their own below and above as in DAPO
     (Yu et al., arXiv 2503.14476, equation 10).
@@ -89,7 +89,7 @@ def ppo(
 
 
 def truncated_ratios(ratios_N: Tensor, largest: float) -> Tensor:
-    """min(ratio, largest): truncated importance sampling (Ionides 2008).
+    """Return min(ratio, largest): truncated importance sampling (Ionides 2008).
 
     The bias in the expectation of f is at most max|f| E[(ratio - largest)+].
     """
@@ -97,5 +97,5 @@ def truncated_ratios(ratios_N: Tensor, largest: float) -> Tensor:
 
 
 def masked_ratios(ratios_N: Tensor, least: float, largest: float) -> Tensor:
-    """The ratio where it is between `least` and `largest`, 0 elsewhere: IcePop (arXiv 2510.18855)."""
+    """Return the ratio where it is between `least` and `largest`, 0 elsewhere: IcePop (arXiv 2510.18855)."""
     return torch.where((ratios_N >= least) & (ratios_N <= largest), ratios_N, 0.0)

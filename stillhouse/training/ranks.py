@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, Self, TypeVar
 
@@ -24,13 +25,13 @@ _TIMEOUT: Final = timedelta(minutes=30)
 """Longest wait in a collective: longer than the first process needs to write a checkpoint or to sample answers."""
 
 
+@dataclass(frozen=True, eq=False)
 class Ranks:
     """This process among those that train together: its number, how many there are, and where it computes."""
 
-    def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        self.rank = rank
-        self.size = size
-        self.device = device
+    rank: int
+    size: int
+    device: torch.device
 
     @classmethod
     def single(cls, device: torch.device) -> Self:
@@ -38,17 +39,17 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True in the process that writes files and reports progress."""
+        """Return whether this is the process that writes files and reports progress."""
         return self.rank == 0
 
     def local_microbatches(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-        """This process's part of the microbatches of a step, which are the same in every process; local."""
+        """Return this process's part of the microbatches of a step, which are the same in every process; local."""
         if self.size == 1:
             return [list(group) for group in groups]
         return deal_microbatches(groups, self.size)[self.rank]
 
     def gather(self, value: T) -> list[T]:
-        """The `value` of every process, by rank, in every process. Any picklable value; it travels through the host."""
+        """Return the picklable `value` of every process, by rank; it travels through the host."""
         if self.size == 1:
             return [value]
         values: list[T | None] = [None] * self.size
@@ -58,7 +59,7 @@ class Ranks:
     def sum_and_max(
         self, sums: Mapping[str, float], maxima: Mapping[str, float]
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Sums and maxima over all processes in one exchange, bit for bit the same in every process.
+        """Return sums and maxima over all processes in one exchange, bit for bit the same in every process.
 
         A flag is a maximum: 1.0 in the processes that raise it. A name that a process lacks, for instance because its
         microbatches are empty, counts as nothing there. NaN in one process makes the result NaN.
@@ -77,14 +78,14 @@ class Ranks:
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, torch.Tensor]:
-    """The values of each name, in the order of ranks, as float64."""
+    """Return the values of each name, in the order of ranks, as float64."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.tensor([row[name] for row in rows if name in row], dtype=torch.float64) for name in names}
 
 
 @contextmanager
 def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
-    """Joins the processes that torchrun started; a process that torchrun did not start is alone.
+    """Join the processes that torchrun started; a process that torchrun did not start is alone.
 
     The group is destroyed only when the block ends well. After an exception the connections stay open until the process
     ends: the others then fail after this one has reported its error.
@@ -120,7 +121,7 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
 
 
 def deal_microbatches(groups: Sequence[Sequence[Sample]], size: int) -> list[list[list[Sample]]]:
-    """Deals microbatches to `size` processes: as many to each, of about as many tokens.
+    """Deal microbatches to `size` processes: as many to each, of about as many tokens.
 
     Processes exchange weights and gradients in every microbatch, so each round lasts as long as its longest one. Rounds
     are therefore made of microbatches of similar length, and a microbatch is split where a process would be idle.
@@ -144,7 +145,7 @@ def deal_microbatches(groups: Sequence[Sequence[Sample]], size: int) -> list[lis
 
 
 def _split(groups: Sequence[Sequence[Sample]], wanted: int) -> list[list[Sample]]:
-    """`wanted` groups, made by halving the longest that has more than one sample; fewer when none has."""
+    """Return `wanted` groups, made by halving the longest that has more than one sample; fewer when none has."""
     parts = [list(group) for group in groups]
     while len(parts) < wanted:
         divisible = [index for index, part in enumerate(parts) if len(part) > 1]

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progress: Progress) -> JsonObject:
-    """Writes the batches of one pass over the prompts, or those of all steps if these are fewer; returns facts.
+    """Write the batches of one pass over the prompts, or of all steps if these are fewer; return facts.
 
     Batches that were finished when it was killed are not sampled again.
 

@@ -19,7 +19,7 @@ _TOLERANCE: Final = 1e-5
 
 
 def make_repeatable(seed: int, num_threads: int | None, device: torch.device) -> None:
-    """Sets seeds and threads; on the CPU two runs of the same job then give the same bits."""
+    """Set seeds and threads; on the CPU two runs of the same job then give the same bits."""
     torch.manual_seed(seed)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -32,7 +32,7 @@ def make_repeatable(seed: int, num_threads: int | None, device: torch.device) ->
 
 @contextmanager
 def torch_restored() -> Iterator[None]:
-    """Restores torch's settings and all random generators, and frees its memory, when the block ends."""
+    """Restore torch's settings and all random generators, and free its memory, when the block ends."""
     threads = torch.get_num_threads()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -55,7 +55,7 @@ def torch_restored() -> Iterator[None]:
 
 
 def random_state() -> JsonObject:
-    """The state of torch's, Python's and numpy's generators, and of the current CUDA device, as plain JSON."""
+    """Return the state of torch's, Python's and numpy's generators, and of the current CUDA device, as plain JSON."""
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
     key = numpy_state["state"]["key"].tolist()
@@ -68,7 +68,7 @@ def random_state() -> JsonObject:
 
 
 def restore_random_state(state: JsonObject) -> None:
-    """Restores every generator to a `random_state`."""
+    """Restore every generator to a `random_state`."""
     torch.set_rng_state(_from_hex(state["torch"]))
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(_from_hex(state["cuda"]))
@@ -80,7 +80,7 @@ def restore_random_state(state: JsonObject) -> None:
 
 
 def restore_random_state_of_rank(states: Sequence[JsonObject], rank: int) -> None:
-    """Restores the generators of `rank` from the states that all ranks saved.
+    """Restore the generators of `rank` from the states that all ranks saved.
 
     A rank that did not exist then gets a state derived from the first rank's: training continues with more or fewer
     ranks, though not bit for bit.

@@ -47,11 +47,11 @@ logger = logging.getLogger(__name__)
 _MAX_TURNS: Final = 10
 """Completions of an answer in SFT's measurements; those of on-policy distillation have as many as its samples."""
 _PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
-"""What takes the time between the student and the first step, by method."""
+"""The work between the student and the first step, by method."""
 
 
 def run_job(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts; or makes what a training needs.
+    """Train, write the student to `job.output_dir`, and return the trainer's facts; or make what a training needs.
 
     Raises:
         StillhouseError: of the kinds that students, methods and trainer name.
@@ -89,7 +89,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         progress.update(job.method, 0, None, doing=_PREPARING[job.method])
 
         def averaged() -> AbstractContextManager[None]:
-            """For methods that sample or score with the running mean of the weights, which the trainer below makes."""
+            """Use the running mean of the weights, which the trainer below makes."""
             return trainer.weights.averaged()
 
         method = _method(job, student, ranks, tracked, averaged, resources, progress)
@@ -133,7 +133,7 @@ def _tell_dropout(student: Student, *, is_on: bool) -> None:
 
 
 def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
-    """The MLflow run for the first rank; the others record nothing."""
+    """Return the MLflow run for the first rank; the others record nothing."""
     target = job.tracking if ranks.is_first else None
     store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     return attach(target.uri if target else None, target.run_id if target else None, store.root)

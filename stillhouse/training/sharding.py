@@ -19,7 +19,7 @@ from stillhouse.training.ranks import Ranks
 
 
 def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: torch.dtype) -> None:
-    """Shards the parameters of `step` over `ranks`, in place; does nothing for a process alone.
+    """Shard the parameters of `step` over `ranks`, in place; do nothing for a process alone.
 
     Parameters come to the rank's device block by block: a module too large for it has to be on the CPU before. What
     `step` uses outside `blocks` (embedding, last norm, output layer) is gathered while it runs. Parameters that are not
@@ -52,7 +52,7 @@ def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: tor
 
 @contextmanager
 def gathered(step: nn.Module) -> Iterator[None]:
-    """Within the block every rank holds all weights in the type of computation and may run the model alone.
+    """Let every rank hold all weights in the type of computation within the block, and run the model alone.
 
     For sampling from a student, sharded or not. Entering is collective. The weights are there to be read.
     """
@@ -72,7 +72,7 @@ def gathered(step: nn.Module) -> Iterator[None]:
 
 
 def _reshard_without_backward(step: nn.Module, args: Any, output: Any) -> None:
-    """Drops the weights gathered for a forward pass without a backward pass, which would drop them.
+    """Drop the weights gathered for a forward pass without a backward pass, which would drop them.
 
     The next pass would otherwise see these weights even after they were updated.
     """
@@ -83,7 +83,7 @@ def _reshard_without_backward(step: nn.Module, args: Any, output: Any) -> None:
 
 @torch.no_grad()
 def full_tensors(value: Any, ranks: Ranks) -> Any:
-    """`value`, nested dicts, lists and tuples, with every tensor in it full, on the CPU and contiguous; collective.
+    """Return nested dicts, lists and tuples with every tensor in them full, on the CPU and contiguous; collective.
 
     A tensor that is all that already is not copied: it changes when training goes on. Only the first rank gets the
     tensors, one after the other; the others get empty ones, so that no host holds the model once for each of its ranks.
@@ -103,13 +103,13 @@ def full_tensors(value: Any, ranks: Ranks) -> Any:
 
 @torch.no_grad()
 def load_full_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Copies `values`, full and the same in every rank, into the `tensors` of these names; local."""
+    """Copy `values`, full and the same in every rank, into the `tensors` of these names; local."""
     for name, tensor in tensors.items():
         _local(tensor).copy_(_local(_sharded_like(values[name], tensor)))
 
 
 def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """`optimizer.load_state_dict` of a full state, the same in every rank; local.
+    """Load a full state, the same in every rank, into `optimizer`; local.
 
     A tensor of the state is sharded as its parameter is, where it has the parameter's shape.
     """
@@ -128,5 +128,5 @@ def _sharded_like(value: Any, tensor: Tensor) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The part of a tensor in this rank's memory."""
+    """Return the part of a tensor in this rank's memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

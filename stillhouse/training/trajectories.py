@@ -25,10 +25,10 @@ class SampledTrajectory(Trajectory):
 
     @property
     def num_turns(self) -> int:
-        """Completions, a closing answer included."""
+        """Return the number of completions, a closing answer included."""
         return len(self.turns)
 
     @property
     def num_tool_errors(self) -> int:
-        """Calls that failed."""
+        """Return the number of calls that failed."""
         return sum(turn.num_tool_errors for turn in self.turns)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
-    """Holds the folder's lock, which the system releases when the process dies, however it dies."""
+    """Hold the folder's lock, which the system releases when the process dies, however it dies."""
     work_dir.mkdir(parents=True, exist_ok=True)
     with (work_dir / "lock").open("a") as file:
         deadline = time.monotonic() + wait_s
@@ -50,7 +50,7 @@ def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
 def mirrored(
     work_dir: Path, store: ArtifactStore, *, leave_out: Set[str] = frozenset(), poll_s: float = _MIRROR_POLL_S
 ) -> Iterator[Callable[[], None]]:
-    """Copies each new checkpoint in `work_dir` to the storage that machines share, where there is one.
+    """Copy each new checkpoint in `work_dir` to the storage that machines share, where there is one.
 
     At the start the folder is restored from the copies if they are further; where they cannot be reached, a StoreError
     is raised. A failed copy later is logged and tried again; it never ends a training. Files of the names in
@@ -99,14 +99,14 @@ class _Copier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the newest checkpoint has been copied, or could not be."""
+        """Return once the newest checkpoint has been copied, or could not be."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._thread.join()
             self._copy()
 
     def remove(self) -> None:
-        """Stops and removes all copies; a failure to remove them is only logged."""
+        """Stop and remove all copies; a failure to remove them is only logged."""
         self._stopped.set()
         self._thread.join()
         try:

@@ -19,7 +19,7 @@ class SoftCap:
     Args:
         factor: multiplies the products before the cap.
         cap: largest logit.
-        like_CV: buffer of the products; that of the capped logits has its size and device.
+        like_CV: buffer of the products, of the size and device of the buffer of capped logits.
         compiled: cap whole chunks by a compiled kernel.
     """
 
@@ -36,7 +36,7 @@ class SoftCap:
         return capped_CV
 
     def backward_(self, derivatives_CV: Tensor, gradients_CV: Tensor) -> Tensor:
-        """Overwrite the derivatives that `capped_` left with the gradient by the products, and returns it."""
+        """Overwrite the derivatives that `capped_` left with the gradient by the products; return it."""
         return torch.mul(gradients_CV, derivatives_CV, out=derivatives_CV)
 
 

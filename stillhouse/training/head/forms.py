@@ -12,7 +12,7 @@ so that what is added to all g alike changes nothing. With m = (1 - s) p + s q a
     skewed_forward_kl    KL(q || m)                          f = -e^(-r) (r + a)                 g = -(1 - s) e^(-r - a)
     skewed_reverse_kl    KL(p || m)                          f = -a                              g = -a - (1 - s) e^(-a)
 
-`jsd` is that of Agarwal et al. (arXiv 2306.13649, section 2) with s = beta, the skewed KLs are those of Ko et al.
+`jsd` follows Agarwal et al. (arXiv 2306.13649, section 2) with s = beta, the skewed KLs follow Ko et al.
 (DistiLLM, arXiv 2402.03898, section 3.1) with the skew as the share of the first distribution: s = skew and
 s = 1 - skew. `jsd` is not scaled: near beta = 0 it is beta * forward_kl, near beta = 1 it is (1 - beta) * reverse_kl.
 
@@ -61,14 +61,14 @@ class Pair:
 
     @property
     def q_RS(self) -> Tensor:
-        """Probabilities under the teacher, computed when they are first used."""
+        """Return probabilities under the teacher, computed when they are first used."""
         if self._q_RS is None:
             self._q_RS = probabilities(self._log_q_RS)
         return self._q_RS
 
 
 def probabilities(logprobs_RS: Tensor) -> Tensor:
-    """Their exponentials, which overwrite them unless the caller is being compiled."""
+    """Return their exponentials, which overwrite them unless the caller is being compiled."""
     if torch.compiler.is_compiling():
         return logprobs_RS.exp()
     # On a CPU the fused softmax costs two thirds of exp.
@@ -114,6 +114,6 @@ FORMS: Final[dict[str, Callable[[Compared, Divergence], Form]]] = {
 
 
 def _mixture(pair: Compared, share: float) -> tuple[Tensor, Tensor]:
-    """r, bounded so that nothing overflows, and a = log(1 - s + s e^(-r)), which is exactly 0 where both agree."""
+    """Return r, bounded against overflow, and a = log(1 - s + s e^(-r)), which is exactly 0 where both agree."""
     r_RS = pair.r_RS.clamp(min=_LEAST_LOG_RATIO)
     return r_RS, torch.neg(r_RS).expm1_().mul_(share).log1p_()

@@ -51,7 +51,7 @@ class LossSums:
     """The largest of each of the method's maxima; minus infinity where there is no token."""
 
     def add(self, losses: TokenLosses, scale: float) -> None:
-        """Adds the losses of more tokens."""
+        """Add the losses of more tokens."""
         self.loss += losses.losses_N.detach().sum() * scale
         for name, values_C in losses.means.items():
             self.sums[name] = values_C.detach().sum() + self.sums.get(name, 0.0)
@@ -63,7 +63,7 @@ class LossSums:
 
 
 def chunk_tokens(num_tokens: int, vocabulary: int, device_type: str, chunk_elements: int | None = None) -> int:
-    """Tokens of each equal chunk of at most `chunk_elements` logits (None: the device's default); at least one."""
+    """Return the tokens of each chunk of at most `chunk_elements` logits (None: the device's default); at least one."""
     if chunk_elements is None:
         chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
     num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
@@ -89,7 +89,7 @@ def fused_loss(
 ) -> LossSums:
     """Return the summed losses of the targets under softmax(scaling(head(hidden)) / temperature), ready for `backward`.
 
-    Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
+    Matrix products run in autocast's type where autocast is on, else as `hidden_NH` is. Scores, and the sum of the
     weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
     computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
 
@@ -172,7 +172,7 @@ def fused_loss(
 def _differentiated(
     method_loss: MethodLoss, scores: TokenScores, values: Mapping[str, Tensor], scale: float
 ) -> tuple[TokenLosses, Slopes]:
-    """A chunk's losses, and the derivatives of `scale` times their sum by the scores."""
+    """Return a chunk's losses, and the derivatives of `scale` times their sum by the scores."""
     leaves = {
         "logprobs_C": scores.logprobs_N,
         "divergence_C": scores.divergence_N,
@@ -192,14 +192,14 @@ class _KnownGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor | None], *inputs: Tensor | None) -> Tensor:
-        """The value itself, differentiable by `inputs`."""
+        """Return the value itself, differentiable by `inputs`."""
         # Not saved by autograd, whose hooks (for instance activation offloading) should not see gradients.
         ctx.gradients = gradients
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        """The known gradients times the outer one, in place: possible once only."""
+        """Multiply the known gradients by the outer one in place; possible only once."""
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError("a fused loss was differentiated twice; its gradients are used up the first time")

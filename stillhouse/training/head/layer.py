@@ -33,7 +33,7 @@ class OutputLayer:
         self._is_begun = False
 
     def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
-        """Logits of a chunk, in the buffer."""
+        """Return logits of a chunk, in the buffer."""
         hidden_CH = self._hidden_NH[chunk]
         out_CV = buffer_CV[: len(hidden_CH)]
         if self._bias_V is None:
@@ -41,7 +41,7 @@ class OutputLayer:
         return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
 
     def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
-        """Adds the gradients of a chunk; the first chunk overwrites the buffers."""
+        """Add the gradients of a chunk; the first chunk overwrites the buffers."""
         hidden_NH, weight_VH, bias_V = self.gradients
         is_first, self._is_begun = not self._is_begun, True
         if hidden_NH is not None:
@@ -54,7 +54,7 @@ class OutputLayer:
 
 
 def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor, *, is_first: bool) -> None:
-    """Adds left @ right, or writes it if it is the first; a product of a smaller type is rounded before it is added."""
+    """Add left @ right, or write it if it is the first; a product of a smaller type is rounded before it is added."""
     if sum_VH.dtype == left_VC.dtype:
         sum_VH.addmm_(left_VC, right_CH, beta=0.0 if is_first else 1.0)
         return

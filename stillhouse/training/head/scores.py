@@ -36,7 +36,7 @@ class TokenScores:
     log_normalisers_N: Tensor
     """log Z, the logarithm of the sum of exp(logits / temperature) over the vocabulary."""
     is_top_N: Tensor
-    """Whether no token is more probable than the target; several tokens may be equally probable."""
+    """True if no token is more probable than the target; several tokens may be equally probable."""
     entropy_N: Tensor | None = None
     """Entropy in nats of the distribution the target was scored under, where the method wants it: it costs a further
     pass over the logits."""
@@ -107,15 +107,15 @@ class TokenLoss(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Divides the logits."""
+        """Return what the logits are divided by."""
 
     @property
     def divergence_temperature(self) -> float:
-        """Divides the logits of student and teacher where they are compared."""
+        """Return what the logits of student and teacher are divided by where they are compared."""
 
     @property
     def uses_dropout(self) -> bool:
-        """Whether the model's dropout is on in training.
+        """Return whether the model's dropout is on in training.
 
         Off where the student's own probabilities are compared with others, a teacher's or those it was sampled with:
         dropout would compare another model than the one that samples.
@@ -123,27 +123,27 @@ class TokenLoss(Protocol):
 
     @property
     def wants_entropy(self) -> bool:
-        """Whether the loss uses the entropy of the scores."""
+        """Return whether the loss uses the entropy of the scores."""
 
     @property
     def divergence(self) -> Sequence[Divergence]:
-        """Terms of the exact divergence from the teacher that the loss gets as `scores.divergence_N`; may be none."""
+        """Return the terms of the exact divergence that the loss gets as `scores.divergence_N`; may be empty."""
 
     def partition(self, sample: Sample) -> str:
-        """A key that samples must have in common to share a microbatch, and so a reference."""
+        """Return a key that samples must have in common to share a microbatch, and so a reference."""
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
-        """The teacher at all loss positions of `samples`, sample by sample; None for no teacher.
+        """Return the teacher at all loss positions of `samples`, sample by sample; None for no teacher.
 
         Called once for each microbatch, without gradient and in the student's precision. A process left without work
         asks with no samples, as often as the others ask with some.
         """
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Further inputs of the loss: lists aligned with `token_ids`, by name."""
+        """Return further inputs of the loss: lists aligned with `token_ids`, by name."""
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """Losses of N targets, each a function of its own scores and values alone.
+        """Return losses of N targets, each a function of its own scores and values alone.
 
         Called for a chunk of a microbatch at a time. The gradient is taken with respect to the scores.
         """

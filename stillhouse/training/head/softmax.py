@@ -19,26 +19,26 @@ _GPU_BLOCK_ELEMENTS: Final = 1 << 25
 
 
 def block_elements(device: torch.device) -> int:
-    """Elements to treat at once: few enough for a CPU's cache but some for each thread, or enough for a GPU."""
+    """Return how many elements to treat at once: few for a CPU's cache but some for each thread, many for a GPU."""
     if device.type == "cpu":
         return max(_CPU_BLOCK_ELEMENTS, torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS)
     return _GPU_BLOCK_ELEMENTS
 
 
 def block_rows(matrix: Tensor) -> int:
-    """Rows of a matrix to treat at once."""
+    """Return how many rows of a matrix to treat at once."""
     return max(1, min(len(matrix), block_elements(matrix.device) // matrix.shape[1]))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type of sums and statistics: float32, or float64 for float64."""
+    """Return the type of sums and statistics: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def softmax_(
     logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, *, wants_entropy: bool = False
 ) -> TokenScores:
-    """Scores of `targets_C` under softmax(logits / temperature), which overwrites the logits.
+    """Return scores of `targets_C` under softmax(logits / temperature), which overwrites the logits.
 
     The scores are taken before the probabilities are rounded to the type of the logits.
     """
@@ -64,7 +64,7 @@ def softmax_(
 def _softmax_block_(
     logits_RV: Tensor, probabilities_RV: Tensor, targets_R: Tensor, temperature: float, wants_entropy: bool
 ) -> TokenScores:
-    """Scores; writes the probabilities to the second tensor, which may be the first unless entropy is wanted."""
+    """Return scores; write the probabilities to the second tensor, which may be the first unless entropy is wanted."""
     if temperature != 1.0:
         logits_RV /= temperature
     top_R = logits_RV.amax(dim=-1)
@@ -101,7 +101,7 @@ def target_gradients(scores: TokenScores, slopes: Slopes) -> Tensor:
 def logit_gradients_(
     probabilities_CV: Tensor, scores: TokenScores, slopes: Slopes, divergence_gradients_CS: Tensor | None = None
 ) -> None:
-    """Overwrites p = softmax(z) with the gradient by z of a loss L of the scores.
+    """Overwrite p = softmax(z) with the gradient by z of a loss L of the scores.
 
     With y the target and a = dL/dlog p_y, from dlog p_y/dz = e_y - p:
 
@@ -128,7 +128,7 @@ def logit_gradients_(
 
 
 def _scratch(matrix_CV: Tensor, num_copies: int) -> tuple[int, list[Tensor]]:
-    """Rows to treat at once, and buffers for `num_copies` float32 copies of them."""
+    """Return rows to treat at once, and buffers for `num_copies` float32 copies of them."""
     num_rows = block_rows(matrix_CV) if num_copies else max(1, len(matrix_CV))
     shape = (num_rows, matrix_CV.shape[1])
     return num_rows, [matrix_CV.new_empty(shape, dtype=wide(matrix_CV.dtype)) for _ in range(num_copies)]

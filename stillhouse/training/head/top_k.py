@@ -25,7 +25,7 @@ class TeacherTop(NamedTuple):
     """Logarithm of the mass of all other ids, above minus infinity."""
 
     def best(self, most: int | None) -> "TeacherTop":
-        """The target and the `most` best ids, or all for None."""
+        """Return the target and the `most` best ids, or all for None."""
         if most is None or most >= self.ids_RK.shape[1] - 1:
             return self
         count = most + 1
@@ -52,7 +52,7 @@ class ComparedIds(NamedTuple):
 
 
 def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
-    """The `most` best ids of teacher or student, of whole distributions."""
+    """Return the `most` best ids of teacher or student, of whole distributions."""
     ranking_RS = pair.q_RS if term.top_k_of == "teacher" else pair.p_RS
     ids_RK = ranking_RS.topk(min(most, ranking_RS.shape[1]), dim=-1).indices
     inside = _Part(*(probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS)))
@@ -61,7 +61,7 @@ def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
 
 
 def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
-    """The teacher's best ids and all others.
+    """Return the teacher's best ids and all others.
 
     Args:
         log_p_RS: log-probabilities under the student.
@@ -78,7 +78,7 @@ def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
 
 
 def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: Divergence) -> Tensor:
-    """Values of the term, [R], whose gradient is added; the g of the others is that of each of them, or else 0."""
+    """Add the gradient of the term and return its values, [R]; each of the other ids has their common g, or 0."""
     values_R, slopes_RK = _form(term, compared.inside)
     p_RK, ids_RK = compared.inside.p_RS, compared.ids_RK
     tail_R, weighted_R1 = _form(term, compared.tail)
@@ -92,7 +92,7 @@ def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: 
 
 
 def _form(term: Divergence, part: Compared) -> Form:
-    """As `FORMS`; of a plain KL with the constant in g, which counts where the others are left out."""
+    """Compute as `FORMS` do; of a plain KL with the constant in g, which counts where the others are left out."""
     match term.kind:
         case "reverse_kl":
             slopes = part.p_RS * part.r_RS
@@ -104,7 +104,7 @@ def _form(term: Divergence, part: Compared) -> Form:
 
 
 def _mass_outside(probabilities_RS: Tensor, ids_RK: Tensor) -> Tensor:
-    """Probability of all other ids, [R, 1], at least the smallest positive one.
+    """Return the probability of all other ids, [R, 1], at least the smallest positive one.
 
     A sum, and not 1 less the probability inside, of which rounding would leave no digit.
     """

@@ -31,7 +31,7 @@ class MessageFile:
         self._offset = 0
 
     def new_messages(self) -> list[JsonObject]:
-        """The messages of complete lines added since the last call."""
+        """Return the messages of complete lines added since the last call."""
         # Opened anew each time: a network file system then shows what another machine wrote.
         with self._path.open("rb") as file:
             file.seek(self._offset)
@@ -56,16 +56,16 @@ class Attempt:
         return self.folder / JOB_FILE
 
     def message_file(self, sender: str) -> Path:
-        """Messages of a host, by its number, or of the launcher's part inside the cluster."""
+        """Return messages of a host, by its number, or of the launcher's part inside the cluster."""
         return self.folder / f"answers-{sender}.jsonl"
 
     def take_student(self, folder: Path) -> None:
-        """Puts the finished student into `folder`; the attempt stays complete, should the flow be killed meanwhile."""
+        """Put the finished student into `folder`; the attempt stays complete, should the flow be killed meanwhile."""
         shutil.copytree(self.folder / "student", folder, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 
 def begin_attempt(job: TrainJob) -> Attempt:
-    """Returns a new attempt at a job, noted in its work folder."""
+    """Return a new attempt at a job, noted in its work folder."""
     method = job.method.replace("_", "-")
     attempt = _named(job.work_dir, f"stillhouse-{method}-{uuid4().hex[:12]}")
     # The flow's output folder is removed when the flow is killed; the attempt's is not.
@@ -76,7 +76,7 @@ def begin_attempt(job: TrainJob) -> Attempt:
 
 
 def last_attempt(work_dir: Path) -> Attempt | None:
-    """The latest attempt, whatever became of it; None where there was none."""
+    """Return the latest attempt, whatever became of it; None where there was none."""
     try:
         note = json.loads((work_dir / _NOTE).read_bytes())
     except FileNotFoundError:

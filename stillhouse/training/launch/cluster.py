@@ -39,16 +39,16 @@ class ClusterJobs(Protocol):
     """Jobs of a cluster, by names we choose. Each call raises ConnectionError where the cluster does not answer."""
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
-        """Submits the job; does nothing where it is known already. Raises ConfigError where the cluster refuses it."""
+        """Submit the job; do nothing where it is known already. Raises ConfigError where the cluster refuses it."""
 
     def status(self, name: str) -> JobStatus:
-        """The job's status; a job that the cluster does not know has ended."""
+        """Return the job's status; a job that the cluster does not know has ended."""
 
     def cancel(self, name: str) -> None:
-        """Asks for the job's end, which begins with SIGTERM; returns before it has ended."""
+        """Ask for the job's end, which begins with SIGTERM; return before it has ended."""
 
     def log_tail(self, name: str) -> str:
-        """The end of what the job printed before it had a log of its own."""
+        """Return the end of what the job printed before it had a log of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Timeouts:
 
 
 def gpus_of(runtime: RuntimeConfig) -> int:
-    """GPUs that each host of a training asks its cluster for."""
+    """Return the number of GPUs that each host of a training asks its cluster for."""
     if runtime.gpus_per_host is not None:
         return runtime.gpus_per_host
     return 0 if runtime.device == "cpu" else runtime.num_processes
@@ -75,7 +75,7 @@ def gpus_of(runtime: RuntimeConfig) -> int:
 def train_on_cluster(
     job: TrainJob, progress: Progress, jobs: ClusterJobs, timeouts: Timeouts = Timeouts()
 ) -> JsonObject:
-    """Trains as a job of the cluster, or follows the job of a killed flow; returns the trainer's facts.
+    """Train as a job of the cluster, or follow the job of a killed flow; return the trainer's facts.
 
     Raises:
         ConfigError: the cluster refuses the job.
@@ -105,7 +105,7 @@ def _submitted(job: TrainJob, jobs: ClusterJobs, timeouts: Timeouts) -> Attempt:
 
 
 def _running_attempt(job: TrainJob, jobs: ClusterJobs) -> Attempt | None:
-    """The last attempt if it is still running, or finished after its flow was killed."""
+    """Return the last attempt if it is still running, or finished after its flow was killed."""
     attempt = last_attempt(job.work_dir)
     if attempt is None or not attempt.folder.is_dir():
         return None
@@ -199,7 +199,7 @@ class _Follower:
 
 @contextmanager
 def _cancelled_on_error(jobs: ClusterJobs, name: str, timeouts: Timeouts) -> Iterator[None]:
-    """Cancels the job where the block ends by an exception, which includes a cancel of the flow."""
+    """Cancel the job where the block ends by an exception, which includes a cancel of the flow."""
     try:
         yield
     except _Unreachable:

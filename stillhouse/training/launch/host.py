@@ -32,7 +32,7 @@ _POLL_S: Final = 0.5
 
 
 def run_attempt(folder: Path, host: int, address: str) -> int:
-    """Trains one host's part of an attempt; returns the exit code."""
+    """Train one host's part of an attempt; return the exit code."""
     attempt = Attempt(folder)
     if not attempt.job_file.is_file():
         sys.stderr.write(
@@ -50,7 +50,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
 
 
 def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
-    """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one."""
+    """Wait for all hosts, which a cluster may start far apart; return `host:port` of the first one."""
     markers = [attempt.folder / f"host-{number}.here" for number in range(num_hosts)]
     rendezvous = attempt.folder / "rendezvous"
     write_atomic(markers[host], b"")
@@ -85,7 +85,7 @@ def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str) -> int
 
 
 def failure_reason(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
-    """Returns why the ranks ended, and whether something from outside ended them.
+    """Return why the ranks ended, and whether something from outside ended them.
 
     A killed rank leaves no message, but the ranks that lose their connection to it do, and torchrun ends the others by
     SIGTERM. So a kill counts before all messages, and among messages the earliest.

@@ -21,7 +21,7 @@ LAUNCHERS: Final[Mapping[str, Callable[[TrainJob, Progress], JsonObject]]] = {
 
 
 def train(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains to the end, from the newest checkpoint in the job's work folder; returns the trainer's facts.
+    """Train to the end, from the newest checkpoint in the job's work folder; return the trainer's facts.
 
     Call it from the main thread, which signals reach: however it ends, no process of the training is left running. On a
     cluster, though, a flow that is killed leaves its job running; the next call for the same work folder follows it.

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains in this process, for notebooks and debuggers, and restores torch's settings and generators afterwards.
+    """Train in this process, for notebooks and debuggers, and restore torch's settings and generators afterwards.
 
     Nothing is guarded, memory stays with the process, and the log is the process's own. SIGTERM saves a checkpoint and
     is then passed on to its previous handler, which by default ends the process. Errors that are none of Stillhouse's
@@ -47,12 +47,12 @@ def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
 
 
 def train_in_subprocess(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains in a child process, so that its memory is returned and it never outlives the flow."""
+    """Train in a child process, so that its memory is returned and it never outlives the flow."""
     return _train_guarded("stillhouse.training", job, progress)
 
 
 def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains in `num_processes` processes of this host, and as many on each of the other hosts.
+    """Train in `num_processes` processes of this host, and as many on each of the other hosts.
 
     The first rank is always on this host: its progress and result are relayed. Hosts share the store, where the job,
     its data and its checkpoints are. The other hosts are waited for: a person or a scheduler starts them with the
@@ -69,7 +69,7 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
 
 
 def environment(job: TrainJob) -> dict[str, str]:
-    """Variables of a training process, on top of the flow's."""
+    """Return variables of a training process, on top of the flow's."""
     # Tokenizers warns and slows down when a process that used its threads forks.
     return {"TOKENIZERS_PARALLELISM": "false", **job.runtime.thread_variables}
 
@@ -80,7 +80,7 @@ def first_host() -> str:
 
 
 def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str) -> list[str]:
-    """The arguments of torchrun on one host; of several hosts the first listens at `rendezvous` (`host:port`)."""
+    """Return torchrun's arguments on one host; of several hosts the first listens at `rendezvous` (`host:port`)."""
     runtime = job.runtime
     location = ["--standalone"]
     if runtime.num_hosts > 1:

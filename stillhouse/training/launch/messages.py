@@ -23,7 +23,7 @@ from stillhouse.types import JsonObject
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 300.0
-"""Longest time a training that is told to stop gets for its checkpoint: that of a large model takes minutes."""
+"""Longest time a training that is told to stop gets for its checkpoint, which takes minutes for a large model."""
 EXIT_S: Final = 30.0
 """Longest time a training that is done gets to exit by itself."""
 TAIL_LINES: Final = 12
@@ -66,7 +66,7 @@ class MessageWriter:
 
 
 def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonObject:
-    """Relays the messages of `process` until it has trained; returns the trainer's facts."""
+    """Relay the messages of `process` until it has trained; return the trainer's facts."""
     log = job.work_dir / LOG_FILE
     for line in process.lines:
         message = parse_message(line)
@@ -104,7 +104,7 @@ def relay(update: JsonObject, progress: Progress) -> None:
 
 
 def parse_message(line: str) -> JsonObject:
-    """The object in a line of a training's output; empty for a line that some library printed."""
+    """Return the object in a line of a training's output; empty for a line that some library printed."""
     try:
         message = json.loads(line)
     except ValueError:

@@ -21,7 +21,7 @@ from stillhouse.training.launch.messages import MessageWriter
 
 
 def run_job_file(job_file: Path, rank: int | None = None) -> int:
-    """Runs the job, as `rank` of several where it is not None; returns the exit code."""
+    """Run the job, as `rank` of several where it is not None; return the exit code."""
     # On other hosts nothing is inherited from the flow's process, its umask neither.
     with private_umask():
         job = TrainJob.model_validate_json(job_file.read_bytes())
@@ -45,7 +45,7 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
 
 
 def run_as_rank(job_file: Path, rank: int) -> NoReturn:
-    """Runs the job as one rank and exits without shutting Python down.
+    """Run the job as one rank and exit without shutting Python down.
 
     Threads of gloo outlive its group and would abort a process in which Python is shut down meanwhile.
     """
@@ -74,7 +74,7 @@ def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int
 
 
 def _redirect_output(log: Path) -> TextIO:
-    """Sends standard output and error to `log`; returns a stream to the former standard output."""
+    """Send standard output and error to `log`; return a stream to the former standard output."""
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     redirect(1, log)
     redirect(2, log)
@@ -82,7 +82,7 @@ def _redirect_output(log: Path) -> TextIO:
 
 
 def redirect(descriptor: int, path: Path) -> None:
-    """Appends what is written to a file descriptor of this process to `path`."""
+    """Append to `path` what is written to a file descriptor of this process."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, descriptor)
     os.close(handle)

@@ -36,11 +36,11 @@ class Host:
         self._process = GuardedProcess("stillhouse.training.launch.host", arguments, grace_s=GRACE_S)
 
     def wait(self) -> int:
-        """Returns the exit code once the process has ended."""
+        """Return the exit code once the process has ended."""
         return self._process.wait()
 
     def stop(self) -> None:
-        """Makes the process save a checkpoint and end, and waits for that."""
+        """Make the process save a checkpoint and end, and wait for that."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -48,7 +48,7 @@ class Host:
 
 
 def main(attempt: Attempt) -> int:
-    """Runs all hosts; returns the exit code of the first that failed, else 0."""
+    """Run all hosts; return the exit code of the first that failed, else 0."""
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     ray.init()
     hosts = _start_hosts(attempt, job)
@@ -65,7 +65,7 @@ def main(attempt: Attempt) -> int:
 
 
 def _wait(attempt: Attempt, job: TrainJob, hosts: Sequence[Any]) -> int:
-    """Returns the exit code of the first host that failed, else 0 once all have ended."""
+    """Return the exit code of the first host that failed, else 0 once all have ended."""
     numbers = {host.wait.remote(): number for number, host in enumerate(hosts)}
     waiting = list(numbers)
     while waiting:
@@ -83,7 +83,7 @@ def _wait(attempt: Attempt, job: TrainJob, hosts: Sequence[Any]) -> int:
 
 
 def _stop(hosts: Sequence[Any]) -> dict[int, RayError]:
-    """Stops all hosts; returns those that are lost, by their numbers, and why."""
+    """Stop all hosts; return those that are lost, by their numbers, and why."""
     lost = {}
     for number, stopped in enumerate([host.stop.remote() for host in hosts]):
         try:
@@ -94,7 +94,7 @@ def _stop(hosts: Sequence[Any]) -> dict[int, RayError]:
 
 
 def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
-    """Returns an actor for each host, once the cluster has room for all of them at once."""
+    """Return an actor for each host, once the cluster has room for all of them at once."""
     runtime = job.runtime
     needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
     group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")

@@ -22,7 +22,7 @@ _ALREADY_KNOWN: Final = "already exists"
 
 
 def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
+    """Train on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
     return train_on_cluster(job, progress, RayJobs(job.runtime))
 
 
@@ -33,7 +33,7 @@ class RayJobs:
         self._client = _connect(runtime.ray_address)
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
-        """Submits the driver, which asks for the hosts and waits for them."""
+        """Submit the driver, which asks for the hosts and waits for them."""
         command = [sys.executable, "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
         # Ray kills what is not over 3 s after it was told to stop; a checkpoint takes longer.
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE_S + EXIT_S:.0f}"}
@@ -65,7 +65,7 @@ class RayJobs:
         return "\n".join(log.splitlines()[-TAIL_LINES:])
 
     def _call(self, method: str, *args: Any, accept: str, **kwargs: Any) -> Any:
-        """Calls the client; None for a refusal that contains `accept`.
+        """Call the client; return None for a refusal that contains `accept`.
 
         The client raises RuntimeError for every failed request, with the status in its message.
         """

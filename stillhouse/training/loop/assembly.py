@@ -38,7 +38,7 @@ def build_trainer(
     peak_tflops: float | None = None,
     alarms: Alarms | None = None,
 ) -> Trainer:
-    """A trainer of `student` by `method`.
+    """Return a trainer of `student` by `method`.
 
     Args:
         method: supplies batches and the loss.

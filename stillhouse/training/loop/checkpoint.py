@@ -47,7 +47,7 @@ class Checkpoint:
     random: Sequence[JsonObject]
     """`random_state()` of each rank, in their order."""
     identity: JsonObject
-    """What the training depends on; a training with another identity must not continue it."""
+    """Everything the training depends on; a training with another identity must not continue it."""
     progress: JsonObject
     """Counters, metrics not yet written, the best validation, the MLflow run: plain JSON."""
     average: dict[str, Tensor] | None = None
@@ -55,7 +55,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT, best_step: int | None) -> Path:
-    """Adds `checkpoint` to `folder`, keeps the newest `keep` and that of `best_step`, and returns its path.
+    """Add `checkpoint` to `folder`, keep the newest `keep` and the one of `best_step`, and return its path.
 
     Raises:
         StoreError: no space or no permission; the earlier checkpoints are still there.
@@ -75,7 +75,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT, b
 
 
 def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | None:
-    """The newest undamaged checkpoint, or None where there is none.
+    """Return the newest undamaged checkpoint, or None where there is none.
 
     Raises:
         TrainingError: it belongs to a training with another identity; the differences are listed.
@@ -102,7 +102,7 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
 
 
 def load_weights(folder: Path, step: int) -> dict[str, Tensor]:
-    """The weights after `step` steps, or their running mean where one is kept."""
+    """Return the weights after `step` steps, or their running mean where one is kept."""
     path = checkpoint_path(folder, step)
     try:
         verify_checkpoint(path)
@@ -132,7 +132,7 @@ def _fill(work: Path, checkpoint: Checkpoint) -> None:
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Raises an OSError or a ValueError where the files of the checkpoint at `path` are not what was written."""
+    """Raise an OSError or a ValueError where the files of the checkpoint at `path` are not what was written."""
     digests = json.loads((path / _DIGESTS).read_bytes())
     written = {file.name for file in path.iterdir()} | {_WEIGHTS, _OPTIMIZER, _STATE}
     if not isinstance(digests, dict) or digests.keys() != written - {_DIGESTS}:
@@ -143,6 +143,6 @@ def verify_checkpoint(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """XXH3 of a file: ten times as fast as SHA-256, and faster than the disk."""
+    """Return the XXH3 digest of a file: ten times as fast as SHA-256, and faster than the disk."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, xxh3_128).hexdigest()  # type: ignore[arg-type]

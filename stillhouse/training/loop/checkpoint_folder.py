@@ -20,13 +20,13 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints in `folder`, newest first."""
+    """Return the steps of the checkpoints in `folder`, newest first."""
     numbers = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
     return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
 
 def prune(folder: Path, *, saved: int, keep: int, best_step: int | None) -> None:
-    """Deletes all checkpoints but the newest `keep` up to step `saved`, the last one written, and `best_step`.
+    """Delete all checkpoints but the newest `keep` up to step `saved`, the last one written, and `best_step`.
 
     Checkpoints of later steps were damaged, so that training went back to an earlier one.
     """
@@ -47,7 +47,7 @@ def _delete(path: Path) -> None:
 
 
 def require_same_identity(path: Path, seen: JsonObject, expected: JsonObject) -> None:
-    """Raises a `TrainingError` that lists the differences where the checkpoint at `path` is of another training."""
+    """Raise a `TrainingError` that lists the differences where the checkpoint at `path` is of another training."""
     flat_seen, flat_expected = _flatten(seen), _flatten(expected)
     differences = [
         f"{key}: {flat_seen.get(key)!r} in the checkpoint, {flat_expected.get(key)!r} now"

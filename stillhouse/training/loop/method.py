@@ -28,31 +28,30 @@ class Method(TokenLoss, Protocol):
 
     @property
     def name(self) -> str:
-        """Prefix of the method's metrics."""
+        """Return the prefix of the method's metrics."""
 
     @property
     def num_steps(self) -> int:
-        """Optimiser steps in all."""
+        """Return the number of optimiser steps."""
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """Bare names of the metrics shown as progress."""
+        """Return the bare names of the metrics shown as progress."""
 
     @property
     def facts(self) -> JsonObject:
-        """Small facts about the method's data, for the record of the training."""
+        """Return small facts about the method's data, for the record of the training."""
 
     @property
     def guarded(self) -> str | None:
-        """Bare name of the metric that falls as the student learns; its rise means that training has diverged.
+        """Return the bare name of the metric whose rise means that training has diverged; None watches none.
 
-        The best validation is where it is lowest, or where the loss is if this is None. It is not always the loss: that
-        of DFT is low for improbable tokens.
+        The best validation is where it is lowest, or where the loss is if this is None.
         """
 
     def batch(self, step: int) -> Batch:
-        """The batch of step `step`, from 0: a function of seed, step and weights, so that no state has to be saved."""
+        """Return the batch of `step`, from 0: a function of seed, step and weights, so that no state is saved."""
 
     @property
     def validation(self) -> Sequence[Sample]:
-        """Samples to validate on; may be empty."""
+        """Return the samples to validate on; may be empty."""

@@ -18,13 +18,13 @@ from stillhouse.training.model.student import Student
 _EPSILON: Final = 1e-8
 _MOMENTUM: Final = 0.95
 _UNSET_RATE: Final = 0.0
-"""Until `Weights.update` sets that of the step."""
+"""Until `Weights.update` sets the step's own."""
 _DECAY_SHARE: Final = 0.2
 """Share of the steps over which `wsd` falls; 0.1 to 0.2 is usual (arXiv 2404.06395, section 4.3)."""
 
 
 def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
-    """The optimiser of `config` over the student's trained parameters."""
+    """Return the optimiser of `config` over the student's trained parameters."""
     trained = [p for _, p in student.trained_parameters()]
     match config.optimizer:
         case "adamw":
@@ -56,7 +56,7 @@ def _settings(config: TrainerConfig) -> dict[str, Any]:
 
 
 def _tables(student: Student) -> list[nn.Parameter]:
-    """Embedding and output layer, which may be one: the weights with a row for each token."""
+    """Return the embedding and the output layer, which may be one: the weights with a row for each token."""
     return [student.causal_lm.get_input_embeddings().weight, student.head.weight]
 
 
@@ -92,7 +92,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Takes a step of both; `closure` is not supported."""
+        """Take a step of both; `closure` is not supported."""
         self._muon.step()
         self._adamw.step()
 
@@ -101,7 +101,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Makes both use the groups and the state of this object, which loading replaces."""
+        """Make both use the groups and the state of this object, which loading replaces."""
         num_muon = len(self._muon.param_groups)
         self._muon.param_groups, self._adamw.param_groups = self.param_groups[:num_muon], self.param_groups[num_muon:]
         self._muon.state = self._adamw.state = self.state
@@ -130,5 +130,5 @@ def learning_rate(peak: float, config: TrainerConfig, step: int, num_steps: int)
 
 
 def _progress(step: int, start: float, end: int) -> float:
-    """How far `step` is from `start`, as 0, to `end`, as 1."""
+    """Return how far `step` is from `start`, as 0, to `end`, as 1."""
     return min(1.0, max(0.0, (step - start) / max(1.0, end - start)))

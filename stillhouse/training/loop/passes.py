@@ -45,7 +45,7 @@ class PassResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The loss and all other metrics; ratios with denominator 0 are left out."""
+        """Return the loss and all other metrics; ratios with denominator 0 are left out."""
         quotients = {name: top / bottom for name, (top, bottom) in self.ratios.items() if bottom}
         return {"loss": self.loss, **quotients, **self.maxima}
 
@@ -62,13 +62,13 @@ class Passes:
         """Settings of the compiler, where a pass is compiled."""
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
-        """Adds the gradient of the mean loss to the trained parameters."""
+        """Add the gradient of the mean loss to the trained parameters."""
         self._student.model.train(method.uses_dropout)
         return self._run(samples, method, is_training=True)
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
-        """Returns `PassResult.metrics` without gradient or dropout; few samples at a time are in memory."""
+        """Return `PassResult.metrics` without gradient or dropout; few samples at a time are in memory."""
         self._student.model.eval()
         starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
         parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)
@@ -113,7 +113,7 @@ class Passes:
 
 
 def _combined(first: PassResult, second: PassResult) -> PassResult:
-    """The result of a pass over the batches of both, without their samples."""
+    """Return the result of a pass over the batches of both, without their samples."""
     count = first.num_targets + second.num_targets
     return PassResult(
         loss=(first.loss * first.num_targets + second.loss * second.num_targets) / count,
@@ -129,7 +129,7 @@ def _combined(first: PassResult, second: PassResult) -> PassResult:
 
 
 def _on_host(results: Sequence[LossSums]) -> tuple[list[float], dict[str, float], dict[str, float]]:
-    """The loss of each microbatch, and sums and maxima by name, fetched from the device at once."""
+    """Return the loss of each microbatch, and sums and maxima by name, fetched from the device at once."""
     first = results[0]
     losses = [result.loss.detach() for result in results]
     named: dict[str, Tensor] = {name: torch.stack([r.sums[name] for r in results]).sum() for name in first.sums}

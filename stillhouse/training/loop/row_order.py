@@ -1,4 +1,4 @@
-"""Which rows a step trains on: a function of seed and step, so that no iterator has to be restored after a crash."""
+"""The rows that a step trains on: a function of seed and step, so that no iterator has to be restored after a crash."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ class Mixture:
 
     @property
     def num_steps(self) -> int:
-        """Steps until the last epoch ends; the very last batch may be smaller than `batch_size`."""
+        """Return the steps until the last epoch ends; the very last batch may be smaller than `batch_size`."""
         return -(-self.epoch_rows * self.num_epochs // self.batch_size)
 
     def rows(self, step: int) -> list[int]:
-        """Row numbers of `step`, counted from 0."""
+        """Return the row numbers of `step`, counted from 0."""
         shares = self._shares
         length = sum(shares)
         first = step * self.batch_size
@@ -54,7 +54,7 @@ class Mixture:
         return rows
 
     def epochs_after(self, step: int) -> float:
-        """Epochs completed after `step` steps."""
+        """Return the number of epochs completed after `step` steps."""
         return min(step * self.batch_size / self.epoch_rows, float(self.num_epochs))
 
     @property
@@ -62,7 +62,7 @@ class Mixture:
         return [max(1, round(weight * rows)) for rows, weight in zip(self.num_rows, self.weights, strict=True)]
 
     def _row(self, source: int, share: int, taken: int) -> int:
-        """The row of a source that comes after `taken` others, over all epochs."""
+        """Return the row of a source that comes after `taken` others, over all epochs."""
         rows = self.num_rows[source]
         row = taken % rows
         if share % rows:
@@ -72,7 +72,7 @@ class Mixture:
 
 
 def distinct_rows(step: int, batch_size: int, num_rows: int, seed: int) -> list[int]:
-    """`batch_size` (at most `num_rows`) different row numbers for `step`; an epoch's incomplete batch is skipped."""
+    """Return `batch_size` different row numbers, at most `num_rows`; an epoch's incomplete batch is skipped."""
     epoch, place = divmod(step, num_rows // batch_size)
     order = _order(num_rows, (seed, epoch))
     return [int(row) for row in order[place * batch_size : (place + 1) * batch_size]]

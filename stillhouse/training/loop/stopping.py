@@ -4,7 +4,7 @@ A loss is watched by its mean over the last 20 steps. Training has diverged when
 those steps, is both
 
 - more than three times the lowest such mean so far: what was learnt is lost; and
-- above half the logarithm of the vocabulary's size, in nats: a perplexity of its square root, about that of a model
+- above half the logarithm of the vocabulary's size, in nats: a perplexity of its square root, about as of a model
   that knows how frequent tokens are and nothing of what stands before them.
 
 The first alone would stop trainings that are nearly perfect, where a loss of 0.01 rises to 0.04 by chance; the second
@@ -46,11 +46,11 @@ class DivergenceWatch:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether divergence may have begun: the last step alone is above the limit."""
+        """Return whether divergence may have begun: the last step alone is above the limit."""
         return bool(self._recent) and self._recent[-1] > self._limit
 
     def observe(self, step: int, metrics: Mapping[str, float], samples: Iterable[Sample]) -> None:
-        """Records the metrics of `step`, trained on `samples`; raises a TrainingError where training has diverged."""
+        """Record the metrics of `step`, trained on `samples`; raise a TrainingError where training has diverged."""
         if self._metric is None or self._metric not in metrics:
             return
         self._recent.append(metrics[self._metric])
@@ -87,7 +87,7 @@ class DivergenceWatch:
 
 
 def named_prompts(samples: Iterable[Sample]) -> str:
-    """Prompt ids for an error message: enough to find the batch, not all of a large one."""
+    """Return prompt ids for an error message: enough to find the batch, not all of a large one."""
     ids = sorted({sample.prompt_id for sample in samples})
     more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
     return ", ".join(ids[:_SHOWN_IDS]) + more
@@ -112,7 +112,7 @@ class BestValidation:
         return self._patience is not None and self._num_worse >= self._patience
 
     def observe(self, step: int, loss: float) -> bool:
-        """Records the validation loss after `step` steps; returns whether it is the best so far. NaN never is."""
+        """Record the validation loss after `step` steps; return whether it is the best so far. NaN never is."""
         if not loss < (math.inf if self.loss is None else self.loss):
             self._num_worse += 1
             return False
@@ -136,12 +136,12 @@ class Alarms:
     """Why training should stop after the last step observed; None where it should go on."""
 
     def observe(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Records the metrics of a finished step; returns metrics to report. All are by bare name."""
+        """Record the metrics of a finished step; return metrics to report. All are by bare name."""
         return {}
 
     def state(self) -> JsonObject:
-        """The state for `restore`."""
+        """Return the state for `restore`."""
         return {}
 
     def restore(self, state: JsonObject) -> None:
-        """Restores a `state()`."""
+        """Restore a `state()`."""

@@ -30,13 +30,13 @@ class Measurement(Protocol):
 
     @property
     def every_steps(self) -> int:
-        """Steps between two measurements."""
+        """Return the number of steps between two measurements."""
 
     def measure(self, step: int) -> dict[str, float]:
-        """Metrics by bare name after `step` steps; leaves the student and all random generators unchanged."""
+        """Return metrics by bare name after `step` steps; leave the student and all random generators unchanged."""
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Restores the records of the first `step` steps; `replay` reports them once more."""
+        """Restore the records of the first `step` steps; `replay` reports them once more."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Trainer:
         self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
 
     def run(self) -> JsonObject:
-        """Trains to the end; returns facts of the training, including its earlier attempts.
+        """Train to the end; return facts of the training, including its earlier attempts.
 
         Afterwards the student has the weights that `config.keep` asks for; save them within `weights.averaged()`.
 
@@ -145,7 +145,7 @@ class Trainer:
         return self._step % every_steps == 0 or self._step == self.method.num_steps
 
     def _measure(self, *, validate: bool) -> dict[str, float]:
-        """Measures the weights as they would be saved now; metrics by bare name."""
+        """Measure the weights as they would be saved now; return metrics by bare name."""
         metrics: dict[str, float] = {}
         with self.weights.averaged():
             if validate and self.method.validation:
@@ -187,7 +187,7 @@ class Trainer:
 
     def _save(self) -> None:
         if self.watch.divergence.is_suspicious:
-            logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
+            logger.warning("step %d: no checkpoint is made of a loss that high", self._step)
             return
         self.watch.say(self._step, "saving")
         totals, watch = self._totals, self.watch.state()

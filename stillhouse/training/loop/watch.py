@@ -54,7 +54,7 @@ class Watch:
         self._latest: dict[str, float] = {}
 
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
-        """Adds the metrics of a finished step; `update` has those of its weight update."""
+        """Add the metrics of a finished step; `update` has those of its weight update."""
         # Steps count by their tokens, as they do in the method's own metrics.
         loss = (result.loss * result.num_targets, float(result.num_targets))
         ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
@@ -64,11 +64,11 @@ class Watch:
         self.metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
 
     def write_row(self, step: int, measured: Mapping[str, float]) -> None:
-        """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
+        """Write the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
         self.metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
 
     def show(self, step: int) -> None:
-        """Shows progress after `step` steps, which are all steps when patience has run out."""
+        """Show progress after `step` steps, which are all steps when patience has run out."""
         bare = {name.partition("/")[2]: value for name, value in self.metrics.current.items()} | self._latest
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
@@ -77,12 +77,12 @@ class Watch:
         self._progress.update(self._method.name, step, num_steps, **shown)
 
     def say(self, step: int, doing: str) -> None:
-        """Shows after `step` steps what keeps the training from the next one."""
+        """Show after `step` steps what keeps the training from the next one."""
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         self._progress.update(self._method.name, step, num_steps, doing=doing)
 
     def state(self) -> JsonObject:
-        """The state for `restore`."""
+        """Return the state for `restore`."""
         return {
             "metrics": self.metrics.state(),
             "divergence": self.divergence.state(),
@@ -91,7 +91,7 @@ class Watch:
         }
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Restores a `state()` after `step` steps, or starts anew without one; metrics of later steps are removed.
+        """Restore a `state()` after `step` steps, or start anew without one; metrics of later steps are removed.
 
         `replay` sends the remaining metrics to the listener, which has not received them yet.
         """

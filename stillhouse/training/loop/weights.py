@@ -33,12 +33,12 @@ class Weights:
         self._average = None if config.ema_decay is None else WeightAverage(self._parameters, config.ema_decay)
 
     def clip(self) -> float:
-        """Clips the gradients to the largest norm allowed; returns their norm before that."""
+        """Clip the gradients to the largest norm allowed; return their norm before that."""
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._max_norm)
         return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
 
     def update(self, learning_rate: float) -> None:
-        """Takes a step of the optimiser and clears the gradients."""
+        """Take a step of the optimiser and clear the gradients."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
@@ -47,11 +47,11 @@ class Weights:
             self._average.update()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Within the block the student has the running mean as its weights, where one is kept."""
+        """Use the running mean, where one is kept, as the student's weights within the block."""
         return nullcontext() if self._average is None else self._average.swapped()
 
     def state(self) -> dict[str, Any]:
-        """The arguments for `load`, in the first rank: unsharded tensors on the CPU; collective."""
+        """Return the arguments for `load`, in the first rank: unsharded tensors on the CPU; collective."""
         return {
             "weights": full_tensors(self._parameters, self._ranks),
             "optimizer": full_tensors(self._optimizer.state_dict(), self._ranks),
@@ -67,7 +67,7 @@ class Weights:
             self._average.load(average)
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies unsharded `weights` into the parameters."""
+        """Copy unsharded `weights` into the parameters."""
         load_full_tensors(self._parameters, weights)
 
 
@@ -89,7 +89,7 @@ class WeightAverage:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Within the block the model has these weights, and the mean has the model's; do not train meanwhile."""
+        """Exchange the weights of the mean and the model within the block; do not train meanwhile."""
         self._exchange()
         try:
             yield
@@ -98,14 +98,14 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Adds the weights after one more step to the mean."""
+        """Add the weights after one more step to the mean."""
         self._num_updates += 1
         before, now = (1.0 - self._decay**n for n in (self._num_updates - 1, self._num_updates))
         mix = get_ema_multi_avg_fn(self._decay * before / now)
         mix(list(self.weights.values()), list(self._parameters.values()), self._num_updates)
 
     def state(self) -> dict[str, Tensor]:
-        """The means by parameter name, and the number of steps in them as `num_updates`."""
+        """Return the means by parameter name, and the number of steps in them as `num_updates`."""
         return {**self.weights, "num_updates": torch.tensor(self._num_updates)}
 
     @torch.no_grad()

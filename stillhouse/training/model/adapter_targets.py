@@ -24,14 +24,12 @@ _LEFT_OUT: Final = ("gate", "router", "shared_expert_gate", "altup", "altup_proj
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """Full names of what gets an adapter and of the experts that stay frozen, in the model's order."""
+    """Full names of what gets an adapter, in the model's order."""
 
     modules: tuple[str, ...]
     """Linear layers."""
     parameters: tuple[str, ...]
     """Weights that peft's `target_parameters` takes: fused experts, and layers whose names it reads as experts'."""
-    frozen_experts: tuple[str, ...]
-    """Fused experts without an adapter."""
 
 
 def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> AdapterTargets:
@@ -66,11 +64,7 @@ def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> Ada
         # `up_proj` means the layers of this name, where there are any, and `experts.up_proj` the experts.
         parameters |= set() if matched else fused
     modules, renamed = _split(causal_lm, linear, layers)
-    return AdapterTargets(
-        modules,
-        (*renamed, *(name for name in experts if name in parameters)),
-        tuple(name for name in experts if name not in parameters),
-    )
+    return AdapterTargets(modules, (*renamed, *(name for name in experts if name in parameters)))
 
 
 def matches(target: str, name: str) -> bool:
@@ -78,7 +72,7 @@ def matches(target: str, name: str) -> bool:
 
 
 def labels(names: Iterable[str]) -> list[str]:
-    """Short names that `student.lora_targets` takes: last parts, for fused experts the last two."""
+    """Return the short names that `student.lora_targets` takes: last parts, for fused experts the last two."""
     return sorted({_label(name) for name in names})
 
 
@@ -90,7 +84,7 @@ def _label(name: str) -> str:
 
 
 def _linear_layers(causal_lm: PreTrainedModel) -> tuple[list[str], list[str]]:
-    """Linear layers that can be adapted, and what would be left out of the computation: ends, parts of mixers."""
+    """Return the linear layers to adapt, and those whose adapters would be bypassed: ends, parts of mixers."""
     output, embedding = causal_lm.get_output_embeddings(), causal_lm.get_input_embeddings()
     mixers = tuple(f"{name}." for name, module in causal_lm.named_modules() if hasattr(module, "ssm_state_size"))
     text = _text_modules(causal_lm)
@@ -106,14 +100,14 @@ def _linear_layers(causal_lm: PreTrainedModel) -> tuple[list[str], list[str]]:
 
 
 def _text_modules(causal_lm: PreTrainedModel) -> set[int]:
-    """Ids of the modules of the text model, which in models of images or sound has a config of its own."""
+    """Return the ids of the modules of the text model, which in models of images or sound has a config of its own."""
     kind = causal_lm.config.get_text_config().model_type
     models = [m for m in causal_lm.modules() if isinstance(m, PreTrainedModel) and m.config.model_type == kind]
     return {id(module) for model in models or [causal_lm] for module in model.modules()}
 
 
 def fused_experts(causal_lm: PreTrainedModel) -> list[str]:
-    """Names of the tensors [experts, ...] of the text model, below an adapter as without it."""
+    """Return the names of the tensors [experts, ...] of the text model, below an adapter as without it."""
     text = _text_modules(causal_lm)
     return [
         f"{path.replace('.base_layer', '')}.{name}"
@@ -125,7 +119,7 @@ def fused_experts(causal_lm: PreTrainedModel) -> list[str]:
 
 
 def _split(causal_lm: PreTrainedModel, linear: list[str], layers: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Layers that peft adapts by name, and the weights of those that it would take for experts of transformers 4.
+    """Return the layers that peft adapts by name, and the weights of those that it takes for experts of transformers 4.
 
     In some mixtures of experts peft replaces the target `gate_proj`, also of a dense layer, by the fused experts.
     """
@@ -160,7 +154,7 @@ def _refusal(causal_lm: PreTrainedModel, target: str, unsupported: list[str], na
 
 
 def exact_suffixes(causal_lm: nn.Module, modules: tuple[str, ...], suffixes: Iterable[str]) -> list[str]:
-    """Those of `suffixes` that name `modules` where they mean nothing else, otherwise their full names."""
+    """Return those of `suffixes` that name `modules` where they mean nothing else, otherwise their full names."""
     naming = [suffix for suffix in suffixes if any(matches(suffix, name) for name in modules)]
     meant = [name for name, _ in causal_lm.named_modules() if any(matches(suffix, name) for suffix in naming)]
     return naming if meant == list(modules) else list(modules)

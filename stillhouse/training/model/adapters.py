@@ -30,7 +30,7 @@ from stillhouse.training.model.adapter_targets import (
 
 
 def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) -> Any:
-    """Returns peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`."""
+    """Return peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`."""
     from peft import LoraConfig, get_peft_model
 
     targets = adapter_targets(causal_lm, config.lora_targets)
@@ -51,7 +51,7 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
 
 
 def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentConfig) -> Any:
-    """Peft's wrapper of `causal_lm` with the adapter of `folder` to train on; the dropout is the config's.
+    """Return peft's wrapper of `causal_lm` with the adapter of `folder` to train on; the dropout is the config's.
 
     Raises:
         ConfigError: the adapter has another variant, shape or layers than the config asks for.
@@ -68,7 +68,7 @@ def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentC
 
 
 def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """`causal_lm` with the adapter of `folder` added to its weights, in the type that they have."""
+    """Return `causal_lm` with the adapter of `folder` added to its weights, in the type that they have."""
     return _attached(causal_lm, folder).merge_and_unload()
 
 
@@ -87,14 +87,14 @@ def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses a deprecation warning of transformers about a property that peft reads."""
+    """Suppress a deprecation warning of transformers about a property that peft reads."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         yield
 
 
 def _require_same_shape(folder: Path, config: StudentConfig) -> None:
-    """Compares the config of an earlier adapter with the student's, before anything is loaded."""
+    """Compare the config of an earlier adapter with the student's, before anything is loaded."""
     settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     remedy = "can be continued. Set student.parameters to `full` to merge it into the weights"
     kind = "DoRA" if settings.get("use_dora") else settings.get("peft_type")
@@ -117,7 +117,7 @@ def _require_same_shape(folder: Path, config: StudentConfig) -> None:
 
 
 def _require_supported(causal_lm: PreTrainedModel, targets: AdapterTargets, config: StudentConfig) -> None:
-    """Refuses what peft cannot do where an adapter is on a parameter."""
+    """Refuse what peft cannot do where an adapter is on a parameter."""
     if not targets.parameters:
         return
     refused = [f"lora_dropout = {config.lora_dropout}"] if config.lora_dropout else []
@@ -133,7 +133,7 @@ def _require_supported(causal_lm: PreTrainedModel, targets: AdapterTargets, conf
 
 
 def _checked(adapted: Any, targets: AdapterTargets, source: str) -> Any:
-    """Checks that exactly the float32 matrices of the targets are trained."""
+    """Check that exactly the float32 matrices of the targets are trained."""
     settings = adapted.peft_config["default"]
     # Sets in peft, whose order in the saved file would differ from process to process.
     settings.target_modules = sorted(settings.target_modules)
@@ -157,7 +157,7 @@ def _checked(adapted: Any, targets: AdapterTargets, source: str) -> Any:
 
 
 def _adapted_weights(adapted: Any) -> set[str]:
-    """Names of layers and parameters with matrices, as the model below the adapter calls them."""
+    """Return the names of layers and parameters with matrices, as the model below the adapter calls them."""
     from peft.tuners.lora import LoraLayer
 
     names = set()
@@ -171,7 +171,7 @@ def _adapted_weights(adapted: Any) -> set[str]:
 
 
 def adapter_summary(adapted: Any) -> str:
-    """One sentence on what peft's wrapper trains, how many parameters that is, and which experts stay frozen."""
+    """Return one sentence on what peft's wrapper trains, how many parameters that is, and which experts stay frozen."""
     weights = _adapted_weights(adapted)
     counts = Counter(label for name in weights for label in labels([name]))
     layers = ", ".join(f"{label} ({count})" for label, count in sorted(counts.items()))

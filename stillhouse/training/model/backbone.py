@@ -8,7 +8,7 @@ from stillhouse.errors import TrainingError
 
 
 def backbone_of(causal_lm: PreTrainedModel) -> Any:
-    """The module that computes the hidden states to which the output layer is applied, as their `last_hidden_state`.
+    """Return the module whose `last_hidden_state` the output layer is applied to.
 
     Raises:
         TrainingError: the family has none that takes tokens alone.

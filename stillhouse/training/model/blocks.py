@@ -84,7 +84,7 @@ def compiler_settings(*, suppress_errors: bool) -> Any:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Return if the student's blocks and the loss are compiled; `auto` leaves out adapters that compile in pieces.
+    """Return whether the student's blocks and the loss are compiled; `auto` leaves out adapters that compile in pieces.
 
     Raises:
         ConfigError: as `pays_to_compile`.
@@ -96,7 +96,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
 
 
 def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
-    """Return if a training of `num_steps` steps compiles what runs on `device`.
+    """Return whether a training of `num_steps` steps compiles what runs on `device`.
 
     `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
 
@@ -140,7 +140,7 @@ def missing_compiler(device: torch.device) -> str | None:
 
 @cache
 def can_compile(device: torch.device) -> bool:
-    """Return if a function of one operation compiles and runs on `device`; warn with the reason if not.
+    """Return whether a function of one operation compiles and runs on `device`; warn with the reason if not.
 
     An installed compiler may still fail, most often because the header files of Python are missing.
     """

@@ -17,7 +17,7 @@ from stillhouse.training.model.student import Student
 
 
 def load_student(ref: str, config: StudentConfig, device: torch.device, seed: int) -> Student:
-    """The student to train, in eval mode.
+    """Return the student to train, in eval mode.
 
     Args:
         ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is
@@ -67,7 +67,7 @@ def _load(ref: str, student: Path, **how: object) -> PreTrainedModel:
 
 
 def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig:
-    """NF4 with quantised scales (0.5 + 0.016 bytes a weight) and products in `dtype` (arXiv 2305.14314).
+    """Return NF4 with quantised scales (0.5 + 0.016 bytes a weight) and products in `dtype` (arXiv 2305.14314).
 
     Only linear layers of the blocks are quantised: the loss reads the output layer's weight itself.
     """
@@ -79,7 +79,7 @@ def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig
 
 
 def require_bitsandbytes(setting: str, device: torch.device, remedy: str) -> None:
-    """Raises a `ConfigError` with the remedy where CUDA or bitsandbytes, which `setting` needs, is missing."""
+    """Raise a `ConfigError` with the remedy where CUDA or bitsandbytes, which `setting` needs, is missing."""
     missing = []
     if device.type != "cuda":
         missing.append(f"a CUDA device (the job's device is {device.type!r})")

@@ -62,7 +62,7 @@ def wants_checkpointing(
     compares: bool = False,
     compiled: bool = False,
 ) -> bool:
-    """Return if gradient checkpointing is to be used; collective: if one rank needs it, all use it.
+    """Return whether gradient checkpointing is to be used; collective: if one rank needs it, all use it.
 
     `auto` does where the estimate without it is above nine tenths of the free memory. Call it after the weights were
     loaded, before optimiser and running mean are made and weights are sharded. `num_tokens` are those of the largest
@@ -93,7 +93,7 @@ def wants_checkpointing(
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that tensors on `device` can still take."""
+    """Return the bytes that tensors on `device` can still take."""
     if device.type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held
@@ -110,7 +110,7 @@ def estimate_memory(
     compares: bool = False,
     compiled: bool = False,
 ) -> MemoryEstimate:
-    """The estimate for microbatches of `num_tokens`, all of them targets, on one of `num_ranks`.
+    """Return the estimate for microbatches of `num_tokens`, all of them targets, on one of `num_ranks`.
 
     What a forward pass keeps is not derived from the model's config but counted, on rows of 64 and 128 tokens: it is
     proportional to the number of tokens, beside a part that is not (weights cast to the type of computation).
@@ -154,7 +154,7 @@ def _state_bytes(student: Student, config: TrainerConfig) -> int:
 
 
 def _summed_bytes(student: Student) -> int:
-    """Fused experts with their adapters added, which a pass makes and keeps as it does activations."""
+    """Return the bytes of fused experts with their adapters added, which a pass makes and keeps like activations."""
     if student.model is student.causal_lm:
         return 0
     from peft.tuners.lora.layer import ParamWrapper
@@ -163,7 +163,7 @@ def _summed_bytes(student: Student) -> int:
 
 
 def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: bool) -> int:
-    """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight.
+    """Return the bytes of a chunk's logits, a block's float32 copies, and gradients of hidden states and weight.
 
     A comparison has the teacher's logits of the chunk beside them, its hidden states, its weight in the type of the
     products, and of a block up to eight float32 copies, or some of the whole chunk where it is compiled. Capped logits
@@ -186,7 +186,7 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
 
 
 def _kept_by_forward(student: Student) -> tuple[float, float]:
-    """Bytes that a forward pass keeps for the backward pass: a fixed part, and bytes per token."""
+    """Return the bytes that a forward pass keeps for the backward pass: a fixed part, and bytes per token."""
     was_training = student.model.training
     student.model.train()
     with torch.random.fork_rng([student.device] if student.device.type == "cuda" else []):

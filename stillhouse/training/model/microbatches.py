@@ -39,7 +39,7 @@ class Microbatch:
 
     @property
     def num_slots(self) -> int:
-        """Inputs, padding included."""
+        """Return the number of inputs, padding included."""
         return self.inputs_BT.numel()
 
 
@@ -48,7 +48,7 @@ def num_targets(samples: Sequence[Sample]) -> int:
 
 
 def num_inputs(sample: Sample) -> int:
-    """Number of tokens up to the one that predicts the last target, which go through the model.
+    """Return the number of tokens up to the one that predicts the last target, which go through the model.
 
     Raises:
         ValueError: there is no target, the mask has another length than the tokens, or it marks the first token.
@@ -67,7 +67,7 @@ def num_inputs(sample: Sample) -> int:
 def microbatch_groups(
     samples: Sequence[SampleT], max_tokens: int, *, packing: bool, partition: Callable[[SampleT], str] = lambda _: ""
 ) -> list[list[SampleT]]:
-    """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
+    """Return groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
     A longer sample is alone in its group. Samples without a target are left out, and samples for which `partition`
     returns different values never share a group. Deterministic, so that every process gets the same groups.
@@ -85,7 +85,7 @@ def microbatch_groups(
 
 
 def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Groups of indices, sorted by length so that little is padded."""
+    """Return groups of indices, sorted by length so that little is padded."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if groups and (len(groups[-1]) + 1) * lengths[index] <= max_tokens:
@@ -96,7 +96,7 @@ def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.device, *, packing: bool) -> Microbatch:
-    """The microbatch of `samples`, at least one, each with at least one target: a packed row or a rectangle.
+    """Return the microbatch of `samples`, at least one, each with at least one target: a packed row or a rectangle.
 
     `token_values` returns the method's values of a sample by name, one for each of its `token_ids`.
 
@@ -127,7 +127,7 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
 
 
 def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool) -> Microbatch:
-    """A microbatch of one token without a target, for a process that has no sample left when others do."""
+    """Return a microbatch of one token without a target, for a process that has no sample left when others do."""
     nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
     token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
     segments = _segments([1], device) if packing else None
@@ -148,7 +148,7 @@ def _on_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[str, np.ndarray]:
-    """The values of all targets, aligned with `Microbatch.targets_N`."""
+    """Return the values of all targets, aligned with `Microbatch.targets_N`."""
     columns: dict[str, list[np.ndarray]] = {}
     for number, sample in enumerate(samples):
         by_name = token_values(sample)
@@ -168,7 +168,7 @@ def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[st
 
 
 def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Bins of indices into `sizes`, each with a sum of at most `capacity`; a larger item is alone in its bin.
+    """Return bins of indices into `sizes`, each with a sum of at most `capacity`; a larger item is alone in its bin.
 
     Items are taken from the largest to the smallest, equal ones in their order, and each goes where it leaves the least
     room. That needs at most 11/9 of the fewest bins possible, and 6/9 of a bin more (Dosa, Li, Han, Tuza 2013, for

@@ -35,7 +35,7 @@ def states_before_targets(backbone: Any, microbatch: Microbatch) -> Tensor:
 
 
 def packs_exactly(causal_lm: PreTrainedModel) -> bool:
-    """Return if hidden states of samples in one row are those of the samples alone; warn with the reason if not.
+    """Return whether samples in one row have the hidden states that they have alone; warn with the reason if not.
 
     Recurrent layers, convolutions over time, and attention other than `stillhouse.attention` mix the segments of a row.
     Two short segments are tried. The model is in eval mode, on one device; call it in the precision of the training.
@@ -77,7 +77,7 @@ def _mixing_reason(causal_lm: PreTrainedModel) -> str | None:
 
 
 def _packed_row(causal_lm: PreTrainedModel, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Hidden states of the samples in one row, and the embedded tokens that they depend on."""
+    """Return the hidden states of the samples in one row, and the embedded tokens that they depend on."""
     lengths = tuple(len(ids) for ids in samples)
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=causal_lm.device)
     embedded: list[Tensor] = []

@@ -77,7 +77,7 @@ class Student:
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens that its positions are for; None where a family has no such limit (state-space models)."""
+        """Return the number of its positions; None where a family has no such limit (state-space models)."""
         return getattr(self.causal_lm.config.get_text_config(), "max_position_embeddings", None)
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -133,7 +133,7 @@ class Student:
         self.tokenizer.save_pretrained(folder)
 
     def packs_exactly(self) -> bool:
-        """Return if samples in a packed row do not affect each other; warn with the reason if they do."""
+        """Return whether samples in a packed row do not affect each other; warn with the reason if they do."""
         with self.precision():
             return packs_exactly(self.causal_lm)
 
@@ -193,7 +193,7 @@ class StudentStep(nn.Module):
         self._parts: tuple[Any, nn.Linear] = (backbone_of(causal_lm), causal_lm.get_output_embeddings())
         self.scaling = LogitScaling.of(causal_lm)
         self.compiles_head = False
-        """Whether the head uses compiled kernels."""
+        """True if the head uses compiled kernels."""
 
     @property
     def backbone(self) -> Any:

@@ -11,7 +11,7 @@ _BYTE = "<0x"
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Bytes of UTF-8 text of each token id; 0 for special tokens."""
+    """Return the number of bytes of UTF-8 text of each token id; 0 for special tokens."""
     sizes = [len(spelling) for spelling in token_spellings(tokenizer)]
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token.special and token_id < len(sizes):
@@ -20,7 +20,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def token_spellings(tokenizer: PreTrainedTokenizerBase) -> list[bytes]:
-    """The text of each token id in UTF-8, of special tokens their names; empty for ids without a token.
+    """Return the text of each token id in UTF-8, of special tokens their names; empty for ids without a token.
 
     A token of a byte-level vocabulary has one character for each byte. A token of a SentencePiece vocabulary is its
     text, with U+2581 for the space and `<0x..>` for a byte. Other tokens are decoded alone.

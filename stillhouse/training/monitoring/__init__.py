@@ -1,1 +1,1 @@
-"""What is seen of a training while it runs, and what stops it."""
+"""Metrics, progress and measurements of a training while it runs."""

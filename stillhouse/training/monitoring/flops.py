@@ -8,7 +8,7 @@ prime-rl; over fused experts peft does more, since it adds the adapter to all th
 the sum. Other figures are lower than those of prime-rl and torchtitan for the same speed: attention counts the pairs
 that a causal mask leaves in each packed sample, where they count the square of the row's length, and the output layer
 counts at loss positions, where they count it at every token. The peak differs too: here it is the speed of large
-products as measured on the device, there that of its data sheet, which no product reaches (989 TFLOP/s of an H200 in
+products as measured on the device, there by its data sheet, which no product reaches (989 TFLOP/s of an H200 in
 bfloat16).
 
 Dimensions: H hidden, V vocabulary.
@@ -52,7 +52,7 @@ class ModelFlops:
     """One for each attention layer; none for state-space models, whose scans are elementwise."""
 
     def of_step(self, lengths: Iterable[int], num_targets: int) -> float:
-        """Operations of a step over sequences of these lengths in input tokens."""
+        """Return the operations of a step over sequences of these lengths in input tokens."""
         attending, num_inputs = 0.0, 0
         for length in lengths:
             num_inputs += length
@@ -61,7 +61,7 @@ class ModelFlops:
 
 
 def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops:
-    """Costs of a student.
+    """Return the costs of a student.
 
     Args:
         backbone: the model below its head, adapters included.
@@ -85,7 +85,7 @@ def known_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
 
 
 def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
-    """Yields the number of weights each token is multiplied with, and whether they are trained."""
+    """Yield the number of weights each token is multiplied with, and whether they are trained."""
     shares = _shares_of_experts(backbone, config)
     for module in backbone.modules():
         if isinstance(module, nn.Embedding):
@@ -100,7 +100,7 @@ def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
 
 
 def _shares_of_experts(backbone: Any, config: Any) -> dict[int, float]:
-    """The share of the weights that a token is multiplied with, by the id of each module of experts or their adapter.
+    """Return the share of the weights that a token is multiplied with, by the id of each module of experts or adapter.
 
     Matrices of experts have three dimensions; those of two are their biases.
     """
@@ -127,7 +127,7 @@ def _attention(config: Any) -> Iterator[AttentionCost]:
 
 
 def _pairs(length: int, window: int | None) -> int:
-    """Pairs of a token and one at or before it, at most `window` of them."""
+    """Return the number of pairs of a token and one at or before it, at most `window` of them."""
     reach = length if window is None else min(window, length)
     return reach * (reach + 1) // 2 + (length - reach) * reach
 
@@ -138,7 +138,7 @@ _BUDGET_S: Final = {"cuda": 0.3, "cpu": 0.1}
 
 @cache
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of the best of a few large square products in `dtype`, measured once in a process.
+    """Return the operations a second of the best of a few large square products in `dtype`, measured once in a process.
 
     Leaves the process's random generators alone. The factors are random, since a GPU multiplies constants faster.
     """

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,44 +20,32 @@ GENERATIONS_TABLE: Final = "generations.json"
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
 
 
+@dataclass(eq=False)
 class Generations:
-    """Answers of the student to the same prompts with the same seeds at every measurement.
+    """Answers of the student to the same prompts with the same seeds at every measurement."""
 
-    Args:
-        student: measured in its current state.
-        sample: one answer of the student to each prompt, with its tokens; the same seeds at every call.
-        prompts: at least one.
-        metadata: expected answers by prompt id; may lack any.
-        every_steps: steps between two measurements.
-        work_dir: holds `generations.jsonl`, one row per answer; None writes none. Processes that train together all
-            sample the same, since a sharded model computes for all of them at once.
-        listener: gets the same rows as a table.
-        rewards: of trajectories, None for one without; None measures no reward.
-    """
+    student: Student
+    sample: Callable[[Sequence[Prompt]], Sequence[SampledTrajectory]]
+    """One answer to each prompt, with its tokens; the same seeds at every call."""
+    prompts: Sequence[Prompt]
+    """At least one."""
+    metadata: Mapping[str, PromptMetadata]
+    """By prompt id; may lack any."""
+    every_steps: int
+    work_dir: Path | None
+    """Holds `generations.jsonl`, one row per answer; None writes none. Processes that train together all sample the
+    same, since a sharded model computes for all of them at once."""
+    listener: Listener
+    """Gets the same rows as a table."""
+    rewards: Callable[[Sequence[SampledTrajectory]], Sequence[float | None]] | None = None
+    """Of trajectories, None for one without; None measures no reward."""
 
-    def __init__(
-        self,
-        student: Student,
-        sample: Callable[[Sequence[Prompt]], Sequence[SampledTrajectory]],
-        prompts: Sequence[Prompt],
-        metadata: Mapping[str, PromptMetadata],
-        *,
-        every_steps: int,
-        work_dir: Path | None,
-        listener: Listener,
-        rewards: Callable[[Sequence[SampledTrajectory]], Sequence[float | None]] | None = None,
-    ) -> None:
-        self._student = student
-        self._sample = sample
-        self._prompts = {prompt.id: prompt for prompt in prompts}
-        self._metadata = metadata
-        self.every_steps = every_steps
-        self._rows = StepRows(work_dir and work_dir / GENERATIONS_FILE)
-        self._listener = listener
-        self._rewards = rewards
+    def __post_init__(self) -> None:
+        self._rows = StepRows(self.work_dir and self.work_dir / GENERATIONS_FILE)
+        self._asked = {prompt.id: str(prompt.messages[-1].get("content") or "") for prompt in self.prompts}
 
     def measure(self, step: int) -> dict[str, float]:
-        """Samples and records the answers after `step` steps; random states are those of a training without it.
+        """Sample and record the answers after `step` steps; random states are those of a training without it.
 
         Returns:
             generation_accuracy: share of right answers among the verifiable ones; left out where none is.
@@ -64,20 +53,20 @@ class Generations:
             generation_truncated_share: share of answers that ran out of tokens or of context.
             generation_mean_tokens: sampled tokens of an answer, over all its turns.
         """
-        with _undisturbed(self._student):
-            trajectories = self._sample(list(self._prompts.values()))
-            rewards = self._rewards(trajectories) if self._rewards else [None] * len(trajectories)
+        with _undisturbed(self.student):
+            trajectories = self.sample(self.prompts)
+            rewards = self.rewards(trajectories) if self.rewards else [None] * len(trajectories)
         rows = [
-            self._row(trajectory, step) | ({} if self._rewards is None else {"reward": reward})
+            self._row(trajectory, step) | ({} if self.rewards is None else {"reward": reward})
             for trajectory, reward in zip(trajectories, rewards, strict=True)
         ]
         self._rows.append(rows)
         self._rows.sync()
-        self._listener.log_table(rows, GENERATIONS_TABLE)
+        self.listener.log_table(rows, GENERATIONS_TABLE)
         return _metrics(rows)
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Restores the state after `step` steps.
+        """Restore the state after `step` steps.
 
         Args:
             step: rows of later steps are removed; -1 removes all.
@@ -85,18 +74,18 @@ class Generations:
         """
         kept = self._rows.go_back(step)
         if replay:
-            self._listener.log_table(kept, GENERATIONS_TABLE)
+            self.listener.log_table(kept, GENERATIONS_TABLE)
 
     def _row(self, trajectory: SampledTrajectory, step: int) -> JsonObject:
-        metadata = self._metadata.get(trajectory.prompt_id)
+        metadata = self.metadata.get(trajectory.prompt_id)
         first = trajectory.loss_mask.index(True) if trajectory.turns else len(trajectory.token_ids)
         # In the order of MLflow's columns, of which the first four fit on its page.
         return {
             "step": step,
             "verified": examine(trajectory.messages, trajectory.stop_reason, metadata).verified,
-            "prompt": str(self._prompts[trajectory.prompt_id].messages[-1].get("content") or ""),
+            "prompt": self._asked[trajectory.prompt_id],
             # With tool calls and results: the final answer alone says little about what went wrong.
-            "completion": self._student.tokenizer.decode(trajectory.token_ids[first:]),
+            "completion": self.student.tokenizer.decode(trajectory.token_ids[first:]),
             "expected_answer": metadata.expected_answer if metadata else None,
             "stop_reason": str(trajectory.stop_reason),
             "num_tokens": sum(trajectory.loss_mask),
@@ -119,7 +108,7 @@ def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
 
 @contextmanager
 def _undisturbed(student: Student) -> Iterator[None]:
-    """Puts the student into eval mode; restores its mode and all random generators, which a tool may draw from."""
+    """Put the student into eval mode; restore its mode and all random generators, which a tool may draw from."""
     state, was_training = random_state(), student.model.training
     student.model.eval()
     try:

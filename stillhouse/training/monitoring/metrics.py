@@ -44,7 +44,7 @@ class MetricsLog:
         ratios: Mapping[str, Ratio] | None = None,
         maxima: Mapping[str, float] | None = None,
     ) -> None:
-        """Adds one step's metrics.
+        """Add one step's metrics.
 
         Args:
             metrics: a row has their mean over the steps that have a value.
@@ -62,11 +62,11 @@ class MetricsLog:
 
     @property
     def current(self) -> dict[str, float]:
-        """Every metric over the steps since the last row, or its latest value where there are none."""
+        """Return every metric over the steps since the last row, or its latest value where there are none."""
         return self.last | self._values()
 
     def write_row(self, step: int, extra: dict[str, float] | None = None) -> None:
-        """Writes the row of `step` finished steps: the metrics of the steps since the last row, and `extra`."""
+        """Write the row of `step` finished steps: the metrics of the steps since the last row, and `extra`."""
         row = {**self._values(), **(extra or {})}
         if not row:
             return
@@ -79,12 +79,12 @@ class MetricsLog:
         return {name: top / bottom for name, (top, bottom) in self._window.items() if bottom} | self._maxima
 
     def state(self) -> JsonObject:
-        """The state for `restore`; syncs the rows written so far."""
+        """Return the state for `restore`; syncs the rows written so far."""
         self._rows.sync()
         return {"window": dict(self._window), "maxima": dict(self._maxima), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Restores the metrics after `step` steps.
+        """Restore the metrics after `step` steps.
 
         Args:
             state: `state()` at that step; None removes all rows.
@@ -98,11 +98,6 @@ class MetricsLog:
         if replay:
             for row in kept:
                 self._listener(row["metrics"], row["step"])
-
-
-def read_metrics(path: Path) -> list[JsonObject]:
-    """Rows of a metrics file, as `StepRows.read`."""
-    return StepRows(path).read()
 
 
 GENERATIONS_FILE: Final = "generations.jsonl"
@@ -120,7 +115,7 @@ class StepRows:
         self._path = path
 
     def append(self, rows: Iterable[JsonObject]) -> None:
-        """Adds rows.
+        """Add rows.
 
         Raises:
             StoreError: no space or no permission.
@@ -134,7 +129,7 @@ class StepRows:
             raise unwritable(self._path, error) from error
 
     def read(self) -> list[JsonObject]:
-        """All rows of the file, if it exists; a last line cut short by a crash is left out.
+        """Return all rows of the file, if it exists; a last line cut short by a crash is left out.
 
         Raises:
             StoreError: a line is damaged.
@@ -151,7 +146,7 @@ class StepRows:
             ) from error
 
     def go_back(self, step: int) -> list[JsonObject]:
-        """Removes the rows of later steps than `step`; returns the others.
+        """Remove the rows of later steps than `step`; return the others.
 
         Raises:
             StoreError: no space, no permission, or a line is damaged.
@@ -162,7 +157,7 @@ class StepRows:
         return kept
 
     def sync(self) -> None:
-        """Syncs the file to disk."""
+        """Sync the file to disk."""
         if self._path is not None and self._path.exists():
             sync(self._path)
 
@@ -175,23 +170,23 @@ class Listener(Protocol):
     """Receives metrics while a training runs, and must not raise; `stillhouse.tracking.TrackedRun` is one."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Records the metrics of `step`."""
+        """Record the metrics of `step`."""
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
-        """Adds rows, which share their keys, to the table `file`."""
+        """Add rows, which share their keys, to the table `file`."""
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Stores a copy of a file."""
+        """Store a copy of a file."""
 
 
 class NoListener:
     """Ignores everything."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Does nothing."""
+        """Do nothing."""

@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,57 +18,46 @@ from stillhouse.types import Sample
 _ETA_WINDOW_S = 120.0
 
 
+@dataclass(eq=False)
 class Throughput:
     """Times steps and counts their tokens.
 
     A step is `begin_step`, `batch_ready` once the method has handed its batch over, and `end_step` when its result is
     on the host. Steps of several ranks are counted on each of them, from the microbatches of all.
-
-    Args:
-        flops: costs of a token; None where they are unknown, and with them MFU.
-        peak_flops: operations a second of all devices together.
-        num_steps: steps of the whole training.
-        packing: whether microbatches are packed and so have no padding.
-        device: whose memory is reported.
-        clock: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        flops: ModelFlops | None,
-        peak_flops: float,
-        num_steps: int,
-        *,
-        packing: bool,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._flops = flops
-        self._peak_flops = peak_flops
-        self._num_steps = num_steps
-        self._packing = packing
-        self._device = device
-        self._clock = clock
-        self._started = self._ready = clock()
-        if device.type == "cuda":
+    flops: ModelFlops | None
+    """Costs of a token; None where they are unknown, and with them MFU."""
+    peak_flops: float
+    """Operations a second of all devices together."""
+    num_steps: int
+    packing: bool
+    """Whether microbatches are packed and so have no padding."""
+    device: torch.device
+    """Whose memory is reported."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._started = self._ready = self.clock()
+        if self.device.type == "cuda":
             # The memory used to load the model and measure the peak does not count.
-            torch.cuda.reset_peak_memory_stats(device)
+            torch.cuda.reset_peak_memory_stats(self.device)
         self._rate = RecentRate(_ETA_WINDOW_S)
         self.eta_s: float | None = None
         """Seconds to the end at the pace of the last minutes, validation and checkpoints included; None at first."""
 
     def begin_step(self, num_done: int) -> None:
-        """A step begins after `num_done` finished ones."""
-        self._started = self._ready = self._clock()
+        """Begin a step after `num_done` finished ones."""
+        self._started = self._ready = self.clock()
         per_s = self._rate.per_second(num_done, self._started)
-        self.eta_s = (self._num_steps - num_done) / per_s if per_s > 0.0 else None
+        self.eta_s = (self.num_steps - num_done) / per_s if per_s > 0.0 else None
 
     def batch_ready(self) -> None:
-        """The method has returned the batch."""
-        self._ready = self._clock()
+        """Note that the method has returned the batch."""
+        self._ready = self.clock()
 
     def end_step(self, groups: Sequence[Sequence[Sample]]) -> dict[str, Ratio]:
-        """Metrics of the step over `groups`, the microbatches of all ranks.
+        """Return the metrics of the step over `groups`, the microbatches of all ranks.
 
         Returns:
             tokens_per_s: input tokens, padding excluded, a second of the whole step. mfu: model FLOPs utilisation, the
@@ -75,16 +65,16 @@ class Throughput:
             padding_share: of what went through the model. supervised_share: loss positions among the input tokens.
             step_s: seconds of a step, of which data_s went into getting the batch and train_s into training on it.
         """
-        now = self._clock()
+        now = self.clock()
         step_s, busy_s = max(now - self._started, 1e-9), max(now - self._ready, 1e-9)
         lengths = [[num_inputs(sample) for sample in group] for group in groups]
         num_tokens = sum(map(sum, lengths))
-        num_slots = num_tokens if self._packing else sum(len(group) * max(group) for group in lengths)
+        num_slots = num_tokens if self.packing else sum(len(group) * max(group) for group in lengths)
         num_supervised = sum(map(num_targets, groups))
         mfu: dict[str, Ratio] = {}
-        if self._flops is not None:
-            flops = self._flops.of_step((length for group in lengths for length in group), num_supervised)
-            mfu["mfu"] = (flops, self._peak_flops * busy_s)
+        if self.flops is not None:
+            flops = self.flops.of_step((length for group in lengths for length in group), num_supervised)
+            mfu["mfu"] = (flops, self.peak_flops * busy_s)
         return {
             "tokens_per_s": (num_tokens, step_s),
             **mfu,
@@ -96,13 +86,13 @@ class Throughput:
         }
 
     def gauges(self) -> dict[str, float]:
-        """Current values rather than means: `peak_memory_gib` and, where it is known, `eta_s`."""
+        """Return current values rather than means: `peak_memory_gib` and, where it is known, `eta_s`."""
         eta = {} if self.eta_s is None else {"eta_s": self.eta_s}
-        return {"peak_memory_gib": peak_memory_gib(self._device), **eta}
+        return {"peak_memory_gib": peak_memory_gib(self.device), **eta}
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
+    """Return the most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status")

@@ -32,7 +32,7 @@ from stillhouse.types import JsonObject, PromptMetadata
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What makes the batches of a job, and what is known before the first."""
+    """The source of a job's batches, and facts that are known before the first."""
 
     maker: BatchMaker
     facts: JsonObject
@@ -49,7 +49,7 @@ def load_on_policy(
     resources: ExitStack,
     progress: Progress | None = None,
 ) -> OnPolicy:
-    """The method of `job`: with sampler, teachers and rewards, or with the rollouts that were recorded with them.
+    """Return the method of `job`: with sampler, teachers and rewards, or with the rollouts recorded with them.
 
     Args:
         job: names prompts, teachers and tools, or the folder of recorded rollouts.
@@ -73,7 +73,7 @@ def load_on_policy(
     if job.rollouts_folder is not None:
         recorded = RecordedRollouts(job.rollouts_folder)
         algorithm = algorithm_of(config)
-        objective = Objective(algorithm, list(recorded.teachers), recorded.routes)
+        objective = Objective(algorithm, list(recorded.facts["teachers"]), recorded.routes)
         queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches)
         teachers = TeacherRouter(())
         return OnPolicy(student, objective, queue, teachers, None, config, checkpoints, recorded.facts, activity)
@@ -100,7 +100,7 @@ def load_maker(
     resources: ExitStack,
     activity: Activity,
 ) -> Loaded:
-    """Sampler, teachers and rewards of `job`; arguments and errors as those of `load_on_policy`."""
+    """Return sampler, teachers and rewards of `job`; arguments and errors as in `load_on_policy`."""
     config = job.on_policy
     assert config is not None
     assert job.prompts_file is not None
@@ -171,10 +171,10 @@ def load_sampler(
 
 
 def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
-    """Whether sampling a batch again gives the same bits."""
+    """Return whether sampling a batch again gives the same bits."""
     return config.engine_url is None and student.device.type == "cpu"
 
 
 def _may_sample_in_background(config: OnPolicyConfig) -> bool:
-    """Whether a batch can be made without the student once the engine has its weights."""
+    """Return whether a batch can be made without the student once the engine has its weights."""
     return config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers)

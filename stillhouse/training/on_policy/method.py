@@ -6,7 +6,7 @@ steps. `algorithms/` defines the loss, `batches/` makes the batches.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -31,118 +31,100 @@ from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRe
 from stillhouse.types import JsonObject, Sample
 
 
+@dataclass(eq=False)
 class OnPolicy:
-    """The method `on_policy`.
-
-    Args:
-        student: trained.
-        objective: what is minimised.
-        queue: hands out the batches of rollouts.
-        teachers: give their distributions if the divergence is exact.
-        rewards: those of the batches that are made here; None where they were recorded.
-        config: steps and substeps.
-        checkpoints: folder of the checkpoints, from which a killed training may resume.
-        facts: about prompts and teachers, for the record of the training.
-        activity: shows what a step is busy with.
-    """
+    """The method `on_policy`."""
 
     name = "on_policy"
     headline = ("teacher_kl", "reward", "mean_completion_tokens")
     guarded = None
     uses_dropout = False
-    validation: tuple[Sample, ...] = ()
+    validation = ()
     """Empty: each batch is itself a measurement on fresh samples."""
 
-    def __init__(
-        self,
-        student: Student,
-        objective: Objective,
-        queue: BatchQueue,
-        teachers: TeacherRouter,
-        rewards: RewardScorer | None,
-        config: OnPolicyConfig,
-        checkpoints: Path,
-        facts: JsonObject,
-        activity: Activity,
-    ) -> None:
-        self._student = student
-        self._objective = objective
-        self._queue = queue
-        self._teachers = teachers
-        self._rewards = rewards
-        self._config = config
-        self._checkpoints = checkpoints
-        self._facts = facts
-        self._activity = activity
-        self.num_steps = config.num_steps
-        self.temperature = self.divergence_temperature = config.temperature
-        self.wants_entropy = objective.wants_entropy
-        self.divergence: Sequence[Divergence] = objective.divergence
+    student: Student
+    objective: Objective
+    queue: BatchQueue
+    teachers: TeacherRouter
+    rewards: RewardScorer | None
+    """Of the batches that are made here; None where they were recorded."""
+    config: OnPolicyConfig
+    checkpoints: Path
+    """Folder of the checkpoints, from which a killed training may resume."""
+    loaded_facts: JsonObject
+    """About prompts and teachers."""
+    activity: Activity
+
+    def __post_init__(self) -> None:
+        self.num_steps = self.config.num_steps
+        self.temperature = self.divergence_temperature = self.config.temperature
+        self.wants_entropy = self.objective.wants_entropy
+        self.divergence: Sequence[Divergence] = self.objective.divergence
 
     @property
     def facts(self) -> JsonObject:
-        """The teachers and their coefficients, facts about the prompts, and this attempt's failed rewards, if any."""
-        num_errors = 0 if self._rewards is None else self._rewards.num_errors
-        return {**self._facts, **({"num_reward_errors": num_errors} if num_errors else {})}
+        """Return teachers with their coefficients, facts about the prompts, and this attempt's failed rewards."""
+        num_errors = 0 if self.rewards is None else self.rewards.num_errors
+        return {**self.loaded_facts, **({"num_reward_errors": num_errors} if num_errors else {})}
 
     def batch(self, step: int) -> Batch:
-        """The part of a batch of rollouts that this step trains on; the batch's first step has it made."""
-        index, update = divmod(step, self._config.updates_per_batch)
-        checkpoints = saved_steps(self._checkpoints)
+        """Return the part of a batch of rollouts that this step trains on; the batch's first step has it made."""
+        index, update = divmod(step, self.config.updates_per_batch)
+        checkpoints = saved_steps(self.checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
-        self._activity.begin(step, "sampling and scoring")
-        rollouts = self._with_old_logprobs(self._queue.get(index, step))
-        self._activity.begin(step, "training")
+        self.activity.begin(step, "sampling and scoring")
+        rollouts = self._with_old_logprobs(self.queue.get(index, step))
+        self.activity.begin(step, "training")
         if update == 0:
-            for teacher in self._teachers.by_name.values():
+            for teacher in self.teachers.by_name.values():
                 if isinstance(teacher, LocalTeacher):
                     teacher.begin_batch()
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)
-            self._queue.forget_before(min(oldest, step) // self._config.updates_per_batch)
-        samples = rollouts.parts[update % self._config.num_substeps]
+            self.queue.forget_before(min(oldest, step) // self.config.updates_per_batch)
+        samples = rollouts.parts[update % self.config.num_substeps]
         metrics = staleness(samples, step)
         if update > 0:
             return Batch(samples, metrics)
         # Those of recorded rollouts were counted when they were sampled.
-        num_sampled = 0 if self._rewards is None else rollouts.num_sampled_tokens
+        num_sampled = 0 if self.rewards is None else rollouts.num_sampled_tokens
         return Batch(samples, {**rollouts.metrics, **metrics}, num_sampled)
 
     def partition(self, sample: Sample) -> str:
-        """Samples of one teacher, if distributions are compared exactly."""
-        return self._objective.partition(sample)
+        """Return the teacher's name if distributions are compared exactly, else an empty key."""
+        return self.objective.partition(sample)
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
-        """The distribution of the samples' teacher if it is compared."""
+        """Return the distribution of the samples' teacher if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
-        return self._reference(scored) if scored and self._objective.is_exact else None
+        return self._reference(scored) if scored and self.objective.is_exact else None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""
-        return self._objective.token_values(sample)
+        return self.objective.token_values(sample)
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """See `Objective.loss`."""
-        return self._objective.loss(scores, values)
+        return self.objective.loss(scores, values)
 
     def _reference(self, samples: Sequence[ScoredSample]) -> Reference | TopReference | None:
-        """The distribution of the samples' teacher, of which there is one or none."""
+        """Return the distribution of the samples' teacher, of which there is one or none."""
         name = samples[0].teacher
-        teacher = None if name is None else self._teachers.by_name.get(name)
+        teacher = None if name is None else self.teachers.by_name.get(name)
         if isinstance(teacher, ExactTeacher):
             return teacher.reference(samples)
         return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """The batch with the student's log-probabilities before its first update; kept on disk for later updates."""
+        """Return the batch with the student's log-probabilities before its first update; keep it for later updates."""
         samples = [sample for part in rollouts.parts for sample in part]
-        if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
+        if not self.objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        scoring = ScoringSettings("student", 0.0, self._config.temperature, self._config.trainer.microbatch_tokens)
-        scorer = SelfTeacher(scoring, self._student, nullcontext)
+        scoring = ScoringSettings("student", 0.0, self.config.temperature, self.config.trainer.microbatch_tokens)
+        scorer = SelfTeacher(scoring, self.student, nullcontext)
         requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
         scores = iter(scorer.start(requests).result())
         parts = [[replace(sample, old_logprobs=next(scores).logprobs) for sample in part] for part in rollouts.parts]
         rollouts = replace(rollouts, parts=parts)
-        self._queue.keep(rollouts)
+        self.queue.keep(rollouts)
         return rollouts

@@ -47,25 +47,25 @@ class Objective:
         self._teachers = list(teachers)
         self.routes = list(routes)
         """Labels that metrics are reported by."""
-        self.is_exact = bool(teachers) and algorithm.asks == "distribution"
-        """Whether teachers give their distribution, not only scores of the sampled tokens."""
+        self.is_exact = bool(teachers) and bool(algorithm.divergence)
+        """True if teachers give their distribution, not only scores of the sampled tokens."""
         self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
-        """Whether teachers in this process score a batch before it is trained on."""
+        """True if teachers in this process score a batch before it is trained on."""
         self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
         """Terms that the head computes."""
         self.wants_entropy = True
         """Scores that the head computes."""
         is_sampled_elsewhere = config.engine_url is not None or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
-        """Whether samples need `old_logprobs`."""
+        """True if samples need `old_logprobs`."""
         self._losses = algorithm.losses if config.loss is None else UserLoss(config.loss)
 
     def partition(self, sample: Sample) -> str:
-        """Exact divergences compare with one teacher at a time; scores of sampled tokens need no partition."""
+        """Return the sample's teacher for exact divergences, which compare with one at a time; else an empty key."""
         return _scored(sample).teacher or "" if self.is_exact else ""
 
     def token_values(self, sample: Sample) -> dict[str, Sequence[float]]:
-        """Inputs of the loss for each token, by name; all samples have the same names."""
+        """Return the inputs of the loss for each token, by name; all samples have the same names."""
         sample = _scored(sample)
         size = len(sample.token_ids)
         values: dict[str, Sequence[float]] = {"sampling": sample.sampling_logprobs or []}
@@ -85,7 +85,7 @@ class Objective:
         return values
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The loss of each token and its metrics; all microbatches have the same names."""
+        """Return the loss of each token and its metrics; all microbatches have the same names."""
         assert scores.entropy_N is not None
         log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
         kl = self._sampled_kl(scores, values) if self._teachers else None
@@ -113,7 +113,7 @@ class Objective:
     def _kl_by_name(
         self, kl: _SampledKL, scores: TokenScores, values: Mapping[str, Tensor]
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Numerator and denominator of the mean over scored tokens, by metric."""
+        """Return numerator and denominator of the mean over scored tokens, by metric."""
         k3_N = torch.where(kl.is_scored_N, reverse_kl_k3(scores.logprobs_N.detach(), kl.teacher_logprobs_N), 0.0)
         summed = {"teacher_kl": kl.now_N, "teacher_kl_k3": k3_N}
         if scores.divergence_N is not None:

@@ -18,7 +18,7 @@ Metadata = Mapping[str, PromptMetadata]
 
 
 def of_mixture(prompts: Sequence[Prompt], metadata: Metadata, config: OnPolicyConfig) -> list[Prompt]:
-    """The prompts that batches are drawn from.
+    """Return the prompts that batches are drawn from.
 
     Raises:
         ConfigError: a batch takes more of them than there are.
@@ -34,7 +34,7 @@ def of_mixture(prompts: Sequence[Prompt], metadata: Metadata, config: OnPolicyCo
 def fitting(
     prompts: Sequence[Prompt], metadata: Metadata, sampler: Sampler, config: OnPolicyConfig
 ) -> Sequence[Prompt]:
-    """The prompts within `max_prompt_tokens` that leave room for an answer; the others are counted in a warning.
+    """Return the prompts within `max_prompt_tokens` that leave room for an answer; the others are counted in a warning.
 
     Raises:
         InputError: a batch takes more of them than are left.
@@ -63,7 +63,7 @@ def fitting(
 
 
 def prompts_of_batch(prompts: Sequence[Prompt], metadata: Metadata, config: OnPolicyConfig, index: int) -> list[Prompt]:
-    """The distinct prompts of batch `index`: a function of these arguments, so that a restart draws the same."""
+    """Return the distinct prompts of batch `index`: a function of these arguments, so that a restart draws the same."""
     drawn: list[tuple[float, Prompt]] = []
     for count, part in _parts(prompts, metadata, config).values():
         rows = distinct_rows(index, count, len(part), config.trainer.seed)
@@ -75,7 +75,7 @@ def prompts_of_batch(prompts: Sequence[Prompt], metadata: Metadata, config: OnPo
 def _parts(
     prompts: Sequence[Prompt], metadata: Metadata, config: OnPolicyConfig
 ) -> dict[str, tuple[int, Sequence[Prompt]]]:
-    """For each setting that draws prompts, how many of which prompts it takes for a batch."""
+    """Return, for each setting that draws prompts, how many of which prompts it takes for a batch."""
     if not config.mixture:
         return {"on_policy.prompts_per_step": (config.prompts_per_step, prompts)}
     by_source: dict[object, list[Prompt]] = {}
@@ -89,6 +89,6 @@ def _parts(
 
 
 def _shortage(parts: Mapping[str, tuple[int, Sequence[Prompt]]]) -> tuple[str, int] | None:
-    """A setting with its number that takes more prompts than there are, and how many there are; None without one."""
+    """Return a setting that takes more prompts than there are, and how many there are; None without one."""
     short = ((f"{setting} = {count}", len(part)) for setting, (count, part) in parts.items() if len(part) < count)
     return next(short, None)

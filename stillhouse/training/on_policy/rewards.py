@@ -57,7 +57,7 @@ class RewardScorer:
     def start(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
     ) -> Future[list[TrajectoryReward]]:
-        """Scores finished trajectories in the background.
+        """Score finished trajectories in the background.
 
         Args:
             trajectories: scored concurrently; the result has their order.
@@ -68,16 +68,16 @@ class RewardScorer:
     def score(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
     ) -> list[TrajectoryReward]:
-        """As `start`, and waits."""
+        """Score as `start` does, and wait."""
         return self.start(trajectories, metadata).result()
 
     @property
     def num_errors(self) -> int:
-        """Rewards that could not be computed so far."""
+        """Return the number of rewards that could not be computed so far."""
         return self._rewards.failures.num_errors.total()
 
     def check_failures(self) -> None:
-        """Checks what was scored so far; call it when a batch is complete, since a few trajectories say little.
+        """Check what was scored so far; call it when a batch is complete, since a few trajectories say little.
 
         Raises:
             FailureBudgetExceeded: too many trajectories went without a reward.
@@ -101,7 +101,7 @@ class RewardScorer:
         return TrajectoryReward(rewards.total, parts, rewards.errors)
 
     def _warn(self, errors: Mapping[str, str]) -> None:
-        """Warns once for each failing reward; a metric counts the failures."""
+        """Warn once for each failing reward; a metric counts the failures."""
         for name, error in errors.items():
             if name not in self._warned:
                 self._warned.add(name)

@@ -45,12 +45,12 @@ class ScoredSample(Sample):
 
     @property
     def teacher_scores(self) -> SequenceScores:
-        """The teacher's scores of the tokens of the mask."""
+        """Return the teacher's scores of the tokens of the mask."""
         return SequenceScores(list(compress(self.teacher_logprobs or (), self.loss_mask)), self.teacher_top)
 
     @property
     def sampled_kl(self) -> list[float] | None:
-        """Log p_student - log p_teacher of each token under the sampling weights; None without teacher scores."""
+        """Return log p_student - log p_teacher of each token under the sampling weights; None without a teacher."""
         if self.teacher_logprobs is None:
             return None
         assert self.sampling_logprobs is not None

@@ -29,7 +29,7 @@ _NATS: Final = 0.05
 
 
 class Reading(NamedTuple):
-    """What the teacher's own tokenizer and template tell."""
+    """The teacher as its own tokenizer and template render."""
 
     rendering: PairFinding
     stop_warning: str | None = None

@@ -1,1 +1,1 @@
-"""What training leaves behind: merged weights, the model card, folders for others and for the hub."""
+"""The results of a training: merged weights, the model card, folders for others and for the hub."""

@@ -27,7 +27,7 @@ class Adapter:
     targets: tuple[str, ...]
     """Last parts of the names of its layers, of fused experts the last two, sorted."""
     is_on_parameters: bool
-    """Whether it is also on weights that are not those of a linear layer to peft, such as fused experts."""
+    """True if it is also on weights that peft does not take for a linear layer, such as fused experts."""
     num_parameters: int
 
 
@@ -59,6 +59,6 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 
 def _weight(name: str) -> str:
-    """`experts.down_proj` of fused experts, `down_proj` of the weight of a layer."""
+    """Return `experts.down_proj` of fused experts, `down_proj` of the weight of a layer."""
     *_, layer, parameter = name.split(".")
     return layer if parameter == "weight" else f"{layer}.{parameter}"

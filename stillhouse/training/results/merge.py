@@ -46,7 +46,7 @@ class MergeCheck:
     difference: float
     """Of the weights as read back from the disk."""
     tolerance: float
-    """Largest difference expected: that of the rounded sums in memory, and `TOLERANCE`."""
+    """Largest difference expected, of the rounded sums in memory, and `TOLERANCE`."""
     effect: float
     """How much the adapter changes the logits of the base."""
 

@@ -35,7 +35,7 @@ class StudentRecord(BaseModel):
     facts: JsonObject
     """Results of the trainer."""
     data: JsonObject = {}
-    """What it was trained on: fingerprint, rows, tokens."""
+    """Its training data: fingerprint, rows, tokens."""
     teachers: tuple[str, ...] = ()
     """Names or identities of the teachers."""
     before: Self | None = None

@@ -53,7 +53,7 @@ def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
 
 
 def fill_merged(folder: Path, output: Path) -> None:
-    """Fills the empty folder `output` with the merged and checked weights of the adapter in `folder`."""
+    """Fill the empty folder `output` with the merged and checked weights of the adapter in `folder`."""
     # Its progress bars would interleave with the caller's output.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))

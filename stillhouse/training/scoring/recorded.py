@@ -45,7 +45,7 @@ class RecordedScores:
         self.top_k = min(top_k, len(spellings))
 
     def of_samples(self, folder: Path, samples: Samples) -> Iterator[tuple[Sample, SequenceScores]]:
-        """Each sample that the turns recorded in a dataset's folder serve, with its scores.
+        """Yield each sample that the turns recorded in a dataset's folder serve, with its scores.
 
         Raises:
             InputError: the file of recorded turns is damaged.
@@ -65,7 +65,7 @@ class RecordedScores:
     def scores(
         self, sample: Sample, starts: Sequence[MessageStart], turns: Mapping[int, TopTokens]
     ) -> SequenceScores | None:
-        """Scores of a sample's targets; None where one of them was not sampled so.
+        """Return scores of a sample's targets; None where one of them was not sampled so.
 
         Args:
             sample: with the messages that begin at `starts`.
@@ -86,7 +86,7 @@ class RecordedScores:
         return joined(parts) if parts else None
 
     def hard(self, sample: Sample) -> SequenceScores:
-        """Scores of a teacher that is certain of each target: the KL from it is the cross-entropy."""
+        """Return scores of a teacher that is certain of each target: the KL from it is the cross-entropy."""
         return self._hard(list(compress(sample.token_ids, sample.loss_mask)))
 
     def _hard(self, targets: Sequence[int]) -> SequenceScores:
@@ -96,7 +96,7 @@ class RecordedScores:
         return SequenceScores([0.0] * len(targets), TopLogprobs.rounded(_filled(ids_NK), logprobs_NK))
 
     def _of_turn(self, turn: TopTokens, ids: Sequence[int], targets: Sequence[int]) -> SequenceScores | None:
-        """Scores of the `targets` of a message with the tokens `ids`; hard ones before and behind what was sampled."""
+        """Return scores of the `targets` of a message with `ids`; hard ones before and behind what was sampled."""
         read, sampled = list(ids[: targets[-1] + 1]), turn.tokens_N.tolist()
         first = _place(read, sampled)
         if first is None or turn.top.ids_NK.shape[1] < self.top_k:
@@ -115,7 +115,7 @@ class RecordedScores:
         )
 
     def _best(self, top: TopLogprobs) -> TopLogprobs:
-        """The best of those that the student has a token for; the mass of the rest goes to the others."""
+        """Return the best of those that the student has a token for; the mass of the rest goes to the others."""
         logprobs_NK = np.where(top.ids_NK == UNKNOWN, -np.inf, top.logprobs_NK.astype(np.float64))
         order_NK = np.argsort(-logprobs_NK, axis=1, kind="stable")
         ids_NK, logprobs_NK = (np.take_along_axis(array, order_NK, 1) for array in (top.ids_NK, logprobs_NK))
@@ -128,17 +128,17 @@ class RecordedScores:
         return known.best(self.top_k)
 
     def _translated(self, turn: TopTokens) -> TopTokens:
-        """The turn in the student's tokens."""
+        """Return the turn in the student's tokens."""
         if turn.spellings is None:
             return turn
-        # The last is that of `UNKNOWN`.
+        # The last belongs to `UNKNOWN`.
         ids = np.array([*(self._ids.get(spelling, UNKNOWN) for spelling in turn.spellings), UNKNOWN], np.int32)
         top = TopLogprobs(ids[turn.top.ids_NK], turn.top.logprobs_NK, turn.top.log_tail_N)
         return TopTokens(ids[turn.tokens_N], turn.logprobs_N, top, None)
 
 
 def _place(ids: Sequence[int], sampled: Sequence[int]) -> int | None:
-    """Where the sampled tokens begin in a message: behind a header all of them, at its start as many as it has."""
+    """Return where the sampled tokens begin in a message: all of them behind a header, or its part at the start."""
     for first in range(min(_MAX_HEADER, len(ids) - 1) + 1):
         part = ids[first : first + len(sampled)]
         if part == sampled[: len(part)] and (first == 0 or len(part) == len(sampled)):
@@ -147,19 +147,19 @@ def _place(ids: Sequence[int], sampled: Sequence[int]) -> int | None:
 
 
 def num_hard(top: TopLogprobs) -> int:
-    """Positions at which all of the mass is on one token, as `RecordedScores.hard` has it."""
+    """Return the number of positions at which all of the mass is on one token, as `RecordedScores.hard` has it."""
     return int(((top.logprobs_NK[:, 0] == 0.0) & (top.log_tail_N == LEAST_LOGPROB)).sum())
 
 
 def joined(parts: Sequence[SequenceScores]) -> SequenceScores:
-    """The scores of one sequence from those of its parts."""
+    """Join the scores of the parts of one sequence."""
     tops = [top for _, top in parts if top is not None]
     columns = (np.concatenate([getattr(top, name) for top in tops]) for name in ("ids_NK", "logprobs_NK", "log_tail_N"))
     return SequenceScores([logprob for logprobs, _ in parts for logprob in logprobs], TopLogprobs(*columns))
 
 
 def _filled(ids_NK: np.ndarray) -> np.ndarray:
-    """With other ids in place of `UNKNOWN`: each position has K distinct ones, those added without probability."""
+    """Return K distinct ids at each position, with others of no probability in place of `UNKNOWN`."""
     filled_NK = ids_NK.copy()
     for row in np.flatnonzero((ids_NK == UNKNOWN).any(axis=1)):
         present = set(filled_NK[row].tolist())

@@ -130,7 +130,7 @@ def _scores_of_others(
     output: _Output,
     say: Callable[[str | None], None],
 ) -> Iterator[Score]:
-    """Scores of samples that came with none: a teacher's, or hard targets where the teacher only samples."""
+    """Yield scores of samples that came with none: a teacher's, or hard targets where the teacher only samples."""
     assert job.sft is not None
     if job.sft.scoring_teacher(job.teacher_ref) is not None:
         say("loading the teacher")

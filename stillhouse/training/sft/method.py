@@ -7,6 +7,7 @@ at each of them.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,11 +31,9 @@ from stillhouse.types import JsonObject, Sample
 _LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
 
 
+@dataclass(eq=False)
 class Sft:
-    """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`.
-
-    `token_bytes` are the bytes of text of each token id, `facts` the counts of rows that were truncated or dropped.
-    """
+    """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`."""
 
     name = "sft"
     headline = ("loss", "token_accuracy")
@@ -42,51 +41,46 @@ class Sft:
     temperature = 1.0
     wants_entropy = False
 
-    def __init__(
-        self,
-        train: Sequence[Sample],
-        validation: Sequence[Sample],
-        order: Mixture,
-        token_bytes: Sequence[int],
-        config: SftConfig,
-        facts: JsonObject,
-        soft_targets: SoftTargets | None = None,
-    ) -> None:
-        self.validation = validation
-        self.num_steps = order.num_steps
-        self._train = train
-        self._order = order
-        self.facts = facts
-        self._bytes_V = torch.tensor(token_bytes, dtype=torch.float32)
-        self._config = config
-        self._soft_targets = soft_targets
-        self.uses_dropout = soft_targets is None
-        self.divergence = () if soft_targets is None else (Divergence(kind="forward_kl"),)
-        self.divergence_temperature = config.soft_temperature
+    train: Sequence[Sample]
+    validation: Sequence[Sample]
+    order: Mixture
+    token_bytes: Sequence[int]
+    """Bytes of text of each token id."""
+    config: SftConfig
+    facts: JsonObject
+    """Counts of rows that were truncated or dropped."""
+    soft_targets: SoftTargets | None = None
+
+    def __post_init__(self) -> None:
+        self.num_steps = self.order.num_steps
+        self._bytes_V = torch.tensor(self.token_bytes, dtype=torch.float32)
+        self.uses_dropout = self.soft_targets is None
+        self.divergence = () if self.soft_targets is None else (Divergence(kind="forward_kl"),)
+        self.divergence_temperature = self.config.soft_temperature
 
     def batch(self, step: int) -> Batch:
-        """The samples of `step` in the order of their epoch."""
-        samples = [self._train[row] for row in self._order.rows(step)]
-        return Batch(samples, {"epoch": self._order.epochs_after(step + 1)})
+        """Return the samples of `step` in the order of their epoch."""
+        samples = [self.train[row] for row in self.order.rows(step)]
+        return Batch(samples, {"epoch": self.order.epochs_after(step + 1)})
 
     def partition(self, sample: Sample) -> str:
         return ""
 
     def reference(self, samples: Sequence[Sample]) -> TopReference | None:
-        """The teacher of the soft targets, if there are any."""
-        return self._soft_targets.reference(samples) if self._soft_targets is not None and samples else None
+        """Return the teacher of the soft targets, if there are any."""
+        return self.soft_targets.reference(samples) if self.soft_targets is not None and samples else None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """None."""
+        """Return nothing."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The configured loss, with the metrics nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
+        """Return the configured loss with nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
 
         bits_per_byte is the negative log-likelihood in bits over the bytes of the targets' text, which can be compared
         between tokenizers.
         """
-        config = self._config
+        config = self.config
         soft: dict[str, Tensor] = {}
         if scores.divergence_N is not None:
             losses_N = soft_targets(
@@ -118,7 +112,7 @@ def load_sft(
     ranks: Ranks,
     scores_folder: Path | None = None,
 ) -> Sft:
-    """The method over a dataset artifact, if there is one, and the config's sources; collective.
+    """Return the method over a dataset artifact, if there is one, and the config's sources; collective.
 
     `scores_folder` holds the teacher's scores of the rows for the loss `kl`.
     """

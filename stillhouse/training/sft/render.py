@@ -64,7 +64,7 @@ class Rendering:
 
 
 def sample_length(max_length: int, num_positions: int | None) -> int:
-    """Most tokens of a sample: `max_length`, or the model's number of positions if that is lower."""
+    """Return the most tokens of a sample: `max_length`, or the model's number of positions if that is lower."""
     if num_positions is None or max_length <= num_positions:
         return max_length
     logger.info(
@@ -95,7 +95,7 @@ class RenderedChunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
-    """All rows of all sources, in order; raises as `read_source_rows`."""
+    """Yield all rows of all sources, in order; raises as `read_source_rows`."""
     for number, source in enumerate(sources):
         rows = read_source_rows(source)
         while chunk_rows := list(islice(rows, _CHUNK_ROWS)):
@@ -103,7 +103,7 @@ def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
 
 
 def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Rendering) -> RenderedChunk:
-    """The samples of `chunk`.
+    """Return the samples of `chunk`.
 
     A row is for validation if its source's split says so, or if its prompt's hash falls into the source's share.
     """
@@ -145,7 +145,7 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
 def _sound(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[SplitRow]
 ) -> tuple[list[tuple[SplitRow, TrainingConversation]], list[str]]:
-    """The rows that can be learnt with their conversations, and what is wrong with the others."""
+    """Return the rows that can be learnt with their conversations, and what is wrong with the others."""
     sound: list[tuple[SplitRow, TrainingConversation]] = []
     problems: list[str] = []
     tokens = turn_tokens(tokenizer)
@@ -180,14 +180,14 @@ def _rendered(value: T | TemplateError, row: SplitRow) -> T:
 
 
 def _up_to_last_target(sample: RenderedSample) -> RenderedSample:
-    """The sample up to its last target; the first token is no target, since nothing predicts it."""
+    """Return the sample up to its last target; the first token is no target, since nothing predicts it."""
     end = len(sample.loss_mask) - sample.loss_mask[::-1].index(True)
     starts = tuple(start for start in sample.starts if start.token < end)
     return RenderedSample(sample.token_ids[:end], [False, *sample.loss_mask[1:end]], starts)
 
 
 def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering: Rendering) -> None:
-    """A row may lack the parts that the config trains on, but not any answer."""
+    """Raise if nothing can be learnt from the row; an answer without the parts that the config trains on is fine."""
     learnt = (one for index, one in enumerate(conversation.messages) if index not in conversation.excluded)
     if rendering.parts == ALL_PARTS or not any(message["role"] == "assistant" for message in learnt):
         roles = ", ".join(message["role"] for message in conversation.messages)
@@ -200,7 +200,7 @@ def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering
 
 
 def _fitted(samples: list[RenderedSample], rendering: Rendering, counts: Counter[str]) -> list[RenderedSample]:
-    """The samples truncated to the maximum length; none where one is too long and long rows are dropped."""
+    """Return the samples truncated to the maximum length; none where one is too long and long rows are dropped."""
     if all(len(sample.token_ids) <= rendering.max_length for sample in samples):
         return samples
     if rendering.too_long == "drop":

@@ -92,7 +92,7 @@ def answer_problem(conversation: TrainingConversation, turn_tokens: Sequence[str
 
 
 def validation_prompts(rows: Iterable[JsonObject], max_prompts: int) -> tuple[list[Prompt], dict[str, PromptMetadata]]:
-    """The first `max_prompts` distinct prompts of validation rows with an expected answer, and their metadata."""
+    """Return the first `max_prompts` prompts of validation rows with an expected answer, and their metadata."""
     prompts: dict[str, Prompt] = {}
     metadata: dict[str, PromptMetadata] = {}
     for row in rows:

@@ -24,7 +24,7 @@ class SoftTargets:
         self._ledger = ScoreLedger(folder, top_k)
 
     def reference(self, samples: Sequence[Sample]) -> TopReference:
-        """The teacher at the targets of the samples, sample by sample.
+        """Return the teacher at the targets of the samples, sample by sample.
 
         Raises:
             TrainingError: a sample has no scores.

@@ -22,11 +22,11 @@ class SplitRow(NamedTuple):
     split: SplitName
     row: SourceRow
     is_own: bool = False
-    """Whether the row is of a dataset of this project, which has checked it."""
+    """True if the row is of a dataset of this project, which has checked it."""
 
 
 def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSource]:
-    """The run's own dataset, unless its weight is zero, and the config's sources."""
+    """Return the run's own dataset, unless its weight is zero, and the config's sources."""
     if config.dataset_weight == 0.0:
         return list(config.sources)
     if dataset_folder is None:
@@ -38,7 +38,7 @@ def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSourc
 
 
 def source_fingerprint(source: SftSource) -> str:
-    """Digest of the source's files; a Hugging Face dataset goes by its name and split only."""
+    """Return a digest of the source's files; a Hugging Face dataset goes by its name and split only."""
     if source.path.startswith(HUGGING_FACE):
         return f"{source.path}[{source.split}]"
     path = _path_of(source)
@@ -48,7 +48,7 @@ def source_fingerprint(source: SftSource) -> str:
 
 
 def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
-    """Every row of a source in order; rows of a dataset's validation file come last."""
+    """Yield every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
         name = source.path.removeprefix(HUGGING_FACE)
         rows = present(hugging_face_rows(name, source.split, key="sft.sources", required=()))

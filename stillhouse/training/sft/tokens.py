@@ -59,12 +59,12 @@ class Samples(Sequence[Sample]):
         )
 
     def starts(self, row: int) -> list[MessageStart]:
-        """Where the messages that a sample trains begin."""
+        """Return where the messages that a sample trains begin."""
         columns = (self._table.column(name)[row].as_py() for name in ("messages", "starts"))
         return list(map(MessageStart, *columns))
 
     def by_row_id(self) -> dict[str, list[int]]:
-        """The samples of each row of datasets of this project, by the row's `id`."""
+        """Return the samples of each row of datasets of this project, by the row's `id`."""
         numbers: dict[str, list[int]] = {}
         for number, row_id in enumerate(self._table.column("row_id").to_pylist()):
             if row_id is not None:
@@ -74,7 +74,7 @@ class Samples(Sequence[Sample]):
 
 @dataclass(frozen=True, slots=True)
 class SftData:
-    """What a job trains on and validates with."""
+    """The samples that a job trains on and validates with."""
 
     train: Samples
     """By source, in the order of its rows."""
@@ -100,7 +100,7 @@ def load_data(
     num_processes: int | None,
     ranks: Ranks,
 ) -> SftData:
-    """The samples of all sources, rendered by the first process unless an earlier attempt did; collective.
+    """Return the samples of all sources, rendered by the first process unless an earlier attempt did; collective.
 
     `work_dir` is the job's and holds the files under `tokens/`; `num_processes` is as in `render_chunks`.
 

@@ -25,7 +25,7 @@ _worker: tuple[PreTrainedTokenizerBase, Rendering] | None = None
 def render_chunks(
     tokenizer: PreTrainedTokenizerBase, chunks: Iterable[Chunk], rendering: Rendering, num_processes: int | None
 ) -> Iterator[RenderedChunk]:
-    """`render_chunk` of each, in order, whatever the number of processes; the chunks are read lazily.
+    """Return `render_chunk` of each, in order, whatever the number of processes; the chunks are read lazily.
 
     `num_processes` 1 renders in this process; None takes one for each core where there are enough chunks.
     """

@@ -9,9 +9,11 @@ from transformers import AutoModelForCausalLM, FalconConfig, Gemma3Config, PreTr
 
 from stillhouse.attention import ATTENTION, use_attention
 
-SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-TEXT = {**SIZES, "vocab_size": 50, "head_dim": 8, "num_key_value_heads": 1, "pad_token_id": 0}
-VISION = {**SIZES, "image_size": 28, "patch_size": 14}
+TEXT = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50,
+    "head_dim": 8, "num_key_value_heads": 1, "pad_token_id": 0,
+}  # fmt: skip
+VISION = {"image_size": 28, "patch_size": 14, "num_hidden_layers": 1}
 
 
 def test_no_import_changes_what_transformers_or_torch_compute_for_others() -> None:
@@ -31,9 +33,6 @@ import stillhouse.training.model.load, stillhouse.training.run_job
 assert settings() == before
 """
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-VISION = {"image_size": 28, "patch_size": 14, "num_hidden_layers": 1}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import join_ranks
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory, Turn
 from tests.stillhouse.dataset.building import build_dataset
-from tests.stillhouse.training.sections import sft_of
+from tests.stillhouse.training.sections import on_policy_of, sft_of
 
 NUM_PROMPTS = 16
 
@@ -237,6 +237,31 @@ def new_sft_job(
             "runtime": runtime.model_copy(update={"store": str(folder / "store")}),
         }
         return TrainJob.model_validate({**usual, "sft": sft_of(sft), **fields})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def new_on_policy_job(
+    prompts_file: Path, metadata_file: Path, full_student: StudentConfig, calculator: ToolsConfig,
+    runtime: RuntimeConfig,
+) -> Callable[..., TrainJob]:  # fmt: skip
+    """A training of the embedded student by the embedded teacher; other fields take the place of these."""
+
+    def make(folder: Path, on_policy: dict[str, Any], **fields: Any) -> TrainJob:
+        usual = {
+            "method": "on_policy",
+            "student_ref": "embedded:student",
+            "teacher_ref": "embedded:teacher",
+            "student": full_student,
+            "prompts_file": prompts_file,
+            "metadata_file": metadata_file,
+            "tools": calculator,
+            "work_dir": folder / "work",
+            "output_dir": folder / "student",
+            "runtime": runtime.model_copy(update={"store": str(folder / "store")}),
+        }
+        return TrainJob.model_validate({**usual, "on_policy": on_policy_of(on_policy), **fields})
 
     return make
 

@@ -14,20 +14,10 @@ CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 @pytest.fixture
-def job(tmp_path: Path, prompts_file: Path) -> TrainJob:
+def job(new_on_policy_job, tmp_path: Path) -> TrainJob:
     tools = tmp_path / "tools.py"
     tools.write_text("# no tool yet\n")
-    return TrainJob(
-        method="on_policy",
-        student_ref="embedded:student",
-        student=StudentConfig(),
-        on_policy=OnPolicyConfig(),
-        prompts_file=prompts_file,
-        teacher_ref="embedded:teacher",
-        tools=ToolsConfig(file=str(tools)),
-        work_dir=tmp_path / "work",
-        output_dir=tmp_path / "student",
-    )
+    return new_on_policy_job(tmp_path, {}, student=StudentConfig(), tools=ToolsConfig(file=str(tools)))
 
 
 @pytest.mark.parametrize(

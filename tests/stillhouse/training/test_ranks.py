@@ -39,7 +39,7 @@ def test_what_is_no_number_in_one_rank_is_none_in_any(pair):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has what the test is to miss")
 def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match="torch finds no CUDA device here"), join_ranks("cuda"):
+    with pytest.raises(ConfigError, match="CUDA"), join_ranks("cuda"):
         pass
 
 

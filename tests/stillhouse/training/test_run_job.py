@@ -16,9 +16,9 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.sft.tokens import Samples
+from tests.stillhouse.training.trainings import logged
 
 NewJob = Callable[..., TrainJob]
 
@@ -55,11 +55,7 @@ def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(ne
     job = new_job("sampled", generate_every_steps=2, num_generations=3)
     job = job.model_copy(update={"dataset_folder": verifiable})
     run_job(job, NoProgress())
-    measured = {
-        row["step"]: row["metrics"]["sft/generation_accuracy"]
-        for row in read_metrics(job.work_dir / "metrics.jsonl")
-        if "sft/generation_accuracy" in row["metrics"]
-    }
+    measured = logged(job, "sft/generation_accuracy")
     answers = [json.loads(line) for line in (job.work_dir / "generations.jsonl").read_text().splitlines()]
     assert {answer["step"] for answer in answers} == set(measured)
     assert 0 in measured
@@ -71,7 +67,7 @@ def test_answers_need_validation_rows_with_something_to_verify(new_job, tmp_path
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     job = new_job("none", generate_every_steps=2, dataset_weight=0.0, sources=[{"path": str(rows)}])
-    with pytest.raises(ConfigError, match="no validation row of the dataset has an expected answer"):
+    with pytest.raises(ConfigError, match="expected answer"):
         run_job(job.model_copy(update={"dataset_folder": None}), NoProgress())
 
 
@@ -79,19 +75,10 @@ def test_a_running_mean_is_what_is_validated_and_written(new_job):
     plain, averaged = new_job("plain"), new_job("averaged", ema_decay=0.9)
     for job in (plain, averaged):
         run_job(job, NoProgress())
-    losses = [
-        next(
-            row["metrics"]["sft/validation_loss"]
-            for row in reversed(read_metrics(job.work_dir / "metrics.jsonl"))
-            if "sft/validation_loss" in row["metrics"]
-        )
-        for job in (plain, averaged)
-    ]
-    assert losses[0] != losses[1]
+    assert logged(plain, "sft/validation_loss") != logged(averaged, "sft/validation_loss")
     assert weights(plain) != weights(averaged)
     # The steps themselves are the same: only what is looked at and kept differs.
-    rows = [read_metrics(job.work_dir / "metrics.jsonl")[-1]["metrics"]["sft/loss"] for job in (plain, averaged)]
-    assert rows[0] == rows[1]
+    assert logged(plain, "sft/loss") == logged(averaged, "sft/loss")
 
 
 def test_rows_longer_than_the_student_has_positions_are_cut(new_job, tmp_path: Path):
@@ -106,11 +93,7 @@ def test_a_student_that_scales_or_caps_its_logits_learns_and_is_saved_as_it_was_
     job = new_job("scaled", learning_rate=3e-3, num_epochs=4, microbatch_tokens=2048)
     job = job.model_copy(update={"student_ref": scaled_model})
     run_job(job, NoProgress())
-    losses = [
-        row["metrics"]["sft/validation_loss"]
-        for row in read_metrics(job.work_dir / "metrics.jsonl")
-        if "sft/validation_loss" in row["metrics"]
-    ]
+    losses = list(logged(job, "sft/validation_loss").values())
     assert losses[-1] < losses[0] - 0.3
     [file] = job.work_dir.glob("tokens/*/validation.arrow")
     saved = AutoModelForCausalLM.from_pretrained(job.output_dir).eval()

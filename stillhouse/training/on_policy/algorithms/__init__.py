@@ -7,7 +7,7 @@
 | `rewards` | GRPO, RLOO, REINFORCE | `grpo.py` |
 | `mixed` | rewards beside a teacher | either of the first two |
 
-A loss of one's own (`on_policy.loss`, `user_loss.py`) takes the place of that of any of them.
+A loss of one's own (`on_policy.loss`, `user_loss.py`) takes the place of any of theirs.
 
 Who the teacher is and what it reads is no matter of the algorithm. Self-distillation is any of these with the student's
 own base or running mean as the teacher, with a hint in its prompt (`teachers/self_teacher.py`, `teachers/hint.py`);

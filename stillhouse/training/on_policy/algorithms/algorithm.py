@@ -1,4 +1,4 @@
-"""What an algorithm decides: what is asked of the teacher, what credit a token gets, and which loss.
+"""The decisions of an algorithm: what is asked of the teacher, what credit a token gets, and which loss.
 
 Credit comes in two parts. `Algorithm.advantages` is computed once, when the batch of rollouts has been sampled, scored
 and rewarded; it is made in float64 and stored with the batch. `Algorithm.losses` is computed under the weights being
@@ -8,7 +8,6 @@ trained, and may add to it what depends on them. Dimensions: N sampled tokens.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -16,12 +15,10 @@ from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.on_policy.scored import ScoredSample
 
-Asks = Literal["nothing", "logprobs", "distribution"]
-
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What is known of N sampled tokens, of any trajectories. Everything about a teacher is 0.0 where none scored."""
+    """Inputs for N sampled tokens, of any trajectories. Everything about a teacher is 0.0 where none scored."""
 
     student_logprobs_N: Tensor
     """Under the weights being trained; with gradient, as is `divergence_N`."""
@@ -29,7 +26,7 @@ class LossInputs:
     old_logprobs_N: Tensor | None
     """The student's before the first update on its batch; None where that is not needed (`Objective`)."""
     advantages_N: Tensor
-    """What `Algorithm.advantages` made of them; 0.0 where it makes none."""
+    """The values of `Algorithm.advantages`; 0.0 where it makes none."""
     kl_coef_N: Tensor
     """Factor of the KL to their teacher."""
     sampled_kl_N: Tensor
@@ -45,26 +42,25 @@ class Algorithm(ABC):
         config: chose the algorithm, and has its parameters.
     """
 
-    asks: ClassVar[Asks]
-    """What a teacher gives: nothing, the log-probabilities of the sampled tokens, or its distribution at each of them:
-    all of it from a model in this process, the most probable tokens from a server."""
-
     def __init__(self, config: OnPolicyConfig) -> None:
         self.config = config
 
     @property
     def divergence(self) -> tuple[Divergence, ...]:
-        """Terms of an exact divergence that the output layer computes; only where `asks` is `distribution`."""
+        """Return the exact divergence's terms for the output layer; empty where a teacher scores sampled tokens only.
+
+        Its distribution is whole from a model in this process, and has the most probable tokens from a server.
+        """
         return ()
 
     @property
     def has_advantages(self) -> bool:
-        """Whether `advantages` makes any."""
+        """Return whether `advantages` makes any."""
         return self.config.reward_coef > 0.0
 
     @abstractmethod
     def advantages(self, group: Sequence[ScoredSample], rewards: Sequence[float | None]) -> list[list[float]]:
-        """The advantages that are known before training: of each trajectory those of its sampled tokens, in order.
+        """Return the advantages known before training: for each trajectory, of its sampled tokens in order.
 
         Called where `has_advantages`.
 
@@ -75,13 +71,13 @@ class Algorithm(ABC):
 
     @abstractmethod
     def losses(self, inputs: LossInputs) -> TokenLosses:
-        """The loss of each token, with means to report."""
+        """Return the loss of each token, with means to report."""
 
     def advantages_when_sampled(self, sample: ScoredSample) -> list[float]:
-        """The advantages under the weights that sampled, aligned with `token_ids`: to look at, never to train on."""
+        """Return the advantages under the weights that sampled, aligned with `token_ids`: never to train on."""
         return self.clip(sample.advantages or [0.0] * len(sample.token_ids))
 
     def clip(self, advantages: list[float]) -> list[float]:
-        """The advantages within `adv_clip`."""
+        """Return the advantages within `adv_clip`."""
         bound = self.config.adv_clip
         return advantages if bound is None else [min(max(advantage, -bound), bound) for advantage in advantages]

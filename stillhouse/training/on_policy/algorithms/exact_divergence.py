@@ -7,19 +7,15 @@ D is a KL in either direction, generalised Jensen-Shannon (GKD, Agarwal et al., 
 differentiated directly, without a policy gradient. The teacher is asked for its whole distribution.
 """
 
-from typing import ClassVar
-
 from stillhouse.config import Divergence
 from stillhouse.training.head.scores import TokenLosses
-from stillhouse.training.on_policy.algorithms.algorithm import Asks, LossInputs
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
 
 
 class ExactDivergence(GRPO):
     """Rewards, if any, as `GRPO` credits them, beside the divergence."""
-
-    asks: ClassVar[Asks] = "distribution"
 
     @property
     def divergence(self) -> tuple[Divergence, ...]:

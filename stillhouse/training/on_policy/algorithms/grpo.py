@@ -13,11 +13,11 @@ The teacher is asked nothing. The loss is the policy gradient of A.
 import math
 import statistics
 from collections.abc import Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import Final
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, Asks, LossInputs
+from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
 from stillhouse.training.on_policy.scored import ScoredSample
 
@@ -25,17 +25,8 @@ _STD_FLOOR: Final = 1e-4
 """Added to a group's standard deviation, as TRL does."""
 
 
-class Baseline(NamedTuple):
-    """An advantage is (reward - baseline) / scale; the scale is infinite where there is nothing to compare with."""
-
-    baseline: float
-    scale: float
-
-
 class GRPO(Algorithm):
     """Group-relative policy optimisation and its relatives."""
-
-    asks: ClassVar[Asks] = "nothing"
 
     def advantages(self, group: Sequence[ScoredSample], rewards: Sequence[float | None]) -> list[list[float]]:
         credits = reward_advantages(rewards, self.config)
@@ -46,23 +37,18 @@ class GRPO(Algorithm):
 
 
 def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[float]:
-    """The advantage of each trajectory of a group; 0.0 where it has no reward."""
-    baselines = group_baselines(rewards, config)
-    return [
-        0.0 if reward is None else config.reward_coef * ((reward - baseline) / scale)
-        for reward, (baseline, scale) in zip(rewards, baselines, strict=True)
-    ]
-
-
-def group_baselines(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[Baseline]:
-    """What each reward of a group is compared with; equal rewards have no advantage, and None is no reward."""
+    """Return the advantage of each trajectory of a group; 0.0 where it has no reward, or all have the same."""
     known = [reward for reward in rewards if reward is not None]
-    if config.adv_estimator == "reinforce":
-        return [Baseline(0.0, 1.0)] * len(rewards)
-    if len(set(known)) < 2:
-        return [Baseline(0.0, math.inf)] * len(rewards)
+    if config.adv_estimator != "reinforce" and len(set(known)) < 2:
+        return [0.0] * len(rewards)
     total = math.fsum(known)
-    if config.adv_estimator == "rloo":
-        return [Baseline((total - (reward or 0.0)) / (len(known) - 1), 1.0) for reward in rewards]
-    mean = total / len(known)
-    return [Baseline(mean, statistics.stdev(known, mean) + _STD_FLOOR)] * len(rewards)
+
+    def credit(reward: float) -> float:
+        if config.adv_estimator == "reinforce":
+            return reward
+        if config.adv_estimator == "rloo":
+            return reward - (total - reward) / (len(known) - 1)
+        mean = total / len(known)
+        return (reward - mean) / (statistics.stdev(known, mean) + _STD_FLOOR)
+
+    return [0.0 if reward is None else config.reward_coef * credit(reward) for reward in rewards]

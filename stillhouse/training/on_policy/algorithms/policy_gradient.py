@@ -16,7 +16,7 @@ from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 
 
 def policy_gradient(inputs: LossInputs, advantages_N: Tensor, config: OnPolicyConfig) -> TokenLosses:
-    """Losses whose gradient raises tokens of positive advantage, by `loss_fn`, `adv_clip` and `correction`.
+    """Return losses whose gradient raises tokens of positive advantage, by `loss_fn`, `adv_clip` and `correction`.
 
     Reports the advantages, and the shares of what was clipped and corrected.
     """

@@ -4,17 +4,15 @@
     d_t = log p_student(t) - log p_teacher(t)
 
 The mean of d over sampled tokens estimates KL(student || teacher); each token answers for itself alone (Lu and Thinking
-Machines Lab 2025, https://thinkingmachines.ai/blog/on-policy-distillation). A_reward is that of `grpo.py`: the reward
+Machines Lab 2025, https://thinkingmachines.ai/blog/on-policy-distillation). A_reward is as in `grpo.py`: the reward
 is normalised within the group, the KL is not.
 
 The teacher is asked for the log-probabilities of the sampled tokens. The loss is the policy gradient of A, with d_t
 under the weights being trained, so that its gradient is right where the sampler lags.
 """
 
-from typing import ClassVar
-
 from stillhouse.training.head.scores import TokenLosses
-from stillhouse.training.on_policy.algorithms.algorithm import Asks, LossInputs
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -22,8 +20,6 @@ from stillhouse.training.on_policy.scored import ScoredSample
 
 class SampledKL(GRPO):
     """Rewards, if any, as `GRPO` credits them, less the KL."""
-
-    asks: ClassVar[Asks] = "logprobs"
 
     def losses(self, inputs: LossInputs) -> TokenLosses:
         advantages_N = inputs.advantages_N - inputs.kl_coef_N * inputs.sampled_kl_N

@@ -7,6 +7,7 @@ and what was sampled ahead, by weights that no longer exist.
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,31 +23,23 @@ MakeBatch = Callable[[], RolloutBatch]
 """Samples one batch; in the background it must not read the student's weights."""
 
 
+@dataclass(eq=False)
 class BatchQueue:
-    """Hands out the batches of a training.
+    """Hands out the batches of a training."""
 
-    Args:
-        begin: called in the training thread with the batch's index and the version of the weights.
-        folder: holds the batches.
-        num_batches: number of batches of the whole training.
-        max_staleness: batches made ahead of the one handed out.
-        in_background: make the batch furthest ahead in a thread, while the one handed out is trained on.
-    """
+    begin: Callable[[int, int], MakeBatch]
+    """Called in the training thread with the batch's index and the version of the weights."""
+    folder: Path
+    """Holds the batches."""
+    num_batches: int
+    """Of the whole training."""
+    max_staleness: int = 0
+    """Batches made ahead of the one handed out."""
+    in_background: bool = False
+    """Make the batch furthest ahead in a thread, while the one handed out is trained on."""
 
-    def __init__(
-        self,
-        begin: Callable[[int, int], MakeBatch],
-        folder: Path,
-        *,
-        num_batches: int,
-        max_staleness: int = 0,
-        in_background: bool = False,
-    ) -> None:
-        self._begin = begin
-        self._folder = folder
-        self._num_batches = num_batches
-        self._max_staleness = max_staleness
-        self._worker = ThreadPoolExecutor(1, "rollouts") if in_background and max_staleness else None
+    def __post_init__(self) -> None:
+        self._worker = ThreadPoolExecutor(1, "rollouts") if self.in_background and self.max_staleness else None
         self._pending: dict[int, Future[RolloutBatch]] = {}
         self._current: RolloutBatch | None = None
 
@@ -54,13 +47,13 @@ class BatchQueue:
         """Return batch `index`; batches ahead of it are made or begun first. Raises what making a batch raises."""
         if self._current is not None and self._current.index == index:
             return self._current
-        last = min(index + self._max_staleness, self._num_batches - 1)
+        last = min(index + self.max_staleness, self.num_batches - 1)
         for ahead in range(index, last + 1):
             if ahead in self._pending or self._path(ahead).exists():
                 continue
             # A batch sampled in the background still needs the weights that it was given.
             wait(self._pending.values())
-            maker = self._begin(ahead, policy_version)
+            maker = self.begin(ahead, policy_version)
             if self._worker is not None and ahead > index:
                 self._pending[ahead] = self._worker.submit(self._make, ahead, maker)
             elif ahead == index:
@@ -80,7 +73,7 @@ class BatchQueue:
 
     def forget_before(self, index: int) -> None:
         """Delete batches that no checkpoint leads back to."""
-        for path in self._folder.glob(f"{_PREFIX}*.parquet"):
+        for path in self.folder.glob(f"{_PREFIX}*.parquet"):
             if int(path.stem.removeprefix(_PREFIX)) < index:
                 path.unlink(missing_ok=True)
 
@@ -101,8 +94,8 @@ class BatchQueue:
     def _make(self, index: int, maker: MakeBatch) -> RolloutBatch:
         batch = maker()
         write_batch(self._path(index), batch)
-        FinishedGroups.of_batch(self._folder, index).forget()
+        FinishedGroups.of_batch(self.folder, index).forget()
         return batch
 
     def _path(self, index: int) -> Path:
-        return self._folder / f"{_PREFIX}{index:08d}.parquet"
+        return self.folder / f"{_PREFIX}{index:08d}.parquet"

@@ -43,11 +43,6 @@ class RecordedRollouts:
                 "[student_rollouts]"
             ) from error
 
-    @property
-    def teachers(self) -> list[str]:
-        """Return their names."""
-        return list(self.facts["teachers"])
-
     def begin(self, index: int, policy_version: int) -> MakeBatch:
         """Return the call that reads batch `index` of a training, whose samples are of the student before it."""
         return lambda: self._read(index)

@@ -1,1 +1,1 @@
-"""What people are shown of rollouts: figures, alarms, and pages of trajectories."""
+"""Figures, alarms and shown trajectories of rollouts."""

@@ -126,7 +126,7 @@ class RolloutAlarms(Alarms):
         self._histories = {alarm.figure: _History() for alarm in _ALARMS}
         self._said: set[str] = set()
         self.reason_to_stop: str | None = None
-        """What sounded at the last step; None where nothing did or training goes on anyway."""
+        """The alarm of the last step; None where nothing did or training goes on anyway."""
 
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Take in the metrics of a step; a figure that was not measured stays as it was."""

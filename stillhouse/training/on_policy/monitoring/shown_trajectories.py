@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -36,20 +37,18 @@ class ScoredTrajectory(NamedTuple):
 
     @property
     def mean_advantage(self) -> float:
-        """Mean over the sampled tokens; there is at least one."""
+        """Return the mean over the sampled tokens; there is at least one."""
         return math.fsum(self.advantages) / sum(self.sample.loss_mask)
 
 
+@dataclass(frozen=True, eq=False)
 class ShownTrajectories:
     """Writes some trajectories to `folder` every 20 optimiser steps and logs their file as an artifact."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, algorithm: Algorithm
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._folder = folder
-        self._listener = listener
-        self._algorithm = algorithm
+    tokenizer: PreTrainedTokenizerBase
+    folder: Path
+    listener: Listener
+    algorithm: Algorithm
 
     def show(
         self,
@@ -62,7 +61,7 @@ class ShownTrajectories:
 
         `samples` has one for each trajectory with at least one turn, in their order.
         """
-        config = self._algorithm.config
+        config = self.algorithm.config
         num_steps = config.updates_per_batch
         step = index * num_steps
         if -step % _EVERY_STEPS >= num_steps or not samples:
@@ -70,13 +69,13 @@ class ShownTrajectories:
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
         scored = [
-            ScoredTrajectory(trajectory, sample, reward, self._algorithm.advantages_when_sampled(sample))
+            ScoredTrajectory(trajectory, sample, reward, self.algorithm.advantages_when_sampled(sample))
             for (trajectory, reward), sample in zip(sampled, samples, strict=True)
         ]
-        path = self._folder / f"step-{step:08d}.jsonl"
+        path = self.folder / f"step-{step:08d}.jsonl"
         with replaced_atomically(path) as work:
-            write_jsonl(work, [_row(*chosen, self._tokenizer) for chosen in select(scored, seed=index)])
-        self._listener.log_artifact(path, SHOWN_FOLDER)
+            write_jsonl(work, [_row(*chosen, self.tokenizer) for chosen in select(scored, seed=index)])
+        self.listener.log_artifact(path, SHOWN_FOLDER)
 
 
 def select(trajectories: Sequence[ScoredTrajectory], *, seed: int) -> list[tuple[Choice, ScoredTrajectory]]:

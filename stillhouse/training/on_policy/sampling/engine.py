@@ -13,7 +13,7 @@ class SamplingEngine(Protocol):
         """Queue a request and return its handle; handles grow in the order of submission."""
 
     def step(self) -> list[tuple[int, Generation]]:
-        """Advance, and return the completions that finished, with their handles, in no order; may be empty."""
+        """Advance and return the completions that finished, with their handles, in no order; may be empty."""
 
 
 class SamplingEngines(Protocol):

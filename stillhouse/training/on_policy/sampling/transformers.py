@@ -51,7 +51,7 @@ class TransformersEngines:
 
 @contextmanager
 def sampling_weights(student: Student) -> Iterator[None]:
-    """Replace the student's linear weights by copies within the block, and puts the originals back.
+    """Replace the student's linear weights by copies within the block, and put the originals back.
 
     Adapters over float32 weights are merged into the copies; over weights of less precision they stay apart, since
     rounding would swallow small updates. Weights that autocast converts are converted once, to the same bits.

@@ -18,7 +18,7 @@ class VllmEngine:
     """Completions by one model name of a server, up to `max_concurrent` at once.
 
     `restore` waits for a server that was lost and gives it the weights again. An answer that came while that was going
-    on may be that of other weights: it is dropped, and its request sent again.
+    on may be of other weights: it is dropped, and its request sent again.
     """
 
     def __init__(self, server: VllmServer, model: str, max_concurrent: int, restore: Callable[[], None]) -> None:

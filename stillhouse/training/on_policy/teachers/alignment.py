@@ -1,7 +1,7 @@
 """Aligns the log-probabilities of a teacher of another vocabulary with the student's tokens, by their bytes.
 
 Within a turn student and teacher write the same bytes. The turn is split at every byte where a token of both ends. The
-log-probability of such a span is that of one event, its bytes given all bytes before it, and can be compared (GOLD,
+log-probability of such a span is of one event, its bytes given all bytes before it, and can be compared (GOLD,
 https://huggingface.co/spaces/HuggingFaceH4/on-policy-distillation). The teacher's log-probability of a span is divided
 among the student's tokens in it in proportion to their bytes: each span keeps its sum, and a student token that is a
 span by itself has the exact value. rllm (rllm/trainer/distill/alignment.py) divides each teacher token evenly among the

@@ -25,7 +25,7 @@ class HiddenCache:
         self._kept: dict[tuple[bytes, ...], Tensor] = {}
 
     def get(self, views: Sequence[TeacherView], compute: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `compute`, or on the CPU that of an earlier one for the same views in this order."""
+        """Return the result of `compute`, or on the CPU the earlier one for the same views in this order."""
         key = tuple(part for view in views for part in (array("q", view.token_ids).tobytes(), bytes(view.loss_mask)))
         kept = self._kept.get(key)
         if kept is not None:

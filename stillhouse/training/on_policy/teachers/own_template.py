@@ -102,7 +102,7 @@ class OwnTemplate:
             whose = ("student", f"teacher {self.name!r}")
             opens, closes = whose if ours else whose[::-1]
             raise TemplateError(
-                f"the generation prompt of the {opens} opens a thinking block, and that of the {closes} closes it: "
+                f"the generation prompt of the {opens} opens a thinking block, and the one of the {closes} closes it: "
                 "turn thinking on for both or off for both, by chat_template_kwargs of the student and of the teacher"
             )
         return text.removesuffix(theirs) + ours

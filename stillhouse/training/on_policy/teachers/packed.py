@@ -61,7 +61,7 @@ class PackedModel:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the output layer."""
+        """Return the number of rows of the output layer."""
         return len(self.head.weight)
 
     def hidden_states(self, views: Sequence[TeacherView]) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ class EndExchange:
         return [places.get(token, token) for token in ids]
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
-        """See `Alignment`: those of the sampled tokens stay, as the teacher read its own tokens."""
+        """See `Alignment`: scores of the sampled tokens stay, as the teacher read its own tokens."""
         top = scores.top
         if top is None:
             return scores
@@ -79,7 +79,7 @@ class SharedIds:
     student: PreTrainedTokenizerBase
     exchange: EndExchange | None = None
     reads_prompt: bool = True
-    """Whether the teacher reads the student's tokens of the prompt, and not its own rendering."""
+    """True if the teacher reads the student's tokens of the prompt, and not its own rendering."""
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`; raises as `check`."""

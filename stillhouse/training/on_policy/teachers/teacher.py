@@ -25,7 +25,7 @@ class ScoreRequest:
 
     @property
     def read(self) -> TeacherView:
-        """The teacher's input tokens and which of them it scores."""
+        """Return the teacher's input tokens and which of them it scores."""
         return self.view or TeacherView(self.token_ids, self.loss_mask)
 
 
@@ -42,7 +42,7 @@ class Alignment(Protocol):
     """Makes what a teacher says of its own tokens what it says of the student's."""
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
-        """Scores of the sampled tokens of `request`, in order, from those of the tokens that the teacher scored."""
+        """Return scores of the sampled tokens of `request`, in order, from scores of the teacher's tokens."""
 
 
 class Teacher(Protocol):
@@ -50,25 +50,25 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """Part of the names of its metrics."""
+        """Return its part of the names of its metrics."""
 
     @property
     def kl_coef(self) -> float:
-        """Factor of its KL."""
+        """Return the factor of its KL."""
 
     @property
     def max_context(self) -> int | None:
-        """Longest input in tokens; None if unknown."""
+        """Return the longest input in tokens; None if unknown."""
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
-        """Starts to score; a teacher in this process has finished when this returns.
+        """Start to score; a teacher in this process has finished when this returns.
 
         Returns:
             The scores of each request. `result()` raises a `StillhouseError` if scoring failed.
         """
 
     def close(self) -> None:
-        """Waits for requests in progress and frees resources."""
+        """Wait for requests in progress and free resources."""
 
 
 @runtime_checkable
@@ -76,7 +76,7 @@ class ExactTeacher(Teacher, Protocol):
     """A teacher that gives its full distribution."""
 
     def reference(self, samples: Sequence[ScoredSample]) -> "Reference":
-        """Last hidden states at the loss positions of `samples`, concatenated, and the output layer.
+        """Return last hidden states at the loss positions of `samples`, concatenated, and the output layer.
 
         Call it before the student's forward pass: a `SelfTeacher` swaps the student's weights while it computes.
         """
@@ -90,7 +90,7 @@ def view_of(sample: ScoredSample) -> TeacherView:
 def placed(
     requests: Sequence[ScoreRequest], scores: Sequence[SequenceScores], alignment: Alignment | None
 ) -> list[TeacherScores]:
-    """Return scores aligned with the token ids of their requests, from those of the tokens that the teacher scored.
+    """Return scores aligned with the token ids of their requests, from scores of the teacher's tokens.
 
     `alignment` is None where the teacher's tokens are the student's.
     """

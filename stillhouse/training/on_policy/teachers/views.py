@@ -25,7 +25,7 @@ from stillhouse.types import Message, PromptMetadata
 
 
 class Opening(NamedTuple):
-    """What the trajectories of one prompt begin with."""
+    """The common start of the trajectories of one prompt."""
 
     prompt_id: str
     conversation: Prefixes
@@ -110,9 +110,9 @@ class SampledTurn(NamedTuple):
     """One completion of a trajectory."""
 
     prompt_ids: list[int]
-    """What the student read since its last completion, which ends with the generation prompt."""
+    """Tokens that the student read since its last completion, which ends with the generation prompt."""
     ids: list[int]
-    """What it sampled."""
+    """Tokens that it sampled."""
     messages: list[Message]
     """From the first sampled message of the trajectory up to this one."""
     replies: list[Message]

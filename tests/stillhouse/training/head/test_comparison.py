@@ -14,6 +14,7 @@ from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import block_rows
+from tests.stillhouse.training.head.gradients import assert_close, assert_same
 
 N, H, R, V, S = 37, 8, 12, 50, 44
 SCALE, TEMPERATURE = 0.3, 0.7
@@ -130,11 +131,7 @@ def test_student_and_teacher_are_compared_at_a_temperature_of_their_own(scaling:
     divergence = kl((theirs[:, :S] / at).softmax(-1), (logits[:, :S] / at).softmax(-1))
     logprobs = (logits / TEMPERATURE).log_softmax(-1).gather(1, inputs.targets[:, None])[:, 0]
     total = (inputs.values["weights"] * divergence - inputs.values["more"] * logprobs).sum() * SCALE
-    trained = [inputs.hidden, inputs.head.weight]
-    assert_close(ours.loss, total)
-    gradients = (torch.autograd.grad(value, trained) for value in (ours.loss, total))
-    for seen, expected in zip(*gradients, strict=True):
-        assert_close(seen, expected)
+    assert_same(ours.loss, total, [inputs.hidden, inputs.head.weight])
 
 
 def divergence_alone(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
@@ -142,41 +139,21 @@ def divergence_alone(scores: TokenScores, values: Mapping[str, Tensor]) -> Token
     return TokenLosses(scores.divergence_N)
 
 
-def assert_close(seen: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
-
-
-def assert_as_naive(inputs: Inputs, **settings: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 5, 36, 37, 1000])
+@pytest.mark.parametrize("case", ["plain", "two ids exchanged", "frozen head"])
+def test_chunks_with_a_teacher_change_neither_loss_nor_gradients(case: str, chunk_size: int):
+    inputs = Inputs()
+    if case == "two ids exchanged":
+        ids = int(inputs.targets[0]), int(inputs.targets[1])
+        assert ids[0] != ids[1]
+        inputs.reference = replace(inputs.reference, exchanged=ids)
+    inputs.head.requires_grad_(case != "frozen head")
     trained = [tensor for tensor in (inputs.hidden, inputs.head.weight) if tensor.requires_grad]
-    ours = inputs.fused(loss, **settings)
+    ours = inputs.fused(loss, chunk_size)
     naive = loss(inputs.naive(), inputs.values)
     total = naive.losses_N.sum() * SCALE
-    assert_close(ours.loss, total)
     assert_close(ours.sums["teacher"], naive.means["teacher"].sum())
-    for seen, expected in zip(
-        torch.autograd.grad(ours.loss, trained), torch.autograd.grad(total, trained), strict=True
-    ):
-        assert_close(seen, expected)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 5, 36, 37, 1000])
-def test_chunks_with_a_teacher_change_neither_loss_nor_gradients(chunk_size: int):
-    assert_as_naive(Inputs(), chunk_size=chunk_size)
-
-
-@pytest.mark.parametrize("chunk_size", [5, 1000])
-def test_two_ids_of_the_teacher_change_places(chunk_size: int):
-    inputs = Inputs()
-    ids = int(inputs.targets[0]), int(inputs.targets[1])
-    assert ids[0] != ids[1]
-    inputs.reference = replace(inputs.reference, exchanged=ids)
-    assert_as_naive(inputs, chunk_size=chunk_size)
-
-
-def test_frozen_head_passes_the_divergence_on():
-    inputs = Inputs()
-    inputs.head.requires_grad_(False)
-    assert_as_naive(inputs)
+    assert_same(ours.loss, total, trained)
 
 
 def test_teacher_gets_no_gradient():
@@ -213,14 +190,6 @@ def test_without_a_teacher_nothing_differs():
         torch.testing.assert_close(scores.reference_logprobs_N, scores.logprobs_N.detach())
 
 
-def test_student_who_is_the_teacher_has_nothing_to_learn():
-    inputs = Inputs()
-    itself = Reference(inputs.hidden.detach(), inputs.head, V)
-    same = inputs.fused(divergence_alone, reference=itself)
-    assert_close(same.loss.detach(), torch.zeros((), dtype=torch.float64))
-    assert torch.autograd.grad(same.loss, inputs.hidden)[0].abs().max() < 1e-14
-
-
 def test_rows_beyond_the_shared_vocabulary_play_no_part():
     inputs = Inputs()
     (before,) = torch.autograd.grad(inputs.fused(divergence_alone).loss, inputs.head.weight)
@@ -250,8 +219,8 @@ def test_target_that_the_teacher_does_not_know_has_no_probability():
     ("change", "message"),
     [
         (lambda teacher: Reference(teacher.hidden_NR[1:], teacher.head, S), "36 positions for 37 targets"),
-        (lambda teacher: Reference(teacher.hidden_NR, teacher.head, V + 1), "share 51 ids but have 50 and 53 output"),
-        (lambda teacher: replace(teacher, exchanged=(2, S)), r"\(2, 44\) are exchanged, but those below 44 are shared"),
+        (lambda teacher: Reference(teacher.hidden_NR, teacher.head, V + 1), "51 ids.* 50 and 53"),
+        (lambda teacher: replace(teacher, exchanged=(2, S)), r"\(2, 44\).* 44 are shared"),
     ],
 )
 def test_reference_that_does_not_fit_is_refused(change: Callable[[Reference], Reference], message: str):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig, TrainerConfig
+from stillhouse.config import StudentConfig
 from stillhouse.training.job import TrainJob
 
 NewJob = Callable[[Path], TrainJob]
@@ -34,38 +34,10 @@ def lora_job(sft_job) -> NewJob:
 
 
 @pytest.fixture(scope="module")
-def on_policy_job(
-    full_student: StudentConfig,
-    prompts_file: Path,
-    metadata_file: Path,
-    calculator: ToolsConfig,
-    runtime: RuntimeConfig,
-) -> NewJob:
-    config = OnPolicyConfig(
-        num_steps=6,
-        prompts_per_step=4,
-        max_tokens=64,
-        max_turns=5,
-        learning_rate=1e-3,
-        trainer=TrainerConfig(schedule="linear", checkpoint_every_steps=2, log_every_steps=3),
-    )
-
-    def make(folder: Path) -> TrainJob:
-        return TrainJob(
-            method="on_policy",
-            student_ref="embedded:student",
-            student=full_student,
-            on_policy=config,
-            prompts_file=prompts_file,
-            metadata_file=metadata_file,
-            teacher_ref="embedded:teacher",
-            tools=calculator,
-            work_dir=folder / "work",
-            output_dir=folder / "student",
-            runtime=runtime,
-        )
-
-    return make
+def on_policy_job(new_on_policy_job) -> NewJob:
+    settings = {"num_steps": 6, "prompts_per_step": 4, "max_tokens": 64, "max_turns": 5, "learning_rate": 1e-3}
+    settings |= {"schedule": "linear", "checkpoint_every_steps": 2, "log_every_steps": 3}
+    return lambda folder: new_on_policy_job(folder, settings)
 
 
 @pytest.fixture(scope="session")

@@ -191,7 +191,7 @@ def test_a_cluster_that_is_away_for_a_moment_is_waited_for(job: TrainJob, caplog
 
 def test_a_cluster_that_stays_away_leaves_the_job_to_the_next_run(job: TrainJob):
     cluster = Cluster(is_at(RUNS), away)
-    with pytest.raises(TrainingKilled, match=r"has not answered for .*connection refused.*the same command follows"):
+    with pytest.raises(TrainingKilled, match="connection refused"):
         train_with(cluster, job)
     assert cluster.cancelled == []
     cluster.turns = [is_at(RUNS), trains]

@@ -143,12 +143,12 @@ def kill_host(job: TrainJob) -> None:
 
 def test_an_error_of_the_training_is_the_launchers_error(on_cluster):
     job = on_cluster().model_copy(update={"student_ref": "embedded:nobody"})
-    with pytest.raises(TrainingError, match=r"^model 'embedded:nobody' is no model.*\(job stillhouse-sft-"):
+    with pytest.raises(TrainingError, match=r"^model 'embedded:nobody'.*\(job stillhouse-sft-"):
         train(job, NoProgress())
 
 
 def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(on_cluster):
     job = on_cluster()
     runtime = job.runtime.model_copy(update={"ray_address": f"http://127.0.0.1:{free_port()}"})
-    with pytest.raises(ConfigError, match=r"runtime\.ray_address: no Ray cluster answers at http://127\.0\.0\.1"):
+    with pytest.raises(ConfigError, match=r"runtime\.ray_address: .*http://127\.0\.0\.1"):
         train(job.model_copy(update={"runtime": runtime}), NoProgress())

@@ -104,15 +104,13 @@ def test_continued_from_its_saved_state_it_takes_bitwise_the_same_steps(
 
 def test_muon_is_refused_for_an_adapter(tiny_model: str):
     adapter = load_student(tiny_model, StudentConfig(lora_rank=4, dtype="float32"), CPU, seed=0)
-    with pytest.raises(ConfigError, match=r"optimizer = 'muon' .* expected student\.parameters = 'full'"):
+    with pytest.raises(ConfigError, match=r"'muon'.*student\.parameters = 'full'"):
         build_optimizer(adapter, config("muon"))
 
 
 def test_eight_bit_states_on_a_cpu_are_refused_with_all_that_is_missing(student: Student):
-    missing = r"needs a CUDA device \(the job's device is 'cpu'\)"
-    if find_spec("bitsandbytes") is None:
-        missing += r" and the package bitsandbytes \(pip install 'stillhouse\[quantised\]'\)"
-    with pytest.raises(ConfigError, match=missing + r"\. Set optimizer to `adamw`"):
+    package = "" if find_spec("bitsandbytes") else r"stillhouse\[quantised\].*"
+    with pytest.raises(ConfigError, match=f"CUDA.*'cpu'.*{package}optimizer to `adamw`"):
         build_optimizer(student, config("adamw_8bit"))
 
 

@@ -24,10 +24,6 @@ def test_mean_weighs_each_step_by_its_age_and_the_start_not_at_all():
     torch.testing.assert_close(average.state()["w"], expected)
 
 
-def test_mean_after_one_step_is_that_step():
-    assert torch.equal(trained(STEPS[:1])[1].state()["w"], STEPS[0])
-
-
 def test_swapping_lends_the_mean_to_the_model_and_gives_the_weights_back_after_an_error_too():
     parameter, average = trained(STEPS)
     mean = average.state()["w"].clone()

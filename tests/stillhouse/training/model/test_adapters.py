@@ -12,6 +12,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 ALONE = Ranks.single(CPU)
@@ -26,14 +27,6 @@ def config(**changes: object) -> StudentConfig:
     return StudentConfig.model_validate(settings | changes)
 
 
-def disturbed(student: Student) -> Student:
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return student
-
-
 def logits(student: Student) -> torch.Tensor:
     with torch.no_grad():
         return student.causal_lm(input_ids=INPUTS).logits
@@ -46,7 +39,7 @@ def trained(student: Student, part: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def adapter_folder(tiny_model: str, tmp_path: Path) -> Path:
-    disturbed(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first", ALONE)
+    disturb(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first", ALONE)
     return tmp_path / "first"
 
 
@@ -61,8 +54,9 @@ def test_new_adapter_changes_nothing(tiny_model: str, variant: str):
 def test_merged_adapter_is_what_its_paper_says_and_gives_the_logits_of_the_adapter(
     tiny_model: str, tmp_path: Path, variant: str
 ):
-    student = disturbed(load_student(tiny_model, config(lora_variant=variant), CPU, seed=0))
+    student = disturb(load_student(tiny_model, config(lora_variant=variant), CPU, seed=0))
     student.save(tmp_path / "adapter", ALONE)
+    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"] == LINEAR
     merged = load_student(str(tmp_path / "adapter"), config(parameters="full"), CPU, seed=0)
     torch.testing.assert_close(logits(merged), logits(student), rtol=1e-4, atol=1e-5)
     assert all(p.requires_grad for p in merged.causal_lm.parameters())
@@ -81,7 +75,7 @@ def test_merged_adapter_is_what_its_paper_says_and_gives_the_logits_of_the_adapt
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_trained_is_float32_over_half_precision_weights_and_all_of_it_learns(tiny_model: str, variant: str):
-    student = disturbed(load_student(tiny_model, config(lora_variant=variant, dtype="bfloat16"), CPU, seed=0))
+    student = disturb(load_student(tiny_model, config(lora_variant=variant, dtype="bfloat16"), CPU, seed=0))
     parameters = dict(student.trained_parameters())
     assert {name.split(".lora_")[1].split(".")[0] for name in parameters} == {"A", "B"}
     assert all(p.dtype is torch.float32 for p in parameters.values())
@@ -100,12 +94,12 @@ def test_only_the_named_layers_get_an_adapter(tiny_model: str):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (("q_proj", "qkv_proj"), rf"names 'qkv_proj', which no linear layer .*{', '.join(map(repr, LINEAR))}"),
-        (("proj",), "names 'proj', which no linear layer"),
-        (("q_norm",), "names 'q_norm', which no linear layer"),
-        (("all-linear", "q_proj"), "`all-linear` stands alone"),
-        (("q_proj", "lm_head"), "names 'lm_head': the loss reads the weight of the output layer"),
-        (("embed_tokens",), "names 'embed_tokens': the loss reads the weight of the output layer"),
+        (("q_proj", "qkv_proj"), rf"'qkv_proj'.*{', '.join(map(repr, LINEAR))}"),
+        (("proj",), "'proj'"),
+        (("q_norm",), "'q_norm'"),
+        (("all-linear", "q_proj"), "`all-linear`"),
+        (("q_proj", "lm_head"), "'lm_head'.*output layer"),
+        (("embed_tokens",), "'embed_tokens'.*output layer"),
     ],
 )
 def test_layers_that_cannot_have_an_adapter_are_refused(tiny_model: str, targets: tuple[str, ...], message: str):
@@ -127,10 +121,10 @@ def test_earlier_adapter_is_continued_with_the_dropout_of_the_config(adapter_fol
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lora_rank": 8}, r"student\.lora_rank = 8: the adapter .* has 4"),
-        ({"lora_alpha": 16.0}, r"student\.lora_alpha = 16\.0: the adapter .* has 8\.0"),
-        ({"lora_variant": "rslora"}, r"student\.lora_variant = rslora: the adapter .* has lora"),
-        ({"lora_targets": ("q_proj",)}, r"lora_targets means \['q_proj'\] \(2 layers\), but .* is on .* \(14\)"),
+        ({"lora_rank": 8}, r"student\.lora_rank = 8.* 4"),
+        ({"lora_alpha": 16.0}, r"student\.lora_alpha = 16\.0.* 8\.0"),
+        ({"lora_variant": "rslora"}, r"student\.lora_variant = rslora.* lora"),
+        ({"lora_targets": ("q_proj",)}, r"lora_targets.*'q_proj'\] \(2.*\(14\)"),
     ],
 )
 def test_adapter_of_another_shape_is_not_continued(adapter_folder: Path, changes: dict[str, object], message: str):
@@ -141,9 +135,9 @@ def test_adapter_of_another_shape_is_not_continued(adapter_folder: Path, changes
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"peft_type": "IA3"}, "of the kind IA3"),
-        ({"use_dora": True}, "of the kind DoRA"),
-        ({"rank_pattern": {"q_proj": 2}}, "has a rank_pattern"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"use_dora": True}, "DoRA"),
+        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
     ],
 )
 def test_foreign_adapter_that_the_config_cannot_describe_is_refused(
@@ -160,7 +154,7 @@ def test_adapter_that_trains_more_than_its_matrices_is_not_continued(tiny_model:
     settings = LoraConfig(target_modules=LINEAR, r=RANK, lora_alpha=ALPHA, modules_to_save=["norm"])
     get_peft_model(base, settings).save_pretrained(tmp_path)
     load_tokenizer(tiny_model).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"trains '.*norm.*' beside its matrices"):
+    with pytest.raises(ConfigError, match="norm"):
         load_student(str(tmp_path), config(), CPU, seed=0)
 
 
@@ -168,9 +162,5 @@ def test_adapter_that_trains_more_than_its_matrices_is_not_continued(tiny_model:
 def test_adapter_that_does_not_fit_its_base_is_named(tiny_model: str, adapter_folder: Path, parameters: str):
     wider = adapter_folder / "adapter_config.json"
     wider.write_text(wider.read_text().replace(tiny_model, "embedded:student"))
-    with pytest.raises(ConfigError, match=r"the adapter in .*first does not fit its base model"):
+    with pytest.raises(ConfigError, match="first does not fit"):
         load_student(str(adapter_folder), config(parameters=parameters), CPU, seed=0)
-
-
-def test_saved_adapter_lists_its_layers_in_order(adapter_folder: Path):
-    assert json.loads((adapter_folder / "adapter_config.json").read_text())["target_modules"] == LINEAR

@@ -20,6 +20,7 @@ from stillhouse.training.model.blocks import (
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.memory import estimate_memory
 from stillhouse.training.model.student import Student
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 NewStudent = Callable[[str], Student]
@@ -34,12 +35,7 @@ KINDS = {
 def new_student(tiny_model: str) -> NewStudent:
     def new(kind: str) -> Student:
         config = StudentConfig.model_validate({"dtype": "float32", **KINDS[kind]})
-        student = load_student(tiny_model, config, CPU, seed=0)
-        generator = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for _, p in student.trained_parameters():
-                p.add_(0.1 * torch.randn(p.shape, generator=generator))
-        return student
+        return disturb(load_student(tiny_model, config, CPU, seed=0))
 
     return new
 
@@ -73,7 +69,7 @@ def test_blocks_are_the_layers_in_order_with_or_without_an_adapter(new_student, 
 
 
 def test_model_without_such_layers_is_refused():
-    with pytest.raises(ConfigError, match="Linear has no layers"):
+    with pytest.raises(ConfigError, match="Linear"):
         decoder_blocks(nn.Linear(1, 1))  # type: ignore[arg-type]
 
 
@@ -185,7 +181,7 @@ def test_on_a_cpu_only_on_compiles(new_student, setting: str, expected: bool):
 def test_compiling_without_a_compiler_is_refused(new_student, monkeypatch: pytest.MonkeyPatch):
     student = new_student("full")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match=r"compile = 'on' needs a compiler .*g\+\+"):
+    with pytest.raises(ConfigError, match=r"g\+\+"):
         wants_compile(student, TrainerConfig(compile="on"), 10)
     assert not wants_compile(student, TrainerConfig(), 10)
 

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import TrainingError
 from stillhouse.training.head.scores import TokenLosses, TokenScores
-from stillhouse.training.model.adapter_targets import adapter_targets, labels
+from stillhouse.training.model.adapter_targets import adapter_targets, fused_experts, labels
 from stillhouse.training.model.microbatches import collate
 from stillhouse.training.model.student import Student
 from stillhouse.types import Sample
@@ -214,12 +214,13 @@ def measured(family: str, warnings: list[str]) -> dict[str, Any]:
     for packing in {packs, False}:
         check(student, rows, expected, packing)
     targets = adapter_targets(model, ("all-linear",))
+    frozen = [name for name in fused_experts(model) if name not in targets.parameters]
     return {
         "family": family,
         "rows": "packed" if packs else "padded",
         **reason,
         "adapters": labels([*targets.modules, *targets.parameters]),
-        "experts": [name.removeprefix("experts.") for name in labels(targets.frozen_experts)],
+        "experts": [name.removeprefix("experts.") for name in labels(frozen)],
     }
 
 

@@ -16,6 +16,7 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.results.portable import make_portable
+from tests.stillhouse.training.trainings import disturb
 
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
 CPU = torch.device("cpu")
@@ -26,12 +27,6 @@ INPUTS = torch.tensor([[5, 6, 7, 8]])
 def logits(student: Student) -> torch.Tensor:
     with torch.no_grad():
         return student.causal_lm(input_ids=INPUTS).logits
-
-
-def disturb(student: Student) -> None:
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
 
 
 def test_start_of_a_new_adapter_depends_on_the_seed(tiny_model: str):
@@ -102,16 +97,13 @@ def test_saved_student_is_a_model_ref_with_the_same_logits(tiny_model: str, tmp_
     assert load_tokenizer(str(tmp_path / "student")).chat_template == student.tokenizer.chat_template
 
 
-def test_missing_model_is_named(tmp_path: Path):
+def test_a_model_that_is_missing_or_whose_weights_are_cut_off_is_refused_by_name(tiny_model: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="nowhere"):
         load_student(str(tmp_path / "nowhere"), LORA, CPU, seed=0)
-
-
-def test_weights_that_are_cut_off_are_refused_by_name(tiny_model: str, tmp_path: Path):
     shutil.copytree(tiny_model, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r"student model .*cut' cannot be loaded"):
+    with pytest.raises(ConfigError, match="cut'"):
         load_student(str(tmp_path / "cut"), LORA, CPU, seed=0)
 
 
@@ -120,10 +112,8 @@ def config(**changes: object) -> StudentConfig:
 
 
 def test_four_bits_on_a_cpu_are_refused_with_all_that_is_missing(tiny_model: str):
-    missing = r"needs a CUDA device \(the job's device is 'cpu'\)"
-    if find_spec("bitsandbytes") is None:
-        missing += r" and the package bitsandbytes \(pip install 'stillhouse\[quantised\]'\)"
-    with pytest.raises(ConfigError, match=missing + r"\. Set student\.parameters to `lora`"):
+    package = "" if find_spec("bitsandbytes") else r"stillhouse\[quantised\].*"
+    with pytest.raises(ConfigError, match=rf"CUDA.*'cpu'.*{package}student\.parameters to `lora`"):
         load_student(tiny_model, config(), torch.device("cpu"), seed=0)
 
 

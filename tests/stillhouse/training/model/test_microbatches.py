@@ -68,11 +68,11 @@ def test_per_token_values_follow_their_tokens(packing: bool):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (sample([1, 2], {0, 1}, "abc"), "prompt abc: the first token"),
-        (sample([1, 2], set(), "abc"), "prompt abc: no token is a target"),
-        (Sample([1, 2], [False, True, True], "abc"), "prompt abc: 2 tokens but a loss mask of 3"),
-        (sample([1, 2], {1}, "abc"), "prompt abc: 2 tokens but no values of 'sampling_logprobs'"),
-        (sample([1, 2], {1}, "abc", sampling_logprobs=[0.0]), "prompt abc: 2 tokens but 1 values"),
+        (sample([1, 2], {0, 1}, "abc"), "abc.*first token"),
+        (sample([1, 2], set(), "abc"), "abc.*no token"),
+        (Sample([1, 2], [False, True, True], "abc"), "abc.*2 tokens.*mask of 3"),
+        (sample([1, 2], {1}, "abc"), "abc.*'sampling_logprobs'"),
+        (sample([1, 2], {1}, "abc", sampling_logprobs=[0.0]), "abc.*2 tokens.*1 values"),
     ],
 )
 def test_bad_samples_are_refused_by_the_name_of_their_prompt(bad: Sample, message: str):
@@ -82,7 +82,7 @@ def test_bad_samples_are_refused_by_the_name_of_their_prompt(bad: Sample, messag
 
 def test_values_that_only_some_samples_have_are_refused():
     samples = [sample([1, 2], {1}, "abc"), sample([1, 2], {1}, "def")]
-    with pytest.raises(ValueError, match=r"prompt def: .*\['b'\], but \['a'\]"):
+    with pytest.raises(ValueError, match=r"def.*'b'.*'a'"):
         collate(samples, lambda s: {"a" if s.prompt_id == "abc" else "b": [0.0, 0.0]}, CPU, packing=True)
 
 

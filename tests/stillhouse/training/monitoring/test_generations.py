@@ -1,6 +1,6 @@
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
@@ -21,18 +22,14 @@ Metadata = dict[str, PromptMetadata]
 NewGenerations = Callable[[ToolsConfig, Metadata], "tuple[Generations, Listener]"]
 
 
-class Listener:
+class Listener(NoListener):
     """Remembers the tables."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[JsonObject]] = {}
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
-
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         self.tables.setdefault(file, []).extend(rows)
-
-    def log_artifact(self, file: Path, subfolder: str | None = None) -> None: ...
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import StoreError
-from stillhouse.training.monitoring.metrics import MetricsLog, StepRows, read_metrics
+from stillhouse.training.monitoring.metrics import MetricsLog, StepRows
+from tests.stillhouse.training.trainings import read_metrics
 
 
 def unheard(metrics: dict[str, float], step: int) -> None:
@@ -89,7 +90,7 @@ def test_without_a_checkpoint_rows_of_an_earlier_attempt_are_gone(log: MetricsLo
 
 def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path):
     log = MetricsLog(tmp_path / "gone" / "metrics.jsonl", unheard)
-    with pytest.raises(StoreError, match=r"gone/metrics\.jsonl: cannot be written"):
+    with pytest.raises(StoreError, match=r"gone/metrics\.jsonl"):
         log.write_row(1, {"loss": 1.0})
 
 
@@ -110,5 +111,5 @@ def test_a_damaged_line_is_an_error_and_one_cut_short_at_the_end_is_left_out(pat
     assert read_metrics(path) == [{"step": 1}, {"step": 2}]
     assert rows.go_back(1) == [{"step": 1}]
     path.write_text('garbage\n{"step": 1}\n')
-    with pytest.raises(StoreError, match=r"metrics\.jsonl: a line is no JSON: .*delete it"):
+    with pytest.raises(StoreError, match=r"metrics\.jsonl.*JSON"):
         rows.go_back(1)

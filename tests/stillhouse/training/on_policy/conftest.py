@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.next_turn import end_token_id, next_turn_ids
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import encode, load_tokenizer
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.progress.state import Progress
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
@@ -24,7 +24,6 @@ from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, ToolSchema, Turn
-from tests.stillhouse.training.sections import on_policy_of
 
 _SMALL = {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5}
 
@@ -36,20 +35,6 @@ def student() -> Student:
     return load_student("embedded:student", config, torch.device("cpu"), seed=0)
 
 
-@pytest.fixture
-def new_job(prompts_file: Path, metadata_file: Path, runtime: RuntimeConfig, tmp_path: Path) -> Callable[..., TrainJob]:
-    """Makes on-policy jobs of the embedded student and teacher."""
-
-    def make(settings: OnPolicyConfig, folder: Path = tmp_path, **fields: Any) -> TrainJob:
-        paths = {"prompts_file": prompts_file, "metadata_file": metadata_file}
-        paths |= {"work_dir": folder, "output_dir": folder / "student"}
-        refs = {"student_ref": "embedded:student", "teacher_ref": "embedded:teacher"}
-        stored = runtime.model_copy(update={"store": str(tmp_path / "store")})
-        return TrainJob(method="on_policy", on_policy=settings, runtime=stored, **{**refs, **paths, **fields})
-
-    return make
-
-
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerBase:
     return load_tokenizer("embedded:student")
@@ -57,10 +42,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture
 def new_method(
-    new_job: Callable[..., TrainJob],
+    new_on_policy_job: Callable[..., TrainJob],
     metadata: dict[str, PromptMetadata],
     full_student: StudentConfig,
-    calculator: ToolsConfig,
     tmp_path: Path,
 ) -> Iterator[Callable[..., OnPolicy]]:
     """Makes methods that start from the embedded student, each in a folder of its own unless one is given."""
@@ -72,22 +56,21 @@ def new_method(
             system_prompt: str | None = None,
             student: StudentConfig = full_student,
             folder: Path | None = None,
-            tools: ToolsConfig = calculator,
+            tools: ToolsConfig | None = None,
             rows: list[Prompt] | None = None,
             student_ref: str | None = None,
             progress: Progress | None = None,
             **settings: object,
         ) -> OnPolicy:
             folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
-            fields: dict[str, Any] = {"student": student, "tools": tools, "system_prompt": system_prompt}
-            fields["metadata_file"] = folder / "metadata.jsonl"
-            write_jsonl(fields["metadata_file"], answers.values())
-            if student_ref is not None:
-                fields["student_ref"] = student_ref
-            if rows is not None:
-                fields["prompts_file"] = folder / "prompts.jsonl"
-                write_jsonl(fields["prompts_file"], rows)
-            job = new_job(on_policy_of(_SMALL | settings), folder, **fields)
+            files = {"metadata_file": answers.values(), "prompts_file": rows}
+            fields: dict[str, Any] = {"tools": tools, "student_ref": student_ref}
+            fields |= {name: folder / f"{name}.jsonl" for name, lines in files.items() if lines is not None}
+            for name in files.keys() & fields.keys():
+                write_jsonl(fields[name], files[name])
+            fields = {name: value for name, value in fields.items() if value is not None}
+            fields |= {"student": student, "system_prompt": system_prompt, "work_dir": folder}
+            job = new_on_policy_job(folder, _SMALL | settings, **fields)
             trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
             return load_on_policy(job, trained, NoListener(), nullcontext, resources, progress)
 

@@ -13,5 +13,5 @@ def test_values_stand_at_the_sampled_tokens_and_there_is_one_for_each() -> None:
     mask = [False, True, False, True]
     assert at_sampled_tokens([-1.0, -2.0], mask) == [0.0, -1.0, 0.0, -2.0]
     for count in (1, 3):
-        with pytest.raises(ValueError, match=f"there are {count} values for 2 sampled tokens"):
+        with pytest.raises(ValueError, match=f"{count} values for 2"):
             at_sampled_tokens([-1.0] * count, mask)

@@ -189,18 +189,6 @@ def test_samples_of_another_policy_are_unbiased():
     assert_same(expected_gradient(config(), batch, SAMPLER), kl_gradient(STUDENT, TEACHER, reached))
 
 
-@pytest.mark.parametrize("settings", [{}, {"divergence": [{}]}, {"loss_fn": "ppo"}])
-def test_a_teacher_like_the_student_changes_nothing(settings: Mapping[str, Any]):
-    same = config(**settings)
-    batch = credited(samples(teacher=STUDENT), [None] * len(SEQUENCES), same)
-    objective = objective_of(same, ["t"])
-    student = STUDENT.clone().requires_grad_()
-    losses = objective.loss(scores_of(student, objective, STUDENT), values_of(objective, batch))
-    (gradient,) = torch.autograd.grad(losses.losses_N.sum(), student)
-    assert gradient.abs().max() < 1e-14
-    assert losses.ratios["teacher_kl"][0].abs().max() < 1e-14
-
-
 def test_rewards_and_kl_are_taken_together_and_either_of_them_alone_is_the_plain_method_bit_for_bit():
     given = rewards()
     mixed = config(reward_coef=0.5)
@@ -216,13 +204,6 @@ def test_rewards_and_kl_are_taken_together_and_either_of_them_alone_is_the_plain
     assert_same_bits(without_rewards, losses_of(pure, samples(kl_coef=0.3)))
     assert_same(both.losses_N, without_kl.losses_N + without_rewards.losses_N)
     assert without_kl.losses_N.abs().max() > 0.1
-
-
-@pytest.mark.parametrize("settings", [{}, {"divergence": [{}]}])
-def test_in_a_pure_mode_rewards_change_no_bit(settings: Mapping[str, Any]):
-    pure = config(**settings)
-    first, second = (credited(samples(), given, pure) for given in (rewards(1), rewards(2)))
-    assert_same_bits(losses_of(pure, first), losses_of(pure, second))
 
 
 def test_an_exact_divergence_is_added_to_the_policy_gradient_of_the_rewards():
@@ -333,8 +314,3 @@ def test_forms_that_bound_the_ratio_report_how_often():
     assert torch.equal(losses.means["ratio_clipped_share"], is_clipped.double())
     assert_same(losses.means["log_ratio_mean"], ratios)
     assert_same(losses.maxima["log_ratio_abs_max"], ratios.abs())
-
-
-def test_a_teacher_that_is_not_known_is_an_error():
-    with pytest.raises(ValueError, match="not in list"):
-        objective_of(config(), ["u"]).token_values(samples()[0])

@@ -10,23 +10,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from stillhouse.chat.refs import resolve_model
-from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.teacher import view_of
+from tests.stillhouse.training.trainings import final_of
 
 NewMethod = Callable[..., OnPolicy]
 
 TEACHER = {"name": "near", "model": "embedded:teacher", "template": "own"}
 END_OF_TEXT, END_OF_TURN = 0, 2
-
-
-def first_step(method: OnPolicy) -> tuple[list[ScoredSample], dict[str, float]]:
-    """What the first step is trained on, and its metrics under the weights before it."""
-    samples = [sample for sample in method.batch(0).samples if isinstance(sample, ScoredSample)]
-    work_dir = method._checkpoints.parent
-    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
-    return samples, trainer.run()["final"]
 
 
 def log_distributions(ref: str, rows: list[tuple[list[int], list[bool]]]) -> Tensor:
@@ -80,7 +72,8 @@ def test_a_step_is_taken_against_the_teachers_distribution_with_the_ends_of_turn
         teacher |= {"kind": "vllm", "base_url": serve("embedded:teacher", "embedded:teacher")}
         teacher["top_k"] = top_k if settings else None
     method = new_method(student_ref=colon_student, teachers=[teacher], num_steps=1, max_tokens=40, **settings)
-    samples, final = first_step(method)
+    samples = [sample for sample in method.batch(0).samples if isinstance(sample, ScoredSample)]
+    final = final_of(method)
     known = explicit(colon_student, samples, top_k)
     assert final["on_policy/teacher_kl"] == pytest.approx(known["teacher_kl"], abs=1e-4)
     for term in settings.get("divergence", ()):

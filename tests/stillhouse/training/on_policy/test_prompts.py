@@ -52,12 +52,12 @@ def test_each_batch_has_the_number_of_each_source_and_a_source_is_used_up_before
 def test_a_source_with_fewer_prompts_than_a_batch_takes_is_named(
     prompts: list[Prompt], by_source: dict[str, PromptMetadata]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"prompts of 'c' in a batch = 2: expected at most .* training prompts, 1"):
+    with pytest.raises(ConfigError, match=r"'c' in a batch = 2: .* 1"):
         of_mixture(prompts, by_source, config(mixture={"c": 2, "b": 0.5}))
 
 
 def test_too_few_prompts_are_refused(new_method: NewMethod):
-    with pytest.raises(ConfigError, match=r"prompts_per_step = 32: expected at most .* 16"):
+    with pytest.raises(ConfigError, match=r"prompts_per_step = 32: .* 16"):
         new_method(prompts_per_step=32)
 
 
@@ -75,7 +75,7 @@ def test_fewer_prompts_with_room_than_a_batch_takes_are_refused_with_the_longest
     hinted = {"name": "t", "model": "embedded:teacher", "hint": "word " * 2000}
     causes: list[dict[str, Any]] = [{"teachers": [hinted]}, {"system_prompt": "Count. " * 200}]
     for cause in causes:
-        with pytest.raises(InputError, match=r"16 of 16 prompts leave no room .* hint.*prompts_per_step = 4"):
+        with pytest.raises(InputError, match=r"16 of 16 .*prompts_per_step = 4"):
             new_method(**cause)
 
 
@@ -89,5 +89,5 @@ def test_prompts_over_the_limit_are_left_out_and_counted(new_method: NewMethod, 
     assert f"{num_dropped} of 16 prompts have more than on_policy.max_prompt_tokens = {limit} tokens" in caplog.text
     assert all(sizes[sample.prompt_id] <= limit for step in range(3) for sample in method.batch(step).samples)
     assert method.facts["dropped_prompts"] == num_dropped
-    with pytest.raises(InputError, match=r"max_prompt_tokens = 1 tokens.*prompts_per_step = 4 of them.*raise it"):
+    with pytest.raises(InputError, match=r"max_prompt_tokens = 1 .*prompts_per_step = 4"):
         new_method(max_prompt_tokens=1)

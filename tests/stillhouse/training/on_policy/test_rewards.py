@@ -78,7 +78,7 @@ def test_more_failing_rewards_than_the_budget_allows_are_an_error(tools: ToolsCo
         rewards.check_failures()
         rewards.score([sampled("p2", "5")], METADATA)
         assert rewards.num_errors == 2
-        with pytest.raises(FailureBudgetExceeded, match=r"2 of 3 trajectories.*judged failed 2 times.*judge is down"):
+        with pytest.raises(FailureBudgetExceeded, match=r"2 of 3.*judged failed 2 times.*judge is down"):
             rewards.check_failures()
 
 

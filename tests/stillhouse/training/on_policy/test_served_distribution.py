@@ -1,14 +1,12 @@
 """Training on what a server tells of its distribution, against the whole one of a local teacher."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from stillhouse.training.head.scores import TopReference
-from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.on_policy.method import OnPolicy
+from tests.stillhouse.training.trainings import final_of
 
 NewMethod = Callable[..., OnPolicy]
 
@@ -25,11 +23,9 @@ KINDS = ("reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward
 
 def _after_a_step(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
     """Metrics of the only step, and what it changed in the weights."""
-    work_dir = method._checkpoints.parent
-    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
-    weights = [parameter for _, parameter in method._student.trained_parameters()]
+    weights = [parameter for _, parameter in method.student.trained_parameters()]
     before = torch.cat([weight.detach().flatten() for weight in weights])
-    final = trainer.run()["final"]
+    final = final_of(method)
     return final, torch.cat([weight.detach().flatten() for weight in weights]) - before
 
 
@@ -50,16 +46,3 @@ def test_a_served_teachers_best_tokens_teach_what_its_whole_distribution_does(
     # Most of a reverse KL can be where the student has mass and the teacher has not.
     assert divergences[2] == pytest.approx(whole["on_policy/divergence"], rel=0.02 if kind == "reverse_kl" else 2e-4)
     assert cosines[2] > (0.9 if kind == "reverse_kl" else 0.9998)
-
-
-def test_a_resumed_batch_has_the_best_tokens_it_was_written_with(
-    new_method: NewMethod, teacher_url: str, tmp_path: Path
-):
-    far = {"name": "far", "kind": "vllm", "model": "big", "base_url": teacher_url, "top_k": 5}
-    settings = {**_SHORT, "divergence": [{"kind": "jsd"}], "teachers": [far], "folder": tmp_path}
-    first, again = (new_method(**settings) for _ in range(2))
-    samples = [method.batch(0).samples for method in (first, again)]
-    references = [method.reference(of_method) for method, of_method in zip((first, again), samples, strict=True)]
-    assert all(
-        torch.equal(getattr(references[0], name), getattr(references[1], name)) for name in TopReference.__slots__
-    )

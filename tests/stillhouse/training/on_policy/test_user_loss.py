@@ -11,13 +11,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from stillhouse.config import OnPolicyConfig, StudentConfig
+from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.training.job import TrainJob
-from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.user_loss import UserLoss
+from tests.stillhouse.training.trainings import final_of
 
 PAGE = Path(__file__).parents[4] / "docs/recipes/new_algorithm.md"
 BLOCK = re.compile(r'^```python title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -50,16 +50,7 @@ def test_a_training_minimises_the_loss_of_the_page(of_the_page: Path, new_method
     """On samples of the weights being trained no ratio is clipped: its step is that of the built-in loss."""
     finals = []
     for settings in ({"loss": f"{of_the_page}/cispo.py:cispo"}, {}):
-        method = new_method(num_steps=1, **settings)
-        trainer = build_trainer(
-            method,
-            method._student,
-            method._config,
-            work_dir=of_the_page / f"work{len(finals)}",
-            identity={},
-            peak_tflops=1.0,
-        )
-        finals.append(trainer.run()["final"])
+        finals.append(final_of(new_method(num_steps=1, **settings)))
     assert finals[0]["on_policy/grad_norm"] == pytest.approx(finals[1]["on_policy/grad_norm"], rel=1e-4)
     assert finals[0]["on_policy/advantage"] == pytest.approx(finals[1]["on_policy/advantage"], rel=1e-6)
     assert finals[0]["on_policy/ratio_clipped_share"] == 0.0
@@ -69,14 +60,11 @@ def test_a_training_minimises_the_loss_of_the_page(of_the_page: Path, new_method
     ("body", "message"),
     [
         ("raise ValueError('no beta')", "ValueError: no beta"),
-        ("return inputs.student_logprobs_N", "returned Tensor; expected TokenLosses"),
-        ("return TokenLosses(inputs.student_logprobs_N.mean())", r"losses_N of shape \[\]; expected \[3\]"),
-        ("return TokenLosses(inputs.student_logprobs_N / 0.0)", "losses_N with a value that is not finite"),
-        (
-            "return TokenLosses(inputs.student_logprobs_N, {'share': inputs.kl_coef_N[:2]})",
-            r"share of shape \[2\]; expected \[3\]",
-        ),
-        ("return TokenLosses(inputs.sampling_logprobs_N)", "losses_N without gradient"),
+        ("return inputs.student_logprobs_N", "Tensor;.*TokenLosses"),
+        ("return TokenLosses(inputs.student_logprobs_N.mean())", r"losses_N.*\[\].*\[3\]"),
+        ("return TokenLosses(inputs.student_logprobs_N / 0.0)", "losses_N.*finite"),
+        ("return TokenLosses(inputs.student_logprobs_N, {'share': inputs.kl_coef_N[:2]})", r"share.*\[2\].*\[3\]"),
+        ("return TokenLosses(inputs.sampling_logprobs_N)", "losses_N.*gradient"),
     ],
 )
 def test_a_loss_that_fails_or_returns_something_else_is_named_with_its_file(
@@ -86,26 +74,28 @@ def test_a_loss_that_fails_or_returns_something_else_is_named_with_its_file(
     file.write_text(
         f"from stillhouse.training.head.scores import TokenLosses\ndef tapered(inputs):\n    {body}\n", encoding="utf-8"
     )
-    with pytest.raises(StillhouseError, match=f"mine.py: tapered, the loss of on_policy.loss.*{message}"):
+    with pytest.raises(StillhouseError, match=f"mine.py: tapered, .*{message}"):
         UserLoss(f"{file}:tapered")(INPUTS)
-    with pytest.raises(ConfigError, match=r"mine.py: has no function other, which on_policy.loss names"):
+    with pytest.raises(ConfigError, match=r"mine\.py.* other, .*on_policy\.loss"):
         UserLoss(f"{file}:other")
 
 
 def test_settings_of_the_loss_that_it_replaces_are_refused_beside_it() -> None:
-    with pytest.raises(ValidationError, match=r"loss = a.py:f takes the place of loss_fn, adv_clip; leave out either"):
+    with pytest.raises(ValidationError, match=r"loss = a.py:f.* loss_fn, adv_clip"):
         OnPolicyConfig(loss="a.py:f", loss_fn="ppo", adv_clip=5.0)
     with pytest.raises(ValidationError, match="loss"):
         OnPolicyConfig(loss="a.py")
 
 
-def test_the_content_of_the_file_is_part_of_the_identity(of_the_page: Path, new_job: Callable[..., TrainJob]) -> None:
+def test_the_content_of_the_file_is_part_of_the_identity(
+    of_the_page: Path, new_on_policy_job: Callable[..., TrainJob], tmp_path: Path
+) -> None:
     file = of_the_page / "cispo.py"
-    job = new_job(OnPolicyConfig(loss=f"{file}:cispo"), student=StudentConfig())
+    job = new_on_policy_job(tmp_path, {"loss": f"{file}:cispo"})
     before = job.digest()
-    assert "loss_file" not in new_job(OnPolicyConfig(), student=StudentConfig()).identity()
+    assert "loss_file" not in new_on_policy_job(tmp_path, {}).identity()
     file.write_text(file.read_text(encoding="utf-8").replace("4.0", "5.0"), encoding="utf-8")
     assert job.digest() != before
     file.unlink()
-    with pytest.raises(ConfigError, match=r"cispo.py: no such file; on_policy.loss must name"):
+    with pytest.raises(ConfigError, match=r"cispo\.py.*on_policy\.loss"):
         job.digest()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.store.records import read_jsonl
@@ -21,35 +20,15 @@ Measured = Callable[..., dict[str, PairFinding]]
 
 
 @pytest.fixture
-def measured(
-    prompts_file: Path,
-    metadata_file: Path,
-    full_student: StudentConfig,
-    calculator: ToolsConfig,
-    runtime: RuntimeConfig,
-    tmp_path: Path,
-) -> Measured:
+def measured(new_on_policy_job: Callable[..., TrainJob], tmp_path: Path) -> Measured:
     def run(**teacher: Any) -> dict[str, PairFinding]:
         top_k = {} if teacher.get("kind") == "base" or "alignment" in teacher else {"top_k": 20}
         settings = {"source": "rollouts", "unrouted": "no_kl", "adv_estimator": "reinforce"}
-        teachers = [{"name": "big", **top_k, **teacher}]
-        job = TrainJob(
-            method="pair",
-            student_ref="embedded:student",
-            student=full_student,
-            on_policy=OnPolicyConfig.model_validate(
-                {"max_tokens": 48, "max_turns": 6, **settings, "teachers": teachers}
-            ),
-            prompts_file=prompts_file,
-            metadata_file=metadata_file,
-            tools=calculator,
-            work_dir=tmp_path / "work",
-            output_dir=tmp_path / "out",
-            runtime=runtime.model_copy(update={"store": str(tmp_path / "store")}),
-        )
+        settings |= {"max_tokens": 48, "max_turns": 6, "teachers": [{"name": "big", **top_k, **teacher}]}
+        job = new_on_policy_job(tmp_path, settings, method="pair", teacher_ref=None)
         facts = run_job(job, NoProgress())
         assert min(facts.values()) >= 0
-        found = [PairFinding(**row) for row in read_jsonl(tmp_path / "out" / FINDINGS_FILE)]
+        found = [PairFinding(**row) for row in read_jsonl(job.output_dir / FINDINGS_FILE)]
         return {finding.name.removeprefix("big: "): finding for finding in found}
 
     return run

@@ -147,9 +147,9 @@ def test_the_card_of_merged_weights_has_the_check_and_the_adapters_card_names_th
 
 
 def test_a_folder_that_is_no_student_is_an_error(tmp_path: Path):
-    with pytest.raises(InputError, match=r"student\.json: cannot be read as the record of a student"):
+    with pytest.raises(InputError, match=r"student\.json"):
         write_card(tmp_path)
     record().write(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="cannot be read as a LoRA adapter of peft: KeyError: 'target_modules'"):
+    with pytest.raises(InputError, match="'target_modules'"):
         write_card(tmp_path)

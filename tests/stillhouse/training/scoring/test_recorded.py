@@ -29,12 +29,12 @@ from stillhouse.testing.logprobs import token_logprobs
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
 from tests.stillhouse.dataset.building import build_dataset
+from tests.stillhouse.training.trainings import read_metrics
 
 NewJob = Callable[..., TrainJob]
 TOP_K = 8
@@ -261,5 +261,5 @@ def test_a_dataset_of_which_nothing_serves_the_student_is_refused_without_a_teac
     new_job: NewJob, student: PreTrainedTokenizerBase, prompts: list[Prompt], tmp_path: Path
 ) -> None:
     far = far_dataset(openai_like(student, merged=True), prompts[:4], tmp_path / "far")
-    with pytest.raises(TrainingError, match="none of them came with what its teacher found most probable"):
+    with pytest.raises(TrainingError, match="none of them"):
         run_job(new_job("far", fields={"dataset_folder": far, "teacher_ref": None}), NoProgress())

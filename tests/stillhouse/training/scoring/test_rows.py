@@ -1,5 +1,4 @@
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from stillhouse.progress.state import NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.training.job import TrainJob
-from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.rows import SCORES_FILE
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject
+from tests.stillhouse.training.trainings import logged
 
 NewJob = Callable[..., TrainJob]
 KL = {"loss": "kl", "top_k": 8, "num_epochs": 6, "batch_size": 4, "learning_rate": 2e-3, "log_every_steps": 1}
@@ -106,8 +105,7 @@ def test_a_server_scores_rows_as_the_model_itself_does(new_job: NewJob, serve: C
 
 
 def metrics_of(job: TrainJob, name: str) -> list[float]:
-    rows = read_metrics(job.work_dir / "metrics.jsonl")
-    return [row["metrics"][name] for row in rows if name in row["metrics"]]
+    return list(logged(job, name).values())
 
 
 def test_a_student_learns_the_teachers_distribution_from_the_scores(new_job: NewJob):
@@ -136,16 +134,5 @@ def test_rows_without_scores_say_how_to_get_them(new_job: NewJob, rows: Path):
         messages = [{"role": "user", "content": "New?"}, {"role": "assistant", "content": "Yes."}]
         file.write(json.dumps({"messages": messages}) + "\n")
     job = new_job("sft", "sft", scores_folder=scores.output_dir, num_epochs=1)
-    with pytest.raises(TrainingError, match=r"scores of its \d+ tokens are not in .* runtime\.refresh: \[scores\]"):
+    with pytest.raises(TrainingError, match=r"runtime\.refresh: \[scores\]"):
         run_job(job, NoProgress())
-
-
-def test_a_teacher_of_another_vocabulary_is_refused(new_job: NewJob, tiny_model: str, tmp_path: Path):
-    shutil.copytree(tiny_model, tmp_path / "other")
-    file = tmp_path / "other" / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    file.write_text(json.dumps(tokenizer))
-    with pytest.raises(TrainingError, match="does not share the student's vocabulary"):
-        run_job(new_job(teacher=str(tmp_path / "other")), NoProgress())

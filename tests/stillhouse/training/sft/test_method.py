@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
-from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.microbatches import num_targets
@@ -72,14 +71,8 @@ def test_an_epoch_trains_on_every_row_and_says_how_far_it_is(sft: Sft):
 
 def test_only_hard_targets_are_learnt_with_dropout(sft: Sft, tmp_path: Path):
     assert sft.uses_dropout
-    soft = Sft(sft._train, (), sft._order, [1] * 1000, sft._config, {}, SoftTargets(tmp_path, 4))
+    soft = Sft(sft.train, (), sft.order, [1] * 1000, sft.config, {}, SoftTargets(tmp_path, 4))
     assert not soft.uses_dropout
-
-
-def test_a_batch_is_the_same_whenever_it_is_asked_for(sft: Sft):
-    last = sft.batch(2)
-    sft.batch(0)
-    assert sft.batch(2) == last
 
 
 def test_sources_are_mixed_by_weight_with_the_runs_own_dataset(tmp_path: Path, dataset_folder: Path):
@@ -126,19 +119,3 @@ def test_validation_measures_each_target_once(
     assert figures["nll"] == pytest.approx(nll / count, rel=1e-5)
     assert figures["token_accuracy"] == pytest.approx(hits / count)
     assert figures["bits_per_byte"] == pytest.approx(nll / math.log(2) / num_bytes, rel=1e-5)
-
-
-def test_the_loss_of_rows_alone_is_their_cross_entropy(tmp_path: Path, dataset_folder: Path):
-    sft = load(tmp_path, dataset_folder, SftConfig())
-    torch.manual_seed(0)
-    hidden_NH = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
-    head = torch.nn.Linear(6, 13, bias=False, dtype=torch.float64)
-    targets_N = torch.randint(13, (11,))
-    sums = fused_loss(hidden_NH, head, targets_N, {}, sft.loss, scale=1.0, wants_entropy=sft.wants_entropy)
-
-    expected_N = torch.nn.functional.cross_entropy(head(hidden_NH), targets_N, reduction="none")
-    assert sums.loss.item() == pytest.approx(expected_N.sum().item(), rel=1e-12)
-    (ours,) = torch.autograd.grad(sums.loss, hidden_NH, retain_graph=True)
-    (theirs,) = torch.autograd.grad(expected_N.sum(), hidden_NH)
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    assert sums.sums["nll"].item() == pytest.approx(expected_N.sum().item(), rel=1e-12)

@@ -119,14 +119,11 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: To
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        (talk("q"), r"file, row 1: nothing to learn in a conversation with roles \[user\].*Drop the row"),
-        ([{"role": "bot"}], r"file, row 1: expected messages\[0\].role"),
-        ([talk("q")[0], {**talk("q", "a")[1], "weight": 0}], r"\[user, assistant\].*of a weight above 0"),
-        (talk("q", "a")[1:], "file, row 1: expected a system or user message first"),
-        (
-            [*talk("q"), {"role": "assistant", "content": "", "tool_calls": [{}]}],
-            r"file, row 1: expected messages\[1\].tool_calls to be a list of calls whose function has a name",
-        ),
+        (talk("q"), r"file, row 1: .*\[user\]"),
+        ([{"role": "bot"}], r"file, row 1: .*messages\[0\]\.role"),
+        ([talk("q")[0], {**talk("q", "a")[1], "weight": 0}], r"\[user, assistant\].*weight above 0"),
+        (talk("q", "a")[1:], "file, row 1: .*message first"),
+        ([*talk("q"), {"role": "assistant", "content": "", "tool_calls": [{}]}], r"row 1: .*messages\[1\].tool_calls"),
     ],
 )
 def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: Tokenizer, messages: Any, message: str):

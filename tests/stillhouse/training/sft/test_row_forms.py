@@ -124,33 +124,24 @@ def test_text_that_looks_like_json_stays_text():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "a", "reply": "b"}, "saw the keys question, reply.*stillhouse convert"),
-        ({"messages": "hi"}, "expected messages to be JSON, saw str 'hi'"),
+        ({"question": "a", "reply": "b"}, "question, reply.*stillhouse convert"),
+        ({"messages": "hi"}, "messages .*JSON, saw str 'hi'"),
         ({"messages": []}, r"saw list \[\]"),
-        ({"messages": ["hi"]}, r"expected messages\[0\] to be JSON, saw str 'hi'"),
-        ({"messages": [{"role": "bot", "content": "a"}]}, r"messages\[0\].role to be one of system, .*saw str 'bot'"),
+        ({"messages": ["hi"]}, r"messages\[0\] .*JSON, saw str 'hi'"),
+        ({"messages": [{"role": "bot", "content": "a"}]}, r"messages\[0\].role .*saw str 'bot'"),
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content to be text.*saw int 5"),
-        (
-            {"messages": [{"role": "user", "content": [IMAGE]}]},
-            r"messages\[0\].content .*text.*saw list .*'type': 'im",
-        ),
-        (
-            {"messages": [{"role": "user", "content": ["hi"]}]},
-            r"each part of messages\[0\].content .*saw list \['hi'\]",
-        ),
-        ({"messages": MESSAGES[1:]}, "expected a system or user message first, saw the assistant's"),
-        (
-            {"conversations": [{"from": "function_call", "value": "{}"}]},
-            r"messages\[0\] to be a function_call with name and arguments",
-        ),
-        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "saw the keys prompt, chosen, rejected"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\[0\].content .*saw list .*'type': 'im"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, r"messages\[0\].content .*saw list \['hi'\]"),
+        ({"messages": MESSAGES[1:]}, "message first, saw the assistant's"),
+        ({"conversations": [{"from": "function_call", "value": "{}"}]}, r"messages\[0\] .*function_call"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "prompt, chosen, rejected"),
         ({"text": "once upon a time"}, "saw the keys text"),
-        ({"messages": MESSAGES, "rejected": "6"}, "rejected is str '6': preferences are not learnt here"),
-        ({"prompt": "q", "completion": "a", "label": False}, "label is false, which marks the answer as undesired"),
-        ({"messages": MESSAGES, "images": ["a.png"]}, "images is list .*students read text alone"),
+        ({"messages": MESSAGES, "rejected": "6"}, "rejected is str '6'"),
+        ({"prompt": "q", "completion": "a", "label": False}, "label is false"),
+        ({"messages": MESSAGES, "images": ["a.png"]}, "images is list "),
         ({"messages": MESSAGES, "weight": 0.5}, "weight is float 0.5: .*sft.sources"),
-        ({"messages": [MESSAGES[0], {**MESSAGES[1], "weight": 0.5}]}, r"messages\[1\].weight: .*0, 1, true or false"),
-        ({"messages": MESSAGES, "tools": ["browse"]}, r"saw list \['browse'\].*write their schemas"),
+        ({"messages": [MESSAGES[0], {**MESSAGES[1], "weight": 0.5}]}, r"messages\[1\].weight: .*0, 1"),
+        ({"messages": MESSAGES, "tools": ["browse"]}, r"saw list \['browse'\]"),
     ],
 )
 def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], message: str):
@@ -161,5 +152,5 @@ def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict
 def test_a_row_of_a_dataset_of_this_project_is_taken_as_it_is_unless_it_holds_more_than_text():
     row = {"id": "r", "messages": MESSAGES, "tools": [SCHEMA], "prompt_id": "p", "tag": None}
     assert dataset_conversation(row) == TrainingConversation(MESSAGES, [SCHEMA], "p", None, "r")
-    with pytest.raises(RowProblem, match="students read nothing else"):
+    with pytest.raises(RowProblem, match="image_url"):
         dataset_conversation({**row, "messages": [{"role": "user", "content": [IMAGE]}]})

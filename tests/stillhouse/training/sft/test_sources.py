@@ -67,7 +67,7 @@ def test_a_hugging_face_dataset_is_read_by_its_split(tmp_path: Path):
     (one, other) = read_source_rows(SftSource(path=f"hf:{tmp_path}"))
     assert one.row.value["messages"] == ROWS[0]["messages"]
     assert other.row.place == f"hf:{tmp_path}[train], row 1"
-    with pytest.raises(InputError, match=r"hf:.*\[test\] cannot be read"):
+    with pytest.raises(InputError, match=r"hf:.*\[test\]"):
         list(read_source_rows(SftSource(path=f"hf:{tmp_path}", split="test")))
 
 
@@ -84,9 +84,9 @@ def test_a_hugging_face_dataset_without_the_package_names_the_extra(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("none.jsonl", InputError, "does not exist; expected.*hf:NAME"),
-        ("a.txt", ConfigError, "ends in '.txt'.*expected .jsonl, .*.parquet"),
-        ("folder", InputError, "holds no train.parquet"),
+        ("none.jsonl", InputError, "does not exist.*hf:NAME"),
+        ("a.txt", ConfigError, "'.txt'.*.jsonl, .*.parquet"),
+        ("folder", InputError, "train.parquet"),
     ],
 )
 def test_a_source_that_cannot_be_read_says_what_was_expected(
@@ -99,7 +99,7 @@ def test_a_source_that_cannot_be_read_says_what_was_expected(
 
 
 def test_a_hugging_face_dataset_without_a_name_says_what_was_expected():
-    with pytest.raises(ConfigError, match=r"sft\.sources = 'hf:' names no dataset; expected hf:NAME"):
+    with pytest.raises(ConfigError, match=r"sft\.sources = 'hf:' .*hf:NAME"):
         list(read_source_rows(SftSource(path="hf:")))
 
 
@@ -118,7 +118,7 @@ def test_the_runs_own_dataset_comes_first_unless_its_weight_is_zero(tmp_path: Pa
     config = SftConfig(dataset_weight=0.5, sources=(other,))
     assert all_sources(tmp_path, config) == [SftSource(path=str(tmp_path), weight=0.5), other]
     assert all_sources(None, SftConfig(dataset_weight=0.0, sources=(other,))) == [other]
-    with pytest.raises(ConfigError, match=r"sft.dataset_weight = 0.5 trains on a dataset, and none is given"):
+    with pytest.raises(ConfigError, match=r"sft\.dataset_weight = 0\.5"):
         all_sources(None, config)
 
 

@@ -94,7 +94,7 @@ def test_the_split_is_that_of_the_source(tmp_path: Path, tokenizer: Tokenizer, d
 
 def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", [*conversations(300), []])
-    with pytest.raises(InputError, match=r"a\.jsonl, line 301: expected messages to be a list that is not empty"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 301: .*messages"):
         load(tmp_path / "w", tokenizer, source)
     assert files(tmp_path / "w") == {}
 
@@ -113,28 +113,22 @@ def test_rows_with_answers_that_must_not_be_learnt_are_named_and_counted_and_the
         assert "a.jsonl, line 3: messages[1] would be learnt as something else: it holds <|im_start|>" in told
         assert "a.jsonl, line 6: messages[1] is an empty answer" in told
     source = write(tmp_path / "b.jsonl", rows[2:3])
-    with pytest.raises(
-        InputError, match=r"no row is left to train on; of 1 rows 1 are rejected(.|\n)*line 1: .*im_start"
-    ):
+    with pytest.raises(InputError, match=r"of 1 rows 1 are rejected(.|\n)*line 1: .*im_start"):
         load(tmp_path / "w", tokenizer, source)
 
 
 def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(tmp_path: Path, tokenizer: Tokenizer):
-    source = write(tmp_path / "a.jsonl", conversations(3))
-    with pytest.raises(InputError, match=r"a\.jsonl: no row is left to train on; of 3 rows .* 3 too long"):
-        load(tmp_path / "w", tokenizer, source, rendering=Rendering(5, "drop", RENDERING.parts))
-
-
-def test_an_empty_source_among_others_is_named(tmp_path: Path, tokenizer: Tokenizer):
-    sources = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
-    with pytest.raises(InputError, match=r"b\.jsonl holds no row; expected conversations"):
-        load(tmp_path / "w", tokenizer, *sources)
+    full, empty = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
+    with pytest.raises(InputError, match=r"a\.jsonl: .*of 3 rows .* 3 too long"):
+        load(tmp_path / "w", tokenizer, full, rendering=Rendering(5, "drop", RENDERING.parts))
+    with pytest.raises(InputError, match=r"b\.jsonl holds no row"):
+        load(tmp_path / "w", tokenizer, full, empty)
 
 
 def test_a_process_that_sees_another_work_folder_says_so(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", conversations(3))
     second = Ranks(1, 1, torch.device("cpu"))
-    with pytest.raises(TrainingError, match=r"expected hosts that train together to share runtime\.store"):
+    with pytest.raises(TrainingError, match=r"runtime\.store"):
         load(tmp_path / "w", tokenizer, source, ranks=second)
     load(tmp_path / "w", tokenizer, source)
     assert len(load(tmp_path / "w", tokenizer, source, ranks=second).train) == 3

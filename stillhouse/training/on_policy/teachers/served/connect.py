@@ -25,7 +25,6 @@ from stillhouse.training.on_policy.teachers.teacher import Alignment
 
 _MAX_IN_FLIGHT: Final = 8
 """Requests at once: of `batch_tokens` each they keep a server's prefill busy."""
-_TIMEOUT_S: Final = 600.0
 
 
 def connect(
@@ -65,12 +64,7 @@ def connect(
     resources = ExitStack()
     with ExitStack() as opened:
         key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
-        server = ModelServer(
-            settings.base_url,
-            key,
-            _TIMEOUT_S if runtime is None else runtime.request_timeout_s,
-            model=settings.model,
-        )
+        server = ModelServer(settings.base_url, key, runtime.request_timeout_s, model=settings.model)
         opened.callback(server.close)
         length = _context_length(server, settings.model)
         controller = shared_controller(

@@ -3,6 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
@@ -21,60 +22,51 @@ _REMEDY: Final = (
 )
 
 
+@dataclass(eq=False)
 class ServedTeacher:
     """Scores through a server; see `Teacher`. `resources` are closed with it."""
 
-    def __init__(
-        self,
-        name: str,
-        kl_coef: float,
-        max_context: int | None,
-        scorer: Scorer,
-        server: ModelServer,
-        resources: ExitStack,
-        alignment: Alignment | None = None,
-    ) -> None:
-        self.name = name
-        self.kl_coef = kl_coef
-        self.max_context = max_context
-        self._scorer = scorer
-        self._server = server
-        self._resources = resources
-        self._alignment = alignment
+    name: str
+    kl_coef: float
+    max_context: int | None
+    scorer: Scorer
+    server: ModelServer
+    resources: ExitStack
+    alignment: Alignment | None = None
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
         """See `Teacher`."""
-        return self._server.start(self._explained(self._score(requests)))
+        return self.server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
         """Return the log-probabilities of the views' scored tokens, by one request that bypasses the ledger.
 
         Raises EndpointError if the server does not return them.
         """
-        scores = self._server.start(self._explained(self._scorer.score_now(views, temperature))).result()
+        scores = self.server.start(self._explained(self.scorer.score_now(views, temperature))).result()
         return [scored.logprobs for scored in scores]
 
     def ask_at_once(self, view: TeacherView, temperature: float, count: int) -> list[list[float]]:
         """Return the answers to `count` requests of `ask` for the same view at once."""
-        asked = [self._scorer.score_now([view], temperature) for _ in range(count)]
-        futures = [self._server.start(self._explained(request)) for request in asked]
+        asked = [self.scorer.score_now([view], temperature) for _ in range(count)]
+        futures = [self.server.start(self._explained(request)) for request in asked]
         return [scored.logprobs for future in futures for scored in future.result()]
 
     def spellings(self, view: TeacherView) -> list[str | None]:
         """Return the server's text of each token, None where it returns none; raises as `ask`."""
-        return self._server.start(self._explained(self._scorer.spellings(view))).result()
+        return self.server.start(self._explained(self.scorer.spellings(view))).result()
 
     def close(self) -> None:
         """Wait for the requests in progress and close the connection."""
-        self._server.start(self._scorer.aclose()).result()
-        self._resources.close()
+        self.server.start(self.scorer.aclose()).result()
+        self.resources.close()
 
     async def _score(self, requests: Sequence[ScoreRequest]) -> list[TeacherScores]:
-        scores = await self._scorer.score([request.read for request in requests])
-        return placed(requests, scores, self._alignment)
+        scores = await self.scorer.score([request.read for request in requests])
+        return placed(requests, scores, self.alignment)
 
     async def _explained(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        where = f"teacher {self.name!r} at {self._scorer.url}"
+        where = f"teacher {self.name!r} at {self.scorer.url}"
         try:
             return await work
         except WrongAnswer as error:

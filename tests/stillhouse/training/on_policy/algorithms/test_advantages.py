@@ -103,8 +103,3 @@ def test_each_group_is_compared_with_itself_alone_and_unknown_rewards_with_nothi
     samples = [scored(prompt, [0, 1, 1], seed) for seed, prompt in enumerate("pqpqpr")]
     made = credited(samples, [1.0, 8.0, 0.0, 4.0, None, 3.0], config(adv_estimator="rloo", reward_coef=1.0))
     assert [at_mask(sample)[0] for sample in made] == [1.0, 4.0, -1.0, -4.0, 0.0, 0.0]
-
-
-def test_without_a_factor_rewards_change_nothing_at_all():
-    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1], seed=2)]
-    assert credited(samples, [1.0, 0.0], config(reward_coef=0.0)) == samples

@@ -67,5 +67,5 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path: Path, damage: Callabl
     path = tmp_path / "b.parquet"
     write_batch(path, RolloutBatch(0, 0, [[sample("a")]]))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(StoreError, match=r"b\.parquet: not a batch of rollouts: .* Delete it"):
+    with pytest.raises(StoreError, match=r"b\.parquet: .*Delete"):
         read_batch(path)

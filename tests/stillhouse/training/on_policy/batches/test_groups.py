@@ -30,5 +30,5 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
 @pytest.mark.parametrize("content", ["", "[{", "7", "[7]", '[{"prompt_id": "a"}]', '[{"stop_reason": "answered"}]'])
 def test_a_damaged_group_says_what_to_delete(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
-    with pytest.raises(StoreError, match=r"a\.json: not a group of trajectories: .*Delete it"):
+    with pytest.raises(StoreError, match=r"a\.json: .*Delete"):
         FinishedGroups(tmp_path).load([Prompt("a", [])])

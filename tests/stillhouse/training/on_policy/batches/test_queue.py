@@ -68,7 +68,7 @@ def test_a_batch_in_the_place_of_another_is_refused(new_queue: NewQueue, tmp_pat
     for index in range(2):
         queue.get(index, index)
     (tmp_path / "batch-00000000.parquet").rename(tmp_path / "batch-00000001.parquet")
-    with pytest.raises(StoreError, match=r"batch-00000001\.parquet: holds batch 0, expected 1"):
+    with pytest.raises(StoreError, match=r"batch-00000001\.parquet: .*0, expected 1"):
         new_queue().get(1, 1)
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.config import OnPolicyConfig
 from stillhouse.report.view.rows import read_view_rows
 from stillhouse.report.view.sources import find_source
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.monitoring.shown_trajectories import (
     ScoredTrajectory,
@@ -18,7 +19,7 @@ from stillhouse.training.on_policy.monitoring.shown_trajectories import (
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import JsonObject, StopReason, Turn
+from stillhouse.types import StopReason, Turn
 
 ALGORITHM = algorithm_of(OnPolicyConfig())
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
@@ -75,15 +76,11 @@ def test_the_others_are_drawn_by_seed(new_scored: NewScored) -> None:
     assert first == again != other
 
 
-class Listener:
+class Listener(NoListener):
     """Remembers files."""
 
     def __init__(self) -> None:
         self.files: list[tuple[str, str | None]] = []
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    def log_table(self, rows: Sequence[JsonObject], file: str) -> None: ...
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
         assert file.exists()
@@ -105,16 +102,12 @@ def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
     )  # fmt: skip
     config = OnPolicyConfig(num_passes=updates_per_batch)
     shown = ShownTrajectories(tokenizer, tmp_path, listener, algorithm_of(config))
+    shown.show(0, [], [], [])
+    assert listener.files == [], "nothing was sampled"
     for index in range(0, 48 // updates_per_batch):
         rewards = [TrajectoryReward(None), scored.reward]
         shown.show(index, [overlong, scored.trajectory], [scored.sample], rewards)
     assert listener.files == [(f"step-{step:08d}.jsonl", "trajectories") for step in steps]
-
-
-def test_a_batch_that_sampled_nothing_has_no_file(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    listener = Listener()
-    ShownTrajectories(tokenizer, tmp_path, listener, ALGORITHM).show(0, [], [], [])
-    assert listener.files == []
 
 
 def test_what_is_written_is_shown_by_the_view_with_its_tokens(
@@ -137,12 +130,10 @@ def test_texts_of_tokens_join_up(tokenizer: PreTrainedTokenizerBase, text: str) 
     assert "".join(texts) == tokenizer.decode(ids) == text
 
 
-def test_a_character_of_several_tokens_belongs_to_the_last(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = tokenizer.encode("🙂!", add_special_tokens=False)
-    assert token_texts(tokenizer, ids) == ["", "", "", "🙂", "!"]
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_character_of_several_tokens_belongs_to_the_last_and_bytes_of_none_are_shown_as_such(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    assert token_texts(tokenizer, tokenizer.encode("🙂!", add_special_tokens=False)) == ["", "", "", "🙂", "!"]
     (smile, *_), (letter,) = (tokenizer.encode(text, add_special_tokens=False) for text in ("🙂", "a"))
     texts = token_texts(tokenizer, [smile, letter, smile])
     assert "".join(texts) == tokenizer.decode([smile, letter, smile]) == "\ufffda\ufffd"

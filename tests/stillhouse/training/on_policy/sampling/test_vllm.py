@@ -23,6 +23,7 @@ from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 from tests.stillhouse.training.sections import on_policy_of
+from tests.stillhouse.training.trainings import disturb
 
 NewEngines = Callable[..., VllmEngines]
 REQUEST = GenerationRequest([5, 9, 40], 4)
@@ -59,14 +60,6 @@ def student_of(**settings: object) -> Student:
     return load_student("embedded:student", config, torch.device("cpu"), seed=0)
 
 
-def update(student: Student, seed: int) -> None:
-    """Changes what is trained, as an optimiser does."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
-
-
 def sample(student: Student, engines: SamplingEngines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
     config = on_policy_of({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
     sampler = Sampler(
@@ -87,7 +80,7 @@ def test_each_version_is_sampled_from_the_weights_it_has(
     student = student_of(parameters=parameters)
     engines = vllm_engines(student, server, tmp_path)
     for version in (0, 1):
-        update(student, seed=version)
+        disturb(student, 0.02, seed=version)
         trajectories = sample(student, engines, version, prompts[:2])
         scores = score_tokens(student.causal_lm, [trajectory.token_ids for trajectory in trajectories])
         for trajectory, rescored in zip(trajectories, scores, strict=True):
@@ -120,7 +113,7 @@ def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: NewEngine
     left, again = new_engines(student), new_engines(student)
     with left.engine(0) as engine:
         old = engine.complete(REQUEST)
-    update(student, seed=0)
+    disturb(student, 0.02, seed=0)
     with again.engine(0) as engine:
         assert engine.complete(REQUEST).logprobs != old.logprobs
 
@@ -129,12 +122,12 @@ def test_server_of_another_base_model_is_refused(new_engines: NewEngines):
     student = student_of()
     with torch.no_grad():
         student.head.weight += 0.5 * torch.randn(student.head.weight.shape)
-    with pytest.raises(EndpointError, match=r"differ from the student's by .* 'embedded:student'"):
+    with pytest.raises(EndpointError, match="'embedded:student'"):
         new_engines(student).engine(0).__enter__()
 
 
 def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(new_engines: NewEngines):
-    with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs, or"):
+    with pytest.raises(EndpointError, match="processed_logprobs"):
         new_engines(student_of(), temperature=0.9).engine(0).__enter__()
 
 
@@ -151,14 +144,14 @@ def test_answer_is_read_as_ids_and_log_probs():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"token_ids": None}, "without token_ids"),
-        ({"logprobs": None}, "without logprobs"),
+        ({"token_ids": None}, "token_ids"),
+        ({"logprobs": None}, "logprobs"),
         ({"prompt_token_ids": [1, 5, 9, 40]}, "read 4 tokens"),
         ({"logprobs": {"token_logprobs": [-0.5]}}, "1 log-probabilities"),
         ({"logprobs": {"token_logprobs": [-0.5, None]}}, "a number for each"),
         ({"logprobs": {"token_logprobs": [-0.5, float("nan")]}}, "a number for each"),
         ({"logprobs": {"token_logprobs": [-0.5, "-1.0"]}}, "a number for each"),
-        ({"token_ids": [], "logprobs": {"token_logprobs": []}}, "expected a token or more"),
+        ({"token_ids": [], "logprobs": {"token_logprobs": []}}, "a token or more"),
     ],
 )
 def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
@@ -168,7 +161,7 @@ def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], me
 
 @pytest.mark.parametrize("page", ["<html>Welcome</html>", None, [], {}, {"choices": []}, {"choices": [7]}])
 def test_answer_that_is_no_completion_is_shown(page: Any):
-    with pytest.raises(EndpointError, match=r"no completion: .* Check on_policy.engine_url"):
+    with pytest.raises(EndpointError, match=r"no completion: .*on_policy\.engine_url"):
         read_generation(page, REQUEST)
 
 

@@ -106,7 +106,7 @@ def test_refusal_is_final_and_names_the_remedy(
 
 
 def test_key_is_read_from_the_environment_and_sent(scripted: Scripted, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(AuthenticationError, match="the environment variable SAMPLER_KEY is not set"):
+    with pytest.raises(AuthenticationError, match="SAMPLER_KEY"):
         VllmServer(scripted.url, "SAMPLER_KEY")
     monkeypatch.setenv("SAMPLER_KEY", "secret")
     with closing(VllmServer(scripted.url, "SAMPLER_KEY")) as sampler:
@@ -116,7 +116,7 @@ def test_key_is_read_from_the_environment_and_sent(scripted: Scripted, monkeypat
 
 @pytest.mark.parametrize("page", ["<html>", None, [], {}, {"data": []}, {"data": [{}]}])
 def test_answer_that_is_no_list_of_models_is_shown(scripted: Scripted, page: Any):
-    with pytest.raises(EndpointError, match=r"/v1/models does .*: no list of models: .* Check on_policy.engine_url"):
+    with pytest.raises(EndpointError, match=r"/v1/models .*on_policy\.engine_url"):
         scripted.client((200, {}, page)).models()
 
 

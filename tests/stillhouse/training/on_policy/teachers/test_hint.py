@@ -18,13 +18,13 @@ ESCAPES = [
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_a_hint_runs_no_commands(escape: str, tmp_path: Path) -> None:
     hint = Hint(escape % (tmp_path / "touched"), "t")
-    with pytest.raises(ConfigError, match="hint of teacher 't' is refused by Jinja's sandbox"):
+    with pytest.raises(ConfigError, match=r"teacher 't' .*sandbox"):
         hint.text("p", PromptMetadata("p", "42", None, None, {}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_hint_changes_no_metadata() -> None:
     metadata = PromptMetadata("p", "42", None, None, {"steps": ["one"]})
-    with pytest.raises(ConfigError, match="refused by Jinja's sandbox"):
+    with pytest.raises(ConfigError, match="sandbox"):
         Hint("{{ steps.append('two') }}", "t").text("p", metadata)
     assert metadata.metadata == {"steps": ["one"]}

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
@@ -56,7 +57,7 @@ def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
     assert_scores(teacher, "embedded:teacher", requests)
     teachers = load(student, ref="embedded:student")
     assert_scores(teachers.by_name["teacher"], "embedded:student", requests)
-    with pytest.raises(ConfigError, match="no teacher that scores tokens"):
+    with pytest.raises(ConfigError, match="no teacher"):
         load(student)
 
 
@@ -67,7 +68,7 @@ def test_rewards_alone_need_no_teacher(student: Student, load: Load) -> None:
     assert teachers.max_context is None
 
 
-def test_several_teachers_score_as_each_does_alone(student: Student, requests: list[ScoreRequest], load: Load) -> None:
+def test_several_teachers_are_loaded_with_their_factors_and_one_of_none_is_not(student: Student, load: Load) -> None:
     listed = [
         {**NEAR, "routes": ["sums"], "kl_coef": 0.25},
         {"name": "same", "model": "embedded:student", "routes": ["poems"]},
@@ -75,14 +76,7 @@ def test_several_teachers_score_as_each_does_alone(student: Student, requests: l
     ]
     teachers = load(student, teachers=listed)
     assert {name: teacher.kl_coef for name, teacher in teachers.by_name.items()} == {"near": 0.25, "same": 1.0}
-    refs = {"sums": "embedded:teacher", "poems": "embedded:student"}
-    for number, request in enumerate(requests):
-        tag = ("sums", "poems", "code")[number % 3]
-        teacher = teachers.select(PromptMetadata(request.prompt_id, None, tag, "exact", {}))
-        if tag == "code":
-            assert teacher is None
-        else:
-            assert_scores(teacher, refs[tag], [request])
+    assert teachers.select(PromptMetadata("p", None, "code", "exact", {})) is None
 
 
 @pytest.mark.parametrize("config", [FULL, LORA], ids=["full", "lora"])
@@ -159,7 +153,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory, other: PreTrainedTokenize
 def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     student: Student, load: Load, stranger: str, other: PreTrainedTokenizerBase
 ) -> None:
-    with pytest.raises(TrainingError, match="does not share the student's vocabulary"):
+    with pytest.raises(TrainingError, match="vocabulary"):
         load(student, teacher=stranger)
     settings = {"name": "far", "model": stranger, "alignment": "bytes"}
     messages: list[Any] = [{"role": "user", "content": "How many?"}]
@@ -186,9 +180,9 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**NEAR, "device": "cuda:99"}, "teacher 'near': device 'cuda:99' cannot be used"),
-        ({**NEAR, "device": "abacus"}, "teacher 'near': device 'abacus' cannot be used"),
-        ({"name": "self", "kind": "base", "alignment": "bytes"}, "'self' of kind 'base' has the student's tokens"),
+        ({**NEAR, "device": "cuda:99"}, "'near': device 'cuda:99'"),
+        ({**NEAR, "device": "abacus"}, "'near': device 'abacus'"),
+        ({"name": "self", "kind": "base", "alignment": "bytes"}, "'self' of kind 'base'"),
     ],
 )
 def test_a_device_that_is_not_there_and_other_tokens_of_the_student_itself_are_refused(
@@ -196,6 +190,42 @@ def test_a_device_that_is_not_there_and_other_tokens_of_the_student_itself_are_r
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load(student, teachers=[settings])
+
+
+@pytest.fixture(scope="module")
+def colon(colon_student: str) -> Student:
+    """A student that is asked by `User: ... Assistant:`."""
+    return load_student(colon_student, FULL, torch.device("cpu"), seed=0)
+
+
+def test_exchanged_ends_are_no_reason_to_warn_and_others_are(
+    colon: Student, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    colon.causal_lm.generation_config.eos_token_id = colon.tokenizer.eos_token_id
+    with caplog.at_level(logging.WARNING):
+        load(colon, teachers=[{**NEAR, "template": "own"}])
+        assert "different stop tokens" not in caplog.text
+        load(colon, teachers=[NEAR])
+    assert "student and teacher 'near' have different stop tokens" in caplog.text
+
+
+def test_a_teachers_template_is_told_what_its_settings_say(
+    colon: Student, load: Load, sampled: Callable[..., SampledTrajectory], tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer("embedded:teacher")
+    switch = "{% if add_generation_prompt and not thinks %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    tokenizer.chat_template = f"{tokenizer.chat_template}{switch}"
+    folder = str(tmp_path / "hybrid")
+    load_model("embedded:teacher", device="cpu").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    messages: list[Any] = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "17"}]
+    trajectory = sampled(colon.tokenizer, messages, num_turns=1)
+    for thinks, block in ((True, ""), (False, "<think>\n\n</think>\n\n")):
+        settings = {"model": folder, "template": "own", "chat_template_kwargs": {"thinks": thinks}}
+        view = load(colon, teachers=[NEAR | settings]).view(trajectory, None)
+        assert view is not None
+        text = f"<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n{block}17<|im_end|>"
+        assert tokenizer.decode(view.token_ids) == text
 
 
 def test_a_teacher_that_ends_another_way_is_warned_of_before_training(

@@ -22,6 +22,7 @@ from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_loca
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
+from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32")
@@ -129,7 +130,7 @@ def test_the_logits_of_a_batch_never_exist() -> None:
 
 def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTrainedModel) -> None:
     rows = len(model.get_output_embeddings().weight)
-    with pytest.raises(TrainingError, match=f"teacher 'near' has {rows} tokens and cannot score token id {rows}:"):
+    with pytest.raises(TrainingError, match=f"'near' has {rows} tokens .*token id {rows}:"):
         local(model).start([ScoreRequest([1, rows], [False, True], "p")])
 
 
@@ -147,18 +148,13 @@ def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) 
 
 def test_four_bits_without_cuda_are_refused() -> None:
     settings = OnPolicyTeacher(name="near", model="embedded:teacher", dtype="4bit")
-    with pytest.raises(ConfigError, match=r"teacher 'near' with dtype `4bit` needs a CUDA device"):
+    with pytest.raises(ConfigError, match=r"'near' with dtype `4bit` .*CUDA"):
         load_local_model("embedded:teacher", settings, CPU, torch.float32)
 
 
 def changed_student(config: StudentConfig) -> Student:
     """A student that was trained some: its weights are no longer those it started from."""
-    student = load_student("embedded:student", config, CPU, seed=0)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for _, parameter in student.trained_parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    return student
+    return disturb(load_student("embedded:student", config, CPU, seed=0), 0.05)
 
 
 def own(student: Student, weights: Any) -> SelfTeacher:
@@ -238,13 +234,8 @@ def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedMode
     for name, teacher in {"near": local(model), "own": own(student, nullcontext)}.items():
         places = teacher.max_context or 0
         view = TeacherView([5] * (places + 1), [False] * places + [True])
-        message = f"teacher '{name}' has {places + 1} tokens to read and positions for {places}"
+        message = f"'{name}' has {places + 1} tokens .*positions for {places}"
         with pytest.raises(TrainingError, match=message):
             teacher.start([ScoreRequest([5, 5], [False, True], "p", view)])
         with pytest.raises(TrainingError, match=message):
             teacher.reference([ScoredSample([5, 5], [False, True], "p", teacher_view=view)])
-
-
-def test_a_teacher_that_is_the_student_scores_as_the_student_does(requests: list[ScoreRequest]) -> None:
-    student = changed_student(FULL)
-    same(own(student, nullcontext).start(requests).result(), expected(student.causal_lm, requests))

@@ -181,7 +181,7 @@ def test_a_block_that_one_opens_and_the_other_closes_is_refused_before_sampling(
 ) -> None:
     ours, theirs = prompted(colon, student), prompted(chat, teacher)
     names = ("student", "teacher 'near'") if student == OPEN else ("teacher 'near'", "student")
-    message = f"prompt p: .*prompt of the {names[0]} opens a thinking block, and that of the {names[1]} closes it"
+    message = f"prompt p: .*{names[0]} opens .*{names[1]} closes"
     with pytest.raises(TrainingError, match=message):
         own(ours, theirs).added_tokens([opening(with_tools=False)])
     with pytest.raises(TrainingError, match=message):
@@ -193,7 +193,7 @@ def test_reasoning_that_the_teachers_template_drops_from_a_history_stays_as_it_w
 ) -> None:
     qwen3 = copy(chat)
     qwen3.chat_template = (Path(__file__).parents[3] / "chat" / "templates" / "qwen3.jinja").read_text()
-    with pytest.raises(TemplateError, match="not prefix preserving"):
+    with pytest.raises(TemplateError, match="prefix preserving"):
         next_turn(qwen3, CONVERSATION[:5], CONVERSATION[5:6], TOOLS)
     view = own(colon, qwen3).view(sampled(colon, CONVERSATION, TOOLS, num_turns=3), METADATA)
     assert view is not None
@@ -211,7 +211,7 @@ def test_a_template_that_knows_no_results_of_tools_is_refused_before_sampling(
     plain.chat_template = f"{refusal}{chat.chat_template}"
     views = own(colon, plain)
     views.added_tokens([opening(with_tools=False)])
-    with pytest.raises(TrainingError, match=r"prompt p: the teacher's chat template cannot render .*no tools"):
+    with pytest.raises(TrainingError, match=r"prompt p: .*no tools"):
         views.added_tokens([opening(with_tools=True)])
 
 
@@ -236,8 +236,6 @@ def test_a_template_that_ends_calls_in_a_way_of_its_own_is_refused_where_tools_a
     ends = EndExchange(TurnEnds(END_OF_TEXT, END_OF_TEXT), TurnEnds(END_OF_TURN, 1))
     views = OwnTemplate("near", colon, chat, ends, 3)
     views.added_tokens([opening(with_tools=False)])
-    message = (
-        r"text with <\|endoftext\|> and .* with <\|endoftext\|>, the teacher's with <\|im_end\|> and <\|im_start\|>"
-    )
-    with pytest.raises(ConfigError, match=f"teacher 'near' with `template: own`.*{message}"):
+    named = r"<\|endoftext\|>.*<\|endoftext\|>.*<\|im_end\|>.*<\|im_start\|>"
+    with pytest.raises(ConfigError, match=f"'near' with `template: own`.*{named}"):
         views.added_tokens([opening(with_tools=True)])

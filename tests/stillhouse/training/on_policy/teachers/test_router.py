@@ -82,7 +82,7 @@ def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     prompts = [Prompt("a", []), Prompt("b", [])]
     by_id = {"a": metadata("sums"), "b": metadata("poems")}
     routes = [Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "js"))]
-    with pytest.raises(InputError, match=r"prompt b has no teacher: its tag is 'poems', .*: sums, 'code': py, js"):
+    with pytest.raises(InputError, match=r"prompt b .*'poems'.* sums, 'code': py, js"):
         TeacherRouter(routes).check(prompts, by_id, begin)
     lenient = TeacherRouter(routes, unrouted="no_kl")
     lenient.check(prompts, by_id, begin)
@@ -100,9 +100,7 @@ def test_routes_that_no_prompt_has_are_warned_of(caplog: pytest.LogCaptureFixtur
 
 def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
     teachers = TeacherRouter([Route("maths", MATHS, ("algebre",))], unrouted="no_kl")
-    with pytest.raises(
-        InputError, match=r"none of the 1 prompts has a teacher: their tag is 'algebra'.*'maths': algebre"
-    ):
+    with pytest.raises(InputError, match=r"none of the 1 .*'algebra'.*'maths': algebre"):
         teachers.check([Prompt("a", [])], {"a": metadata("algebra")}, begin)
 
 
@@ -114,9 +112,9 @@ def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
 
 
 def test_two_teachers_for_the_same_prompts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'maths' and 'code' are both for tag 'sums'"):
+    with pytest.raises(ConfigError, match=r"'maths' and 'code' .*'sums'"):
         TeacherRouter([Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "sums"))])
-    with pytest.raises(ConfigError, match="'maths' and 'code' are both for prompts that no other teacher takes"):
+    with pytest.raises(ConfigError, match=r"'maths' and 'code' .*no other teacher"):
         TeacherRouter([Route("maths", MATHS), Route("code", CODE)])
 
 

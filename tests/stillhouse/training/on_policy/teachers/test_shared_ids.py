@@ -48,7 +48,7 @@ def test_training_stops_where_a_token_that_the_teacher_lacks_is_sampled_or_read(
     tokenizer: PreTrainedTokenizerBase, mask: list[bool], reads_prompt: bool
 ) -> None:
     shared = SharedIds("near", 50, tokenizer, reads_prompt=reads_prompt)
-    with pytest.raises(TrainingError, match=r"prompt p: .* \(50\), which teacher 'near' does not have: the first 50"):
+    with pytest.raises(TrainingError, match=r"prompt p: .*\(50\).*'near'.*first 50"):
         shared.scores(ScoreRequest([1, 50, 2], mask, "p"), SequenceScores([-1.0]))
 
 

@@ -77,22 +77,22 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{{ proof }}", "does not have .*the prompt has .*'solution'"),
-        ("{{ empty }}", "does not have .*the prompt has .*'solution'"),
-        ("{{ 1 / 0 }}", ".*ZeroDivisionError"),
-        ("{{ tag + 1 }}", ".*TypeError"),
+        ("{{ proof }}", "'solution'"),
+        ("{{ empty }}", "'solution'"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ tag + 1 }}", "TypeError"),
     ],
 )
 def test_a_hint_that_cannot_be_written_names_teacher_prompt_and_reason(template: str, reason: str) -> None:
-    with pytest.raises(InputError, match=f"hint of teacher 't': prompt p {reason}"):
+    with pytest.raises(InputError, match=f"teacher 't': prompt p .*{reason}"):
         Hint(template, "t").text("p", METADATA)
     assert Hint("{% if proof is defined %}{{ proof }}{% endif %}", "t").text("p", None) == "\n\n"
 
 
 def test_a_hint_is_a_template_and_needs_a_question() -> None:
-    with pytest.raises(ConfigError, match="hint of teacher 't' is no Jinja template"):
+    with pytest.raises(ConfigError, match=r"teacher 't' .*Jinja"):
         Hint("{{ solution", "t")
-    with pytest.raises(InputError, match="prompt p has no user message"):
+    with pytest.raises(InputError, match=r"prompt p .*user"):
         Hint("x", "t").insert([{"role": "system", "content": "s"}], "p", None)
 
 

@@ -15,18 +15,14 @@ from stillhouse.training.on_policy.teachers.vocabulary import (
 )
 
 
-def test_all_tokens_are_shared_with_a_teacher_of_the_same_vocabulary(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert num_shared_ids("embedded:teacher", load_tokenizer("embedded:teacher"), tokenizer) is None
-
-
-@pytest.mark.parametrize("with_more", ["student", "teacher", "both"])
-def test_one_more_special_token_is_one_sided(with_more: str) -> None:
+@pytest.mark.parametrize("with_more", ["nobody", "student", "teacher", "both"])
+def test_all_tokens_are_shared_unless_one_has_a_special_token_more(with_more: str) -> None:
     student, teacher = load_tokenizer("embedded:student"), load_tokenizer("embedded:teacher")
     count = len(teacher)
     for name, tokenizer in (("student", student), ("teacher", teacher)):
         if with_more in (name, "both"):
             tokenizer.add_special_tokens({"additional_special_tokens": [f"<of the {name}>"]})
-    assert num_shared_ids("embedded:teacher", teacher, student) == count
+    assert num_shared_ids("embedded:teacher", teacher, student) == (None if with_more == "nobody" else count)
 
 
 def test_a_teacher_of_another_vocabulary_is_refused_with_the_tokens_that_differ(
@@ -36,7 +32,7 @@ def test_a_teacher_of_another_vocabulary_is_refused_with_the_tokens_that_differ(
     first, second = (word for word, token in words.items() if token in (300, 301))
     words[first], words[second] = words[second], words[first]
     teacher = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(words, [])))
-    with pytest.raises(TrainingError, match=r"2 tokens differ \(.* is 30[01] for the student.*alignment.*bytes"):
+    with pytest.raises(TrainingError, match=r"2 tokens differ .* 30[01] .*alignment.*bytes"):
         num_shared_ids("far", teacher, tokenizer)
 
 
@@ -44,7 +40,7 @@ def test_a_teacher_without_the_students_end_of_turn_is_refused() -> None:
     student, teacher = load_tokenizer("embedded:student"), load_tokenizer("embedded:teacher")
     student.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
     student.chat_template = student.chat_template.replace("<|im_end|>", "<|end|>")
-    with pytest.raises(TrainingError, match=r"'<\|end\|>' is \d+ for the student and None for the teacher"):
+    with pytest.raises(TrainingError, match=r"'<\|end\|>' is \d+ .* None"):
         num_shared_ids("embedded:teacher", teacher, student)
 
 
@@ -57,7 +53,7 @@ def test_spellings_are_tried_all_over_the_vocabulary(tokenizer: PreTrainedTokeni
     # Not all servers write the space before a word, or know how to write a piece of a character.
     check_spellings("far", ids, [text.strip() if text else None for text in spellings], tokenizer)
     check_spellings("far", ids, [None] * 64, tokenizer)
-    with pytest.raises(TrainingError, match=r"teacher 'far' does not share the student's vocabulary: of 64 tokens"):
+    with pytest.raises(TrainingError, match=r"'far' .*vocabulary: of 64 tokens"):
         check_spellings("far", ids, spellings[1:] + spellings[:1], tokenizer)
 
 

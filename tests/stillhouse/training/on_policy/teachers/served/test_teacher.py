@@ -90,25 +90,25 @@ def equal_logprobs_in_batches(answer: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "spoil", "message"),
     [
-        ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"of token \d+ is missing; there are .*'5'"),
-        ("vllm", with_logprob(math.nan), "is nan; expected a number"),
-        ("vllm", with_logprob(-math.inf), "is -inf; expected a finite"),
-        ("vllm", with_logprob(-9999.0), "is -9999.0; expected a finite"),
-        ("vllm", with_logprob(0.5), "is 0.5; expected a number of at most 0"),
-        ("vllm", with_logprob(None), "is None; expected a number"),
-        ("vllm", each_choice("prompt_logprobs", lambda entries: entries[:-1]), r"has 63 prompt_logprobs for 64 tokens"),
+        ("vllm", vllm_entry(lambda entry, token: {"5": entry[token]}), r"token \d+ is missing.*'5'"),
+        ("vllm", with_logprob(math.nan), " nan;"),
+        ("vllm", with_logprob(-math.inf), " -inf;"),
+        ("vllm", with_logprob(-9999.0), " -9999.0;"),
+        ("vllm", with_logprob(0.5), " 0.5;.*at most 0"),
+        ("vllm", with_logprob(None), " None;"),
+        ("vllm", each_choice("prompt_logprobs", lambda entries: entries[:-1]), "63 prompt_logprobs.* 64"),
         ("vllm", each_choice("prompt_logprobs", lambda entries: [entries[1], *entries[1:]]), "expected None"),
-        ("vllm", each_choice("prompt_logprobs", lambda entries: None), "has no `prompt_logprobs`"),
+        ("vllm", each_choice("prompt_logprobs", lambda entries: None), "no `prompt_logprobs`"),
         ("vllm", lambda answer: {"choices": []}, r"has choices \[\] for 1 prompts"),
         ("vllm", lambda answer: {"choices": None}, "no `choices`"),
         ("vllm", each_choice("index", lambda index: "a" if index else 0), r"choices .*'a'.* for 2 prompts"),
-        ("sglang", each_result(lambda triples: triples[1:]), "those of 63 other tokens than the 64 asked"),
+        ("sglang", each_result(lambda triples: triples[1:]), " 63 .* 64 "),
         ("sglang", each_result(lambda triples: [[-1.0, *t[1:]] for t in triples]), "expected None"),
         ("sglang", each_result(lambda triples: [t[:2] for t in triples]), "no triples"),
-        ("sglang", lambda answer: answer[1:], "has 0 results for 1 prompts"),
-        ("echo", each_choice("logprobs", lambda logprobs: None), "has no `logprobs`"),
-        ("echo", each_choice("logprobs", without_the_last_three), "62 echoed tokens for 64"),
-        ("echo", each_choice("logprobs", named_9), "echoes token_id:9 in place of token"),
+        ("sglang", lambda answer: answer[1:], "0 results"),
+        ("echo", each_choice("logprobs", lambda logprobs: None), "no `logprobs`"),
+        ("echo", each_choice("logprobs", without_the_last_three), " 62 .* 64"),
+        ("echo", each_choice("logprobs", named_9), "token_id:9"),
     ],
 )
 def test_an_answer_that_cannot_be_used_ends_it_before_training_with_the_way_out(
@@ -123,7 +123,7 @@ def test_an_answer_that_cannot_be_used_ends_it_before_training_with_the_way_out(
     ("spoil", "message"),
     [
         (equal_logprobs_in_batches, "differs from itself by"),
-        (lambda answer: b"<html>Welcome</html>", "HTTP 200, but its body is no JSON: <html>Welcome"),
+        (lambda answer: b"<html>Welcome</html>", "HTTP 200.*<html>Welcome"),
     ],
 )
 def test_a_server_that_mixes_up_sequences_or_is_no_model_server_is_refused(
@@ -138,12 +138,12 @@ def test_a_server_that_mixes_up_sequences_or_is_no_model_server_is_refused(
 def test_a_server_of_another_vocabulary_is_recognised_by_its_spelling(far: Far, kind: str) -> None:
     spell = far.server.spell
     far.server.spell = lambda token: spell(token + 1)
-    with pytest.raises(TrainingError, match=r"does not share the student's vocabulary: of \d+ tokens tried \d+ differ"):
+    with pytest.raises(TrainingError, match=r"vocabulary: of \d+ tokens tried \d+"):
         far.connect(kind)
 
 
 def test_another_temperature_needs_a_server_that_tempers(far: Far, requests: Requests) -> None:
-    with pytest.raises(ConfigError, match=r"temperature = 0\.5: teacher 'far' gives the same log-probabilities"):
+    with pytest.raises(ConfigError, match=r"temperature = 0\.5: teacher 'far'"):
         far.connect(temperature=0.5)
     far.server.tempers = True
     assert far.score(requests[:1], "sglang", temperature=0.5) == far.truths(requests[:1], 0.5)
@@ -152,7 +152,7 @@ def test_another_temperature_needs_a_server_that_tempers(far: Far, requests: Req
 def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Far, requests: Requests) -> None:
     far.server.max_model_len = 65
     long = ScoreRequest([5] * 65, [False] + [True] * 64, "long")
-    with pytest.raises(EndpointError, match=r"maximum context length is 65.*--max-model-len"):
+    with pytest.raises(EndpointError, match=r" 65.*--max-model-len"):
         far.score([*requests, long])
     again = far.connect()
     assert again.max_context == 64
@@ -192,9 +192,9 @@ def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Request
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"model": "small"}, EndpointError, r"does not serve 'small'; expected one of \['big'\]"),
-        ({"api_key_env": "TEACHER_KEY_NOBODY_SET"}, AuthenticationError, "TEACHER_KEY_NOBODY_SET is not set"),
-        ({"base_url": "http://127.0.0.1:9/v1"}, EndpointError, "Check that the teacher's server runs"),
+        ({"model": "small"}, EndpointError, r"'small'.*\['big'\]"),
+        ({"api_key_env": "TEACHER_KEY_NOBODY_SET"}, AuthenticationError, "TEACHER_KEY_NOBODY_SET"),
+        ({"base_url": "http://127.0.0.1:9/v1"}, EndpointError, ":9/v1"),
     ],
 )
 def test_server_model_and_key_must_be_there(
@@ -207,7 +207,7 @@ def test_server_model_and_key_must_be_there(
 @pytest.mark.parametrize("body", [b"<html>", b"null", b"[]", b'{"data": null}', b'{"data": [{}]}', b'{"data": [7]}'])
 def test_an_answer_without_a_list_of_models_is_refused(far: Far, body: bytes) -> None:
     far.server.models = body
-    with pytest.raises(EndpointError, match=r"/v1/models: no list of models: .* Check base_url"):
+    with pytest.raises(EndpointError, match=r"/v1/models: .*base_url"):
         far.connect()
 
 
@@ -265,7 +265,7 @@ def test_replicas_that_differ_are_not_trusted(far: Far) -> None:
         return answer
 
     far.server.spoil, far.server.delay_s = of_a_replica, 0.02
-    with pytest.raises(EndpointError, match=r"8 times at once, and its answers differ by up to 0\.1 nats"):
+    with pytest.raises(EndpointError, match=r"8 times at once.* 0\.1 nats"):
         far.connect("vllm")
 
 

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from stillhouse.errors import EndpointError
-from stillhouse.serving.models import load_model
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 Far = Any
@@ -34,9 +32,8 @@ def test_the_most_probable_tokens_come_with_the_mass_of_all_others(far: Far, req
 
 
 def test_a_server_that_gives_fewer_tokens_than_asked_for_says_so_before_the_training(far: Far) -> None:
-    with pytest.raises(EndpointError, match=r"greater than max: 20.*") as refused:
+    with pytest.raises(EndpointError, match=r"max: 20(.|\n)*--max-logprobs"):
         far.connect("vllm", top_k=100)
-    assert "--max-logprobs" in str(refused.value)
 
 
 def uneven(answer: Any) -> Any:
@@ -50,20 +47,5 @@ def uneven(answer: Any) -> Any:
 
 def test_positions_with_different_numbers_of_tokens_are_refused(far: Far) -> None:
     far.server.spoil = uneven
-    with pytest.raises(EndpointError, match="it has 2 to 3 most probable tokens at a position; expected 3 at each"):
+    with pytest.raises(EndpointError, match=r"2 to 3 .*; expected 3"):
         far.connect("vllm", top_k=3)
-
-
-def test_our_own_server_gives_the_most_probable_tokens_of_its_model(
-    far: Far, own_server: str, requests: Requests
-) -> None:
-    teacher = far.connect(base_url=own_server, top_k=20)
-    [(_, top)] = teacher.start(requests[1:2]).result(120)
-    teacher.close()
-    model = load_model("embedded:teacher", device="cpu")
-    logprobs = model(torch.tensor([requests[1].token_ids])).logits[0].log_softmax(-1)
-    places = [place for place, is_sampled in enumerate(requests[1].loss_mask) if is_sampled]
-    best = logprobs[[place - 1 for place in places]].topk(20)
-    assert top is not None
-    assert np.mean(top.ids_NK == best.indices.numpy()) > 0.99
-    assert top.logprobs_NK == pytest.approx(best.values.detach().numpy(), abs=5e-3)
