@@ -1,4 +1,4 @@
-"""What works on this machine and what does not, before a run depends on it."""
+"""Shows what works on this machine and what does not, before a run depends on it."""
 
 import importlib.metadata
 import os
@@ -145,7 +145,7 @@ def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Find
 
 
 def _check_model(role: str, base_url: str, model: str, headers: dict[str, str]) -> Finding:
-    """Whether the endpoint answers and serves the model; one that lists no models is taken at its word."""
+    """Return whether the endpoint answers and serves the model; one that lists no models is taken at its word."""
     url = f"{base_url.rstrip('/')}/models"
     try:
         response = httpx.get(url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S)

@@ -117,7 +117,7 @@ class TrackingError(StillhouseError):
 
 
 class WrongSetting(ValueError):
-    """What a rule of the config raises whose `code` the troubleshooting page explains."""
+    """A rule of the config is broken; the troubleshooting page explains its `code`."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
