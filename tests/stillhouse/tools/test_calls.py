@@ -276,10 +276,9 @@ def test_the_user_can_still_interrupt_a_run_that_waits_for_a_tool() -> None:
         "@tool\n"
         "def wait() -> str:\n"
         "    'Waits.'\n"
-        "    while True:\n"
-        # A signal just before the loop sleeps is seen when it wakes.
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "        time.sleep(1)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(3600)\n"
+        "    return ''\n"
         "asyncio.run(Toolbox([wait]).call('wait', '{}'))\n"
     )
     finished = subprocess.run([sys.executable, "-c", program], timeout=240, check=False, stderr=subprocess.PIPE)
