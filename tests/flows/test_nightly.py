@@ -71,7 +71,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, shop_config) -> Iterator[Ni
         first = night()
         append_prompts(prompts, new)
         second = night()
-        third = night(learning_rate=0.05, divergence_factor=None)
+        third = night(learning_rate=0.01)
         yield Nights(first, second, third, new, store, config())
 
 
