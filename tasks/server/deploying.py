@@ -1,11 +1,7 @@
-"""The content of `deployments/prefect.yaml`, with the configs in it."""
+"""The build step of `deployments/prefect.yaml`: the configs in it."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
-from prefect.utilities.templating import apply_values
 
 from stillhouse.config import load_config
 from stillhouse.config.section import Section
@@ -50,19 +46,3 @@ def _without_nulls(section: Section) -> JsonObject:
                 for each, dumped in zip(value, body[name], strict=True)
             ]
     return body
-
-
-def read_deployments(prefect_file: Path, root: Path) -> list[JsonObject]:
-    """Return a Prefect file's deployments, placeholders filled as `prefect deploy` does in the project's root.
-
-    All build steps of the file have to be `read_configs`.
-
-    Raises:
-        ConfigError: as `read_configs`.
-    """
-    body = yaml.safe_load(prefect_file.read_text(encoding="utf-8"))
-    values: dict[str, Any] = {}
-    for step in body["build"]:
-        options = step["tasks.server.deploying.read_configs"]
-        values[options["id"]] = read_configs(str(root / options["folder"]), options.get("overrides", ()))
-    return [apply_values(entry, values) for entry in body["deployments"]]

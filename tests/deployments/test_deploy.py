@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stillhouse.config import load_config
-from tasks.server.deploying import read_deployments
+from tests.deployments.prefect_file import read_deployments
 from tests.deployments.processes import Prefect, assert_gone, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]

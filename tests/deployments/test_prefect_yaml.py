@@ -14,7 +14,8 @@ from prefect.utilities.templating import find_placeholders
 
 from stillhouse.config import load_config, parse_config
 from stillhouse.errors import ConfigError
-from tasks.server.deploying import read_configs, read_deployments
+from tasks.server.deploying import read_configs
+from tests.deployments.prefect_file import read_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFECT_FILE = ROOT / "deployments" / "prefect.yaml"
