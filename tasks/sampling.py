@@ -74,11 +74,11 @@ async def sample(
         runtime = context.runtime
         if context.journal_part is not None:
             await opened.enter_async_context(used(Path(context.journal_part)))
-        client: BatchClient | None = None
+        batches: BatchClient | None = None
         if teacher is not None and teacher.batch:
-            client = BatchClient(endpoint, context.store.root / "batches")
+            batches = BatchClient(endpoint, context.store.root / "batches")
             # After the journal has its completions: only then may it forget which batch holds them.
-            opened.push_async_callback(client.aclose)
+            opened.push_async_callback(batches.aclose)
             runtime = runtime.model_copy(update={"hedge": False})
         collector = RolloutCollector(
             plan or EverySample(prompts, config.num_samples),
@@ -90,9 +90,9 @@ async def sample(
             progress=watcher,
             budget=budget,
             metadata=metadata,
-            client=client,
+            transport=batches,
             read=read,
-            controller=None if client is None else batch_controller(),
+            controller=None if batches is None else batch_controller(),
         )
         async with aclosing(collector):
             trajectories = []

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from stillhouse.agent.turns import CallTools, End, TurnRules, TurnState, next_action
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.keys import RequestDigest
-from stillhouse.inference.request import ToolChoice
+from stillhouse.inference.sampling import ToolChoice
 from stillhouse.tools import ToolResult
 from stillhouse.types import Message, Turn
 

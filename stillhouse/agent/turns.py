@@ -16,7 +16,7 @@ from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import RolloutsConfig
 from stillhouse.config.section import Section, later_field
 from stillhouse.inference.finish_reasons import stop_of
-from stillhouse.inference.request import ToolChoice
+from stillhouse.inference.sampling import ToolChoice
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."

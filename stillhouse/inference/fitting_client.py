@@ -10,7 +10,7 @@ from stillhouse.config import ModelRole
 from stillhouse.inference.completion import ChatClient, Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.schema_forms import CLOSED, OPEN, Misfit, SchemaForm, known_form
 from stillhouse.types import Message, ToolSchema
 

@@ -1,35 +1,28 @@
-"""The HTTP client of everything that asks a model: one attempt at one request through aiohttp.
+"""The plain HTTP client: one attempt at one request through aiohttp.
 
 aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
 package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
 is not needed here: few keys of an answer are read, and retries have one owner, `requester`.
 """
 
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import aiohttp
 import yarl
 
 from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
-from stillhouse.inference.answer_body import value_of
-from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
-from stillhouse.inference.rate_limit import RateLimits, read_limits
-from stillhouse.inference.request import Sampling, request_body
-from stillhouse.inference.resending import demanded_keys, refused_key
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.rate_limit import read_limits
+from stillhouse.inference.transport import HttpAnswer, refusal
 from stillhouse.store import exact_json
-from stillhouse.types import Message, ToolSchema
 
-_LOG = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S: Final = 30.0
 _NEVER_SENT: Final = (
     aiohttp.ClientConnectorError,
@@ -40,23 +33,8 @@ _NEVER_SENT: Final = (
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 
-class HttpAnswer(NamedTuple):
-    """An answer with HTTP 200, without the key that was sent."""
-
-    content: bytes
-    headers: Mapping[str, str]
-    latency_s: float
-    """From sending to the last byte."""
-    limits: RateLimits | None
-    """The endpoint's limits by the headers."""
-
-    def body(self) -> Any:
-        """Return the parsed JSON, in which NaN and infinities are numbers, or the text that is no JSON."""
-        return _json_or_text(self.content)
-
-
 class HttpClient:
-    """A `ChatClient` over aiohttp. Make it inside a running event loop.
+    """An `HttpTransport` over aiohttp. Make it inside a running event loop.
 
     An answer is waited for `timeout_s`, from sending to its last byte; `timeout_setting` is the config field that sets
     it, for the message when it has passed. Of an answer longer than `max_bytes` the rest is not read.
@@ -77,7 +55,6 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._timeout_hint = "" if timeout_setting is None else f" ({timeout_setting})"
         self._clock = clock
-        self._refused_keys: set[str] = set()
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
         connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
@@ -92,49 +69,6 @@ class HttpClient:
             headers={**key, "Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING},
             trust_env=endpoint.may_use_proxy,
         )
-
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
-        """Return one attempt's completion; messages are sent without the keys that the endpoint refuses by name."""
-        refused: Set[str] = self._refused_keys
-        while True:
-            body = request_body(self._endpoint, messages, tools, sampling, refused)
-            try:
-                answer = await self._ask("POST", "chat/completions", data=exact_json.dumps(body))
-                break
-            except RequestFailed as failed:
-                if refused is not self._refused_keys:
-                    raise
-                if demanded := demanded_keys(failed.failure) & refused:
-                    # Behind a router one seller may demand what another refuses.
-                    refused = refused - demanded
-                else:
-                    self._learn_refused(failed, body["messages"])
-        completion = read_completion(
-            answer.content,
-            answer.headers,
-            latency_s=answer.latency_s,
-            model=self._endpoint.model,
-            record_tokens=sampling.record_tokens,
-            record_top_k=sampling.record_top_k,
-            tools=tools,
-            max_tokens=sampling.max_tokens,
-        )
-        return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
-
-    def _learn_refused(self, failed: RequestFailed, messages: list[Message]) -> None:
-        """Note the key that a refusal names; raise the refusal where it names none."""
-        key = refused_key(failed.failure, messages)
-        if key is None:
-            raise failed
-        # Another request may have learnt it meanwhile.
-        if key not in self._refused_keys:
-            self._refused_keys.add(key)
-            _LOG.warning(
-                "%s: model %s refuses the key %r in messages of the assistant, which go without it from now on: %s",
-                *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-            )
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
@@ -166,7 +100,7 @@ class HttpClient:
                 Decoder(headers)
                 if status != 200:
                     content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
-                    raise RequestFailed(_refusal(status, headers, content))
+                    raise RequestFailed(refusal(status, headers, content))
                 async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
                     for line in self._redactor.body(chunk.removesuffix(b"\n")).split(b"\n"):
                         yield line
@@ -189,7 +123,7 @@ class HttpClient:
             # Without its cause, which may hold the key as it came.
             raise RequestFailed(self._no_answer(error)) from None
         if status != 200:
-            raise RequestFailed(_refusal(status, headers, content))
+            raise RequestFailed(refusal(status, headers, content))
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
 
     async def aclose(self) -> None:
@@ -204,17 +138,3 @@ class HttpClient:
         # Of an answer that is no HTTP, the error repeats the beginning.
         lost = self._redactor.text(str(error)) or type(error).__name__
         return Failure(FailureKind.TRANSIENT, f"the connection was lost: {lost}")
-
-
-def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:
-    if 300 <= status < 400:
-        message = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
-        return Failure(FailureKind.PERMANENT, message, status)
-    return classify(status, headers, _json_or_text(content), datetime.now(UTC))
-
-
-def _json_or_text(content: bytes) -> Any:
-    try:
-        return value_of(content)
-    except (ValueError, RecursionError):
-        return content.decode(errors="replace")

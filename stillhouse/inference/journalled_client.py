@@ -9,7 +9,7 @@ from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.inference.completion import ChatClient, Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.journal import Journal
-from stillhouse.inference.request import Sampling, explain_refusal
+from stillhouse.inference.sampling import Sampling, explain_refusal
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.types import Message, ToolSchema
 

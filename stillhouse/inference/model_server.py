@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from stillhouse.errors import AuthenticationError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.http_client import HttpAnswer, HttpClient
+from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
+from stillhouse.inference.transport import HttpAnswer
 
 ResultT = TypeVar("ResultT")
 

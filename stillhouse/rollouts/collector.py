@@ -14,15 +14,16 @@ from typing import Final
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget
-from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.journalled_client import JournalledClient
+from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.inference.transport import Transport
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.progress.state import NoProgress, RolloutWatcher
 from stillhouse.rollouts.context import RolloutContext, ToolSets
@@ -45,7 +46,7 @@ class RolloutCollector:
 
     A plan says what to start, such as `EverySample` of some prompts; each prompt is offered those configured tools that
     it names. `metadata` is by prompt id, for tools that take it. Without a budget nothing limits the spend; without a
-    controller the endpoint's limits are those that all collections of this process share; without a client one is
+    controller the endpoint's limits are those that all collections of this process share; without a transport one is
     opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
     `response_schema` lose the code fence around them. `progress` is updated about twice a second.
 
@@ -66,7 +67,7 @@ class RolloutCollector:
         budget: Budget | None = None,
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,
-        client: ChatClient | None = None,
+        transport: Transport | None = None,
         read: Callable[[Message], Message] | None = None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
@@ -76,7 +77,7 @@ class RolloutCollector:
         self._toolbox = toolbox
         self._journal = journal
         self._runtime = runtime
-        self._given_client = client
+        self._given_transport = transport
         self._effects = effects
         self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
         controller = controller or controller_of(endpoint, runtime)
@@ -127,8 +128,9 @@ class RolloutCollector:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_UNREAD)
         async with self._toolbox:
-            client = self._given_client or self._open_client()
-            journalled = JournalledClient(FittingClient(client, self._endpoint), self._journal, self.stats)
+            transport = self._given_transport or self._open_transport()
+            client = FittingClient(ModelClient(self._endpoint, transport), self._endpoint)
+            journalled = JournalledClient(client, self._journal, self.stats)
             rollouts = asyncio.create_task(self._scheduler.run(self._make_context(client=journalled)))
             rollouts.add_done_callback(lambda _: self._finished.put_nowait(None))
             reports = asyncio.create_task(self._report_on())
@@ -144,7 +146,7 @@ class RolloutCollector:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                if self._given_client is None:
+                if self._given_transport is None:
                     await client.aclose()
                 self._reporter.report()
         _LOG.info("rollouts: %s", self.stats.as_facts())
@@ -158,7 +160,7 @@ class RolloutCollector:
         if self._scheduler.error is not None:
             raise self._scheduler.error
 
-    def _open_client(self) -> ChatClient:
+    def _open_transport(self) -> Transport:
         # aiohttp takes a third of a second to import, for which no command without requests should wait.
         from stillhouse.inference.http_client import HttpClient
 

@@ -16,7 +16,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
-from stillhouse.inference.request import Sampling, ToolChoice
+from stillhouse.inference.sampling import Sampling, ToolChoice
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store import exact_json

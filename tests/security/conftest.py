@@ -14,8 +14,9 @@ from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.budget.prices import listed_price
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.model_server import ModelServer
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.sampling import Sampling
 from stillhouse.tools.mcp_servers.tools import McpTools
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
@@ -78,12 +79,14 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
     """Return, by name, what sends a key to an address and returns or raises what it makes of the answer."""
 
     async def chat(url: str, key: str, **limits: Any) -> Any:
-        async with aclosing(HttpClient(Endpoint(url, "m", "m", key), timeout_s=20, **limits)) as client:
+        endpoint = Endpoint(url, "m", "m", key)
+        async with aclosing(ModelClient(endpoint, HttpClient(endpoint, timeout_s=20, **limits))) as client:
             return await client.complete(QUESTION, [], SAMPLING)
 
     async def batch(url: str, key: str) -> Any:
         pace = BatchPace(gather_s=0.01, poll_s=0.01)
-        async with aclosing(BatchClient(Endpoint(url, "m", "m", key), tmp_path, pace=pace)) as client:
+        endpoint = Endpoint(url, "m", "m", key)
+        async with aclosing(ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=pace))) as client:
             # What never says that the batch has ended is asked for as long as a batch may take.
             return await asyncio.wait_for(client.complete(QUESTION, [], SAMPLING), 2)
 

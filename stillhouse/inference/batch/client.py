@@ -15,7 +15,6 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,13 +25,11 @@ from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsCon
 from stillhouse.errors import ConfigError
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
 from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
-from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
-from stillhouse.inference.request import Sampling, request_body
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
-from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
 MAX_REQUESTS: Final = 50_000
@@ -51,7 +48,7 @@ class BatchPace:
 
 
 class BatchClient:
-    """A `ChatClient` over a batch endpoint, at the price of a batch. Make and use it inside one running event loop.
+    """A `Transport` over a batch endpoint, at the price of a batch. Make and use it inside one running event loop.
 
     `folder` keeps the notes of open batches; it is the same for every run that shares a journal.
     """
@@ -69,9 +66,7 @@ class BatchClient:
         self._attaching: asyncio.Task[None] | None = None
         self._submitting: set[asyncio.Task[None]] = set()
 
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
+    async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer once the request's batch has ended.
 
         Raise RequestFailed as its line, or the end of its batch, says, StoreError if the note of a batch cannot be
@@ -79,9 +74,9 @@ class BatchClient:
         """
         started = time.monotonic()
         await self._attached()
-        body = exact_json.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
-        digest = hashlib.sha256(body).hexdigest()[:40]
-        request = BatchRequest(digest, body, asyncio.get_running_loop().create_future())
+        content = exact_json.dumps(body, option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(content).hexdigest()[:40]
+        request = BatchRequest(digest, content, asyncio.get_running_loop().create_future())
         if held := self._unclaimed.get(digest):
             # An open batch of an earlier run holds an equal request.
             batch, custom_id = held.pop(0)
@@ -90,7 +85,7 @@ class BatchClient:
         else:
             self._gather(request)
         row = await request.answer
-        return read_answer(row, self._endpoint, latency_s=time.monotonic() - started, sampling=sampling)
+        return read_answer(row, latency_s=time.monotonic() - started)
 
     async def aclose(self) -> None:
         """Close the connections. Open batches go on; the next client attaches to them.

@@ -6,20 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
-from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
-from stillhouse.inference.request import Sampling
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
-
-if TYPE_CHECKING:
-    from stillhouse.inference.http_client import HttpAnswer
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
 _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
@@ -67,8 +63,8 @@ def read_batch(body: Any) -> Batch:
         raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
 
 
-def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampling: Sampling) -> Completion:
-    """Return the completion in a line of a batch's output or error file; raise RequestFailed if there is none."""
+def read_answer(row: JsonObject, *, latency_s: float) -> HttpAnswer:
+    """Return the answer in a line of a batch's output or error file; raise RequestFailed if it has no HTTP 200."""
     response = row.get("response")
     if not isinstance(response, dict):
         # The endpoint did not process the request.
@@ -82,16 +78,7 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, sampli
     if status != 200:
         status = status if isinstance(status, int) else 500
         raise RequestFailed(classify(status, headers, body, datetime.now(UTC)))
-    completion = read_completion(
-        exact_json.dumps(body),
-        headers,
-        latency_s=latency_s,
-        model=endpoint.model,
-        record_tokens=sampling.record_tokens,
-        record_top_k=sampling.record_top_k,
-        max_tokens=sampling.max_tokens,
-    )
-    return replace(completion, turn=endpoint.with_cost(completion.turn))
+    return HttpAnswer(exact_json.dumps(body), headers, latency_s)
 
 
 def end_failure(batch: Batch) -> Failure:
@@ -206,5 +193,5 @@ class BatchEndpoint:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _retried(self, request: Callable[[], Awaitable["HttpAnswer"]]) -> Any:
+    async def _retried(self, request: Callable[[], Awaitable[HttpAnswer]]) -> Any:
         return (await with_retries(request, _RETRIES, Effects())).body()

@@ -15,7 +15,6 @@ from typing import Any, Final
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
 from stillhouse.inference.requester import Requester
@@ -24,6 +23,7 @@ from stillhouse.inference.scoring.api import ScoringApi, TokenSequence
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.inference.usage import read_usage
 from stillhouse.types import Turn
 

@@ -8,8 +8,9 @@ import pytest
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState, next_action
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.completion import Completion, read_completion
-from stillhouse.inference.request import ToolChoice
+from stillhouse.inference.apis.chat_answer import read_completion
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.sampling import ToolChoice
 from stillhouse.store import canonical_json, digest
 from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult

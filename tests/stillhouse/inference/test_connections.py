@@ -3,12 +3,14 @@ import asyncio
 from stillhouse.inference.connections import shared_connections
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.sampling import Sampling
 from stillhouse.testing import Reply, SimulatedProvider, completion
 
 
 async def ask(url: str, api_key: str) -> None:
-    client = HttpClient(Endpoint(url, "m", "m", api_key), timeout_s=5)
+    endpoint = Endpoint(url, "m", "m", api_key)
+    client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5))
     try:
         await client.complete([{"role": "user", "content": "hi"}], [], Sampling(0.5, 0.9, 8, None))
     finally:

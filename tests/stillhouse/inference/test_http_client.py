@@ -8,7 +8,8 @@ from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.sampling import Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
 
@@ -19,7 +20,8 @@ def ask(
     url: str, *, sampling: Sampling = SAMPLING, tools: Any = (), timeout_s: float = 5, price: Any = None
 ) -> Completion:
     async def main() -> Completion:
-        client = HttpClient(Endpoint(url, "m", "m", "the-key", price), timeout_s=timeout_s)
+        endpoint = Endpoint(url, "m", "m", "the-key", price)
+        client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=timeout_s))
         try:
             return await client.complete([{"role": "user", "content": "hi"}], list(tools), sampling)
         finally:
@@ -93,7 +95,8 @@ def test_a_moved_endpoint_is_not_followed_with_the_key_but_named() -> None:
 
 def test_a_thousand_requests_are_in_flight_at_once() -> None:
     async def main(url: str) -> None:
-        client = HttpClient(Endpoint(url, "m", "m"), timeout_s=30)
+        endpoint = Endpoint(url, "m", "m")
+        client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=30))
         try:
             asked = (client.complete([{"role": "user", "content": str(index)}], [], SAMPLING) for index in range(1000))
             await asyncio.gather(*asked)

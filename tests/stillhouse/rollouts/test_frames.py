@@ -8,7 +8,8 @@ from typing import Any
 import stillhouse
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Endpoint, Journal
-from stillhouse.inference.http_client import HttpAnswer, HttpClient
+from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.tools import Toolbox
@@ -53,7 +54,7 @@ def test_few_functions_stand_between_a_rollout_and_its_post(
             toolbox=Toolbox([]),
             journal=journal,
             runtime=RuntimeConfig(store=str(tmp_path)),
-            client=client,
+            transport=client,
         )
         async with aclosing(collector), aclosing(client):
             assert len([None async for _ in collector]) == 2

@@ -13,7 +13,8 @@ from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import FailureKind, RequestFailed
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.sampling import Sampling
 
 AskAll = Callable[..., list[Any]]
 PACE = BatchPace(gather_s=0.05, poll_s=0.05)
@@ -22,11 +23,13 @@ CHILD = """
 import asyncio, json, sys
 from pathlib import Path
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.request import Sampling
+from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.model_client import ModelClient
 
 async def main(url, folder, questions):
-    client = BatchClient(Endpoint(url, "m", "m", "key"), Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1))
+    endpoint = Endpoint(url, "m", "m", "key")
+    client = ModelClient(endpoint, BatchClient(endpoint, Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1)))
     async def ask(index, question):
         answer = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
         return answer.message["content"]
@@ -44,7 +47,8 @@ def ask_all(batch_server: Any, tmp_path: Path) -> AskAll:
 
     def ask(questions: Sequence[str], pace: BatchPace = PACE, price: Price | None = None, seed: int | None = 7) -> Any:
         async def main() -> list[Any]:
-            client = BatchClient(Endpoint(batch_server.url, "m", "m", "key", price), tmp_path, pace=pace)
+            endpoint = Endpoint(batch_server.url, "m", "m", "key", price)
+            client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=pace))
             sampling = Sampling(1.0, 1.0, 50, seed)
             asked = [client.complete([{"role": "user", "content": text}], [], sampling) for text in questions]
             try:
@@ -185,7 +189,8 @@ def test_a_cancelled_request_leaves_its_answer_to_the_next_run(
     batch_server: Any, ask_all: AskAll, tmp_path: Path
 ) -> None:
     async def give_up() -> None:
-        client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
+        endpoint = Endpoint(batch_server.url, "m", "m", "key")
+        client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=PACE))
         asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
         while not batch_server.batches or b"batch-0" not in notes(tmp_path):
             await asyncio.sleep(0.01)
@@ -204,7 +209,8 @@ def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_se
     batch_server.finish.set()
 
     async def main() -> str:
-        client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
+        endpoint = Endpoint(batch_server.url, "m", "m", "key")
+        client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=PACE))
         messages: list[Any] = [{"role": "user", "content": "a"}]
         with pytest.raises(RequestFailed):
             await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))

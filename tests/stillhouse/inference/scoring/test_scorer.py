@@ -14,13 +14,13 @@ from stillhouse.errors import BudgetReached
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
 from stillhouse.inference.retry import Effects
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.inference.transport import HttpAnswer
 
 OOM = Failure(FailureKind.TRANSIENT, "CUDA out of memory", 500)
 LATE = Failure(FailureKind.STALL, "no answer within 1 s")

@@ -2,9 +2,10 @@ from typing import Any
 
 import pytest
 
+from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind
-from stillhouse.inference.request import Sampling, explain_refusal, request_body
+from stillhouse.inference.sampling import Sampling, explain_refusal
 from stillhouse.tools.calculator import calculator
 
 PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
@@ -15,7 +16,8 @@ def body(
     url: str = "http://127.0.0.1/v1", *, tools: bool = False, is_local: bool = False, **sampling: Any
 ) -> dict[str, Any]:
     endpoint = Endpoint(url, "m", "m", capacity=1 if is_local else None)
-    return request_body(endpoint, [], [calculator.schema] if tools else [], Sampling(**{**PLAIN, **sampling}))
+    offered = [calculator.schema] if tools else []
+    return ChatCompletions().request(endpoint, [], offered, Sampling(**{**PLAIN, **sampling}))
 
 
 def test_nothing_is_sent_that_was_not_asked_for() -> None:

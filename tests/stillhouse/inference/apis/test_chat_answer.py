@@ -5,12 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from stillhouse.inference.completion import (
-    Completion,
-    decode_completion,
-    encode_completion,
-    read_completion,
-)
+from stillhouse.inference.apis.chat_answer import read_completion
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.testing import completion

@@ -1,0 +1,16 @@
+"""This project's own server, which a run starts for a local model."""
+
+from stillhouse.inference.providers.provider import Provider
+from stillhouse.types import JsonObject
+
+
+class OwnServer(Provider):
+    """`stillhouse.serving`."""
+
+    def schema_keys(self, schema: JsonObject) -> JsonObject:
+        """Return nothing: it samples freely, and answers are checked here in any case."""
+        return {}
+
+    def top_token_keys(self) -> JsonObject:
+        # It gives them under the sampling temperature, unless it is asked otherwise.
+        return {**super().top_token_keys(), "raw_logprobs": True}

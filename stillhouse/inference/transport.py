@@ -1,0 +1,62 @@
+"""`Transport`: how the bytes of a request reach an endpoint, and those of its answer come back."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from stillhouse.inference.answer_body import value_of
+from stillhouse.inference.failures import Failure, FailureKind, classify
+from stillhouse.inference.rate_limit import RateLimits
+
+
+class HttpAnswer(NamedTuple):
+    """An answer with HTTP 200, without the key that was sent."""
+
+    content: bytes
+    headers: Mapping[str, str]
+    latency_s: float
+    """From sending to the last byte."""
+    limits: RateLimits | None = None
+    """The endpoint's limits by the headers."""
+
+    def body(self) -> Any:
+        """Return the parsed JSON, in which NaN and infinities are numbers, or the text that is no JSON."""
+        return json_or_text(self.content)
+
+
+class Transport(Protocol):
+    """Makes one attempt at one request."""
+
+    async def post(self, path: str, body: object) -> HttpAnswer:
+        """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+class HttpTransport(Transport, Protocol):
+    """A transport that also reads and sends files, as batches need."""
+
+    async def get(self, path: str, **query: str) -> HttpAnswer:
+        """Return as `post` does, for a GET."""
+
+    async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
+        """Return as `post` does, for a form with a file; its time-out bounds each wait, not the whole upload."""
+
+    def lines(self, path: str) -> AsyncIterator[bytes]:
+        """Yield the lines of a file of any length; raise RequestFailed if it cannot be read, or not to its end."""
+
+
+def refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:
+    """Return the failure of an answer with another status than 200."""
+    if 300 <= status < 400:
+        message = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
+        return Failure(FailureKind.PERMANENT, message, status)
+    return classify(status, headers, json_or_text(content), datetime.now(UTC))
+
+
+def json_or_text(content: bytes) -> Any:
+    try:
+        return value_of(content)
+    except (ValueError, RecursionError):
+        return content.decode(errors="replace")
