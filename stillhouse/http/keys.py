@@ -49,8 +49,14 @@ class KeyRedactor:
         return self.body(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return an answer's headers without the keys; where one is taken out, names are in lower case."""
-        if self._pattern is None or not self._may_be_in("\n".join(headers.values()).encode("utf-8", "surrogatepass")):
+        """Return an answer's headers without the keys, and without bytes that are no UTF-8, which no JSON could hold.
+
+        Where something is taken out, names are in lower case.
+        """
+        values = "\n".join(headers.values())
+        if not values.isascii():
+            headers = {name.lower(): _whole_characters(value) for name, value in headers.items()}
+        if self._pattern is None or not self._may_be_in(values.encode("utf-8", "surrogatepass")):
             return headers
         return {name.lower(): self.text(value) for name, value in headers.items()}
 
@@ -65,6 +71,11 @@ class KeyRedactor:
             return False
         plain = _ESCAPE.sub(_unescaped, content).replace(b"\\", b"")
         return any(form.replace(b"\\", b"") in plain for form in self._narrow)
+
+
+def _whole_characters(value: str) -> str:
+    # aiohttp reads headers with `surrogateescape`.
+    return value.encode("utf-8", "surrogateescape").decode(errors="replace")
 
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:

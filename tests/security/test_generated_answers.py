@@ -18,7 +18,7 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.inference.retry import Effects
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.store import prompt_id
+from stillhouse.store import exact_json, prompt_id
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.context import ToolError
@@ -87,7 +87,7 @@ async def _nap(_seconds: float) -> None:
 
 
 async def _run(url: str, key: str, journal: Journal) -> str:
-    """Return what the rollout of one prompt comes to; an error that ends the run must be one of its own."""
+    """Return what is kept of the rollout of one prompt; an error that ends the run must be one of its own."""
     messages: list[Message] = [{"role": "user", "content": "hi"}]
     collector = RolloutCollector(
         EverySample([Prompt(prompt_id(messages, None), messages, None)], 1),
@@ -101,7 +101,7 @@ async def _run(url: str, key: str, journal: Journal) -> str:
     )
     try:
         async with asyncio.timeout(20), aclosing(collector):
-            return repr([trajectory async for trajectory in collector])
+            return exact_json.dumps([trajectory async for trajectory in collector]).decode()
     except StillhouseError as error:
         return str(error)
 

@@ -95,6 +95,12 @@ def test_headers_are_searched_as_bodies_are() -> None:
     assert KeyRedactor("another-key").headers(headers) is headers
 
 
+@pytest.mark.parametrize("key", [None, "sk-0123456789"])
+def test_bytes_of_headers_that_are_no_utf_8_are_replaced(key: str | None) -> None:
+    headers = {"X-Request-Id": "\udcff1", "X-Name": "\udcc3\udca9", "X-Plain": "a"}
+    assert KeyRedactor(key).headers(headers) == {"x-request-id": "\ufffd1", "x-name": "é", "x-plain": "a"}
+
+
 def test_of_a_key_that_begins_another_neither_is_left() -> None:
     assert KeyRedactor("sk-canary", "sk-canary-and-more").text("it is sk-canary-and-more") == "it is ***"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.inference.completion import Completion
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
@@ -75,6 +75,12 @@ def test_faults_are_told_apart_and_tried_once(reply: Reply, kind: str, status: i
     assert failure.status == status
     assert not failure.unreachable
     assert failure.retry_after_s == (3.0 if reply.headers else None)
+
+
+def test_an_answer_is_kept_although_a_header_is_no_utf_8() -> None:
+    with SimulatedProvider(lambda request: Reply(completion("x"), headers={"x-request-id": "\xff1"})) as provider:
+        answer = ask(provider.url)
+    assert decode_completion(encode_completion(answer)).turn.request_id == "\ufffd1"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1", "nowhere/v1", "ftp://127.0.0.1/v1"])
