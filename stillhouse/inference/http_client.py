@@ -5,11 +5,14 @@ package ten to thirty times that (`benchmarks/rollouts`). What the package adds,
 is not needed here: few keys of an answer are read, and retries have one owner, `requester`.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -78,6 +81,8 @@ class HttpClient:
         self._timeout_hint = "" if timeout_setting is None else f" ({timeout_setting})"
         self._clock = clock
         self._refused_keys: set[str] = set()
+        # A second thread would make the event loop wait for the interpreter's lock twice as often.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="distributions")
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
         connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
@@ -111,7 +116,8 @@ class HttpClient:
                     refused = refused - demanded
                 else:
                     self._learn_refused(failed, body["messages"])
-        completion = read_completion(
+        read = partial(
+            read_completion,
             answer.content,
             answer.headers,
             latency_s=answer.latency_s,
@@ -121,6 +127,11 @@ class HttpClient:
             tools=tools,
             max_tokens=sampling.max_tokens,
         )
+        if sampling.record_top_k is None:
+            completion = read()
+        else:
+            # The most probable tokens of a long answer take some 30 ms.
+            completion = await asyncio.get_running_loop().run_in_executor(self._reader, read)
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     def _learn_refused(self, failed: RequestFailed, messages: list[Message]) -> None:
@@ -193,6 +204,7 @@ class HttpClient:
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
 
     async def aclose(self) -> None:
+        self._reader.shutdown(wait=False, cancel_futures=True)
         await self._session.close()
 
     def _no_answer(self, error: Exception) -> Failure:
