@@ -18,8 +18,8 @@ def loads(data: bytes | str) -> Any:
     # A lone surrogate stays none.
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     digits = text.translate(_DIGITS)
-    # Those after a point are a float's; few texts need the slower look for them.
-    if _LONG not in digits or _LONG not in digits.replace(b"." + _LONG, b""):
+    # Those after a point are a float's.
+    if _LONG not in digits.replace(b"." + _LONG, b""):
         return orjson.loads(data)
     # Refuses what is no JSON, which json takes; four digits, since a number may follow `\\u` in a text.
     orjson.loads(_LONG_NUMBER.sub(b"1111", text))
