@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 import orjson
 
-from stillhouse.inference.scoring.scores import LEAST_LOGPROB, TopLogprobs, best_first, numbers_of
+from stillhouse.inference.scoring.scores import LEAST_LOGPROB, MOST_LOGPROB, TopLogprobs, best_first, numbers_of
 
 AS_ID: Final = "token_id:"
 UNKNOWN: Final = -1
@@ -98,10 +98,10 @@ def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
     lists = [best if isinstance(best, list) else [] for best in _values(entries, "top_logprobs")]
     listed = list(chain.from_iterable(lists))
     values = numbers_of(_values(listed, "logprob"))
-    is_scored = ~np.isnan(values)
+    is_scored = values <= MOST_LOGPROB
     rows = np.repeat(np.arange(len(lists)), list(map(len, lists)))
     counts_N = np.bincount(rows[is_scored], minlength=len(lists))
-    if np.isnan(logprobs_N).any() or not counts_N.all():
+    if not (logprobs_N <= MOST_LOGPROB).all() or not counts_N.all():
         return None
     places_NM, logprobs_NM = best_first(np.flatnonzero(is_scored), values[is_scored], counts_N, top_k)
     # Spellings are numbered as they appear, so only those that are kept may be read.

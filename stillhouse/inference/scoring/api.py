@@ -5,11 +5,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs, best_first, numbers_of
+from stillhouse.inference.scoring.scores import MOST_LOGPROB, SequenceScores, TopLogprobs, best_first, numbers_of
 from stillhouse.types import JsonObject
 
 _LEAST: Final = -9999.0  # written by vLLM and others for minus infinity, which JSON does not have
-_ROUNDING: Final = 1e-3
 
 
 class TokenSequence(Protocol):
@@ -79,7 +78,7 @@ def top_logprobs(ids: Sequence[object], logprobs: Sequence[object], counts: Sequ
 def _checked(values: Sequence[object], tokens: Sequence[object]) -> np.ndarray:
     """Return log-probabilities in float64, which may be minus infinity; raise WrongAnswer if one is none."""
     logprobs = numbers_of(values)
-    if (places := np.flatnonzero(~(logprobs <= _ROUNDING))).size:
+    if (places := np.flatnonzero(~(logprobs <= MOST_LOGPROB))).size:
         seen = f"the log-probability of token {tokens[places[0]]} is {values[places[0]]!r}"
         raise WrongAnswer(f"{seen}; expected a number of at most 0")
     return np.minimum(logprobs, 0.0)

@@ -16,6 +16,8 @@ _ROUNDING: Final = 1e-6
 normaliser, are off by some 2e-6."""
 LEAST_LOGPROB: Final = -100.0
 """Of a token that a server gives no probability (vLLM writes -9999)."""
+MOST_LOGPROB: Final = 1e-3
+"""Above 0 by more than rounding; a server that gives probabilities in their place has higher ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

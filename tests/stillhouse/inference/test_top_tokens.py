@@ -91,6 +91,11 @@ def test_alternatives_in_another_form_are_none(listed: Any) -> None:
     assert read_top_tokens({"content": [entry("a", -1.0, top_logprobs=listed)]}, 2) is None
 
 
+def test_probabilities_in_place_of_their_logarithms_are_not_kept() -> None:
+    assert read_top_tokens(sampled("a", 0.7, ("a", 0.7), ("b", 0.2)), 2) is None
+    assert read_top_tokens(sampled("a", -0.3, ("a", 0.7), ("b", 0.2)), 2) is None
+
+
 def test_a_place_with_a_whole_vocabulary_costs_no_more_than_its_entries() -> None:
     content = [*sampled("a", -0.5, ("a", -0.5))["content"] * 2000, *sampled("b", -9.0, *VOCABULARY)["content"]]
     tracemalloc.start()
