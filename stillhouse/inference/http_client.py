@@ -127,11 +127,9 @@ class HttpClient:
             tools=tools,
             max_tokens=sampling.max_tokens,
         )
-        if sampling.record_top_k is None:
-            completion = read()
-        else:
-            # The most probable tokens of a long answer take some 30 ms.
-            completion = await asyncio.get_running_loop().run_in_executor(self._reader, read)
+        # The most probable tokens of a long answer take some 30 ms.
+        in_thread = sampling.record_top_k is not None
+        completion = await asyncio.get_running_loop().run_in_executor(self._reader, read) if in_thread else read()
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     def _learn_refused(self, failed: RequestFailed, messages: list[Message]) -> None:

@@ -18,7 +18,6 @@ from operator import itemgetter
 from typing import Any, Final, Self
 
 import numpy as np
-import orjson
 
 from stillhouse.inference.scoring.scores import LEAST_LOGPROB, MOST_LOGPROB, TopLogprobs, best_first, numbers_of
 
@@ -26,8 +25,8 @@ AS_ID: Final = "token_id:"
 UNKNOWN: Final = -1
 """In place of a token that the endpoint did not name, or of one that it did not give."""
 _REPLACED: Final = "\ufffd".encode()
-_MAX_ID: Final = (1 << 31) - 1
-_MAX_DIGITS: Final = len(str(_MAX_ID))
+_DIGITS: Final = frozenset(range(1, 10))
+"""How many an id has, in int32."""
 _MAX_BYTES: Final = (1 << 16) - 1
 _HEAD: Final = struct.Struct("<IIi")
 """N, K, and the number of spellings; -1 where there are ids."""
@@ -103,19 +102,15 @@ def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
     counts_N = np.bincount(rows[is_scored], minlength=len(lists))
     if not (logprobs_N <= MOST_LOGPROB).all() or not counts_N.all():
         return None
-    places_NM, logprobs_NM = best_first(np.flatnonzero(is_scored), values[is_scored], counts_N, top_k)
+    places_NK, logprobs_NK = best_first(np.flatnonzero(is_scored), values[is_scored], counts_N, top_k)
+    is_there = places_NK != UNKNOWN
     # Spellings are numbered as they appear, so only those that are kept may be read.
-    is_there = places_NM != UNKNOWN
-    numbers, spellings = _numbered([*entries, *map(listed.__getitem__, places_NM[is_there].tolist())])
-    numbers_NK = np.full((len(entries), top_k), UNKNOWN, np.int32)
-    exact_NK = np.full(numbers_NK.shape, LEAST_LOGPROB)
-    kept_NM = (slice(None), slice(is_there.shape[1]))
-    numbers_NK[kept_NM][is_there] = numbers[len(entries) :]
-    exact_NK[kept_NM][is_there] = np.minimum(logprobs_NM[is_there], 0.0)
+    numbers, spellings = _numbered([*entries, *map(listed.__getitem__, places_NK[is_there].tolist())])
+    places_NK[is_there] = numbers[len(entries) :]
     return TopTokens(
         numbers[: len(entries)],
         np.minimum(logprobs_N, 0.0).astype(np.float32),
-        TopLogprobs.rounded(*_known_first(numbers_NK, exact_NK)),
+        TopLogprobs.rounded(*_known_first(places_NK, np.minimum(logprobs_NK, 0.0))),
         spellings,
     )
 
@@ -131,52 +126,35 @@ def _values(entries: Sequence[Any], key: str) -> list[Any]:
 def _numbered(entries: Sequence[Any]) -> tuple[np.ndarray, list[bytes] | None]:
     """Return the tokens' ids and None, or indices of their spellings and these."""
     texts = [text if isinstance(text, str) else "" for text in _values(entries, "token")]
-    joined = "," + ",".join(texts)
-    if (ids := _ids(joined, len(texts))) is not None:
-        return ids, None
-    tokens = _tokens(texts, _values(entries, "bytes"), may_be_ids=AS_ID in joined)
+    ids = ("," + ",".join(texts)).split("," + AS_ID)[1:]
+    if len(ids) == len(texts) and "".join(ids).isdecimal() and set(map(len, ids)) <= _DIGITS:
+        return np.array(list(map(int, ids)), np.int32), None
+    tokens = _tokens(texts, _values(entries, "bytes"))
     distinct = dict.fromkeys(tokens)
     if any(isinstance(token, int) for token in distinct):
         return np.array([token if isinstance(token, int) else UNKNOWN for token in tokens], np.int32), None
-    spellings = [token for token in distinct if isinstance(token, bytes) and _is_spelling(token)]
+    # SGLang and others write the bytes of U+FFFD for part of a character.
+    spellings = [token for token in distinct if token and len(token) <= _MAX_BYTES and _REPLACED not in token]
     numbers = dict.fromkeys(distinct, UNKNOWN) | {token: number for number, token in enumerate(spellings)}
     return np.array(list(map(numbers.__getitem__, tokens)), np.int32), spellings
 
 
-def _ids(joined: str, count: int) -> np.ndarray | None:
-    """Return the ids where each of so many texts, joined by commas and with one in front, is one, as vLLM writes it."""
-    digits = joined.replace("," + AS_ID, ",")
-    if joined.count("," + AS_ID) != count or digits.count(",") != count or not digits.replace(",", "").isdecimal():
-        return None
-    try:
-        ids = orjson.loads(f"[{digits[1:]}]")
-    except orjson.JSONDecodeError:
-        return None
-    return np.array(ids, np.int32) if max(ids) <= _MAX_ID else None
-
-
-def _tokens(texts: Sequence[str], written: Sequence[Any], *, may_be_ids: bool) -> list[int | bytes | None]:
-    """Return an id, bytes or None for each token."""
-    if not may_be_ids and set(map(type, written)) == {list}:
+def _tokens(texts: Sequence[str], written: Sequence[Any]) -> list[Any]:
+    """Return each token's id, else its bytes; None for an id that no vocabulary has."""
+    if set(map(type, written)) == {list} and AS_ID not in "".join(texts):
         with suppress(TypeError, ValueError):
             return list(map(bytes, written))
     return list(map(_token, texts, written))
 
 
 def _token(text: str, written: Any) -> int | bytes | None:
-    """Return the token's id, else its bytes; None where the endpoint says neither."""
     digits = text.removeprefix(AS_ID)
     if digits != text and digits.isdecimal():
-        return int(digits) if len(digits) <= _MAX_DIGITS and int(digits) <= _MAX_ID else None
+        return int(digits) if len(digits) in _DIGITS else None
     if isinstance(written, list):
         with suppress(TypeError, ValueError):
             return bytes(written)
     return text.encode(errors="replace")
-
-
-def _is_spelling(token: bytes) -> bool:
-    # SGLang and others write the bytes of U+FFFD for part of a character.
-    return 0 < len(token) <= _MAX_BYTES and _REPLACED not in token
 
 
 def _known_first(numbers_NK: np.ndarray, logprobs_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,14 +12,10 @@ from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatche
 
 _BUSY: Final = 0.9
 """Share of a core from which this process sets the pace: Python runs one thread at a time."""
-_BUSY_S: Final = 10.0
 
 
 class Reporter:
-    """Reports figures of a collection of `total` rollouts (None: unknown) together with the limits of its endpoint.
-
-    `cpu_clock` gives the seconds of CPU that this process has used.
-    """
+    """Reports figures of a collection of `total` rollouts (None: unknown) together with the limits of its endpoint."""
 
     def __init__(
         self,
@@ -39,7 +35,7 @@ class Reporter:
         self._is_local = is_local
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._busy = RecentRate(_BUSY_S)
+        self._busy = RecentRate()
         self._rows = RecentRate()
         self._tokens = RecentRate()
         self._usd = Series()

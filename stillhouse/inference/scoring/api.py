@@ -72,7 +72,7 @@ def top_logprobs(ids: Sequence[object], logprobs: Sequence[object], counts: Sequ
         ids_N = np.array(ids, np.int32)
     except (TypeError, ValueError, OverflowError) as error:
         raise WrongAnswer(f"one of its most probable tokens has no id: {error}") from error
-    return TopLogprobs.rounded(*best_first(ids_N, _checked(logprobs, ids), np.array(counts), top_k))
+    return TopLogprobs.rounded(*best_first(ids_N, _checked(logprobs, ids), np.array(counts), num_best.pop()))
 
 
 def _checked(values: Sequence[object], tokens: Sequence[object]) -> np.ndarray:

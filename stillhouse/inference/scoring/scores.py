@@ -75,8 +75,7 @@ def best_first(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the best `top_k` values at each of N positions, and their log-probabilities; of equal ones the first.
 
-    Both arrays hold `counts_N` of one position after the other. There are fewer columns if no position has `top_k`; -1
-    and minus infinity fill up the shorter rows.
+    Both arrays hold `counts_N` of one position after the other. -1 and minus infinity fill up rows of fewer.
     """
     # Rows are as wide as the widest, so one of a whole vocabulary is cut first.
     ends_N, is_kept = np.cumsum(counts_N), np.ones(len(values), bool)
@@ -84,7 +83,7 @@ def best_first(
         first = ends_N[row] - counts_N[row]
         is_kept[first + np.argsort(-logprobs[first : ends_N[row]], kind="stable")[top_k:]] = False
     counts_N = np.where(counts_N > 2 * top_k, top_k, counts_N)
-    is_there = np.arange(counts_N.max()) < counts_N[:, None]
+    is_there = np.arange(max(top_k, counts_N.max())) < counts_N[:, None]
     values_NM, logprobs_NM = np.full(is_there.shape, -1, values.dtype), np.full(is_there.shape, -np.inf)
     values_NM[is_there], logprobs_NM[is_there] = values[is_kept], logprobs[is_kept]
     order_NK = np.argsort(-logprobs_NM, axis=1, kind="stable")[:, :top_k]
@@ -95,9 +94,5 @@ def numbers_of(values: Sequence[Any]) -> np.ndarray:
     """Return values of JSON in float64, NaN for those that are no numbers."""
     if not set(map(type, values)) <= {float}:
         # Whole numbers may have more digits than a float.
-        values = [value if type(value) is float or _is_whole(value) else math.nan for value in values]
+        values = [it if type(it) is float or (type(it) is int and abs(it) <= _MOST) else math.nan for it in values]
     return np.array(values, np.float64)
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and abs(value) <= _MOST
