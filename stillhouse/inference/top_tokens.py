@@ -25,8 +25,7 @@ AS_ID: Final = "token_id:"
 UNKNOWN: Final = -1
 """In place of a token that the endpoint did not name, or of one that it did not give."""
 _REPLACED: Final = "\ufffd".encode()
-_DIGITS: Final = frozenset(range(1, 10))
-"""How many an id has, in int32."""
+_DIGITS: Final = frozenset(range(1, 10))  # how many an id has, in int32
 _MAX_BYTES: Final = (1 << 16) - 1
 _HEAD: Final = struct.Struct("<IIi")
 """N, K, and the number of spellings; -1 where there are ids."""

@@ -10,8 +10,7 @@ from stillhouse.inference.rate_limit import Controller, ControlSnapshot
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
 
-_BUSY: Final = 0.9
-"""Share of a core from which this process sets the pace: Python runs one thread at a time."""
+_BUSY: Final = 0.9  # of a core; Python runs one thread at a time
 
 
 class Reporter:
