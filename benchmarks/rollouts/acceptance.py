@@ -1,6 +1,6 @@
 """What the engine is held to, each part alone:
 
-    python -m benchmarks.rollouts.acceptance --parts cpu ideal rate memory flow limits steps
+    python -m benchmarks.rollouts.acceptance --parts cpu ideal rate memory flow limits steps distributions
 
 Claims
     cpu       client CPU at most 0.25 of the `openai` package's in a loop, with journal and rate control on.
@@ -11,6 +11,7 @@ Claims
     limits    at least 0.97 of a hidden limit once converged and at most 1 % refused: RPM, TPM, concurrency, each with
               and without headers.
     steps     90 % of a raised limit within 30 s, and calm when it falls.
+    distributions  the most probable tokens cost as little as `distributions` says, in under a minute.
 
 Measured
     Client and provider in processes of their own. `cpu` is the ratio of CPU for a row, imports left out, sides in turn.
@@ -41,6 +42,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.frame.rounds import Spread, argument_parser, publish, ratio, spread
+from benchmarks.rollouts.distributions import distributions
 from benchmarks.rollouts.hidden_limits import limits, steps
 from benchmarks.rollouts.measure import HERE, LATENCY_S, Effort, fresh, run, run_bare, run_flow, span_s
 from benchmarks.rollouts.optimum import optimum_s
@@ -165,6 +167,7 @@ PARTS: Final[dict[str, Part]] = {
     "flow": flow,
     "limits": limits,
     "steps": steps,
+    "distributions": distributions,
 }
 
 

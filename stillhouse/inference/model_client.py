@@ -1,8 +1,11 @@
 """`ModelClient`: completions of one endpoint's model, in its API's form over a transport."""
 
+import asyncio
 import logging
 from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from stillhouse.inference.apis import api_of
 from stillhouse.inference.completion import Completion
@@ -24,6 +27,8 @@ class ModelClient:
         self._transport = transport
         self._api = api_of(endpoint)
         self._refused_keys: set[str] = set()
+        # A second thread would make the event loop wait for the interpreter's lock twice as often.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="distributions")
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
@@ -43,7 +48,10 @@ class ModelClient:
                     refused = refused - demanded
                 else:
                     self._learn_refused(failed, body)
-        completion = self._api.completion(self._endpoint, answer, tools, sampling)
+        read = partial(self._api.completion, self._endpoint, answer, tools, sampling)
+        # The most probable tokens of a long answer take some 30 ms.
+        in_thread = sampling.record_top_k is not None
+        completion = await asyncio.get_running_loop().run_in_executor(self._reader, read) if in_thread else read()
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     def _learn_refused(self, failed: RequestFailed, body: JsonObject) -> None:
@@ -60,4 +68,5 @@ class ModelClient:
             )
 
     async def aclose(self) -> None:
+        self._reader.shutdown(wait=False, cancel_futures=True)
         await self._transport.aclose()

@@ -8,21 +8,25 @@ Dimensions: N sampled tokens, K most probable ones at each.
 """
 
 import base64
-import math
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import numpy as np
 
-from stillhouse.inference.scoring.scores import LEAST_LOGPROB, TopLogprobs
+from stillhouse.inference.scoring.scores import LEAST_LOGPROB, MOST_LOGPROB, TopLogprobs, best_first, numbers_of
 
 AS_ID: Final = "token_id:"
 UNKNOWN: Final = -1
 """In place of a token that the endpoint did not name, or of one that it did not give."""
 _REPLACED: Final = "\ufffd".encode()
+_DIGITS: Final = frozenset(range(1, 10))  # how many an id has, in int32
+_MAX_BYTES: Final = (1 << 16) - 1
 _HEAD: Final = struct.Struct("<IIi")
 """N, K, and the number of spellings; -1 where there are ids."""
 
@@ -51,7 +55,7 @@ class TopTokens:
             np.array([len(spelling) for spelling in spellings], np.uint16).tobytes(),
             *spellings,
         ]
-        return base64.b64encode(zlib.compress(b"".join(parts))).decode()
+        return base64.b64encode(zlib.compress(b"".join(parts), level=1)).decode()
 
     @classmethod
     def of_bytes(cls, packed: bytes) -> Self:
@@ -86,55 +90,81 @@ def read_top_tokens(logprobs: Any, top_k: int) -> TopTokens | None:
     `logprobs` are the choice's, as they came.
     """
     entries = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(entries, list) or not entries or not all(map(_is_scored, entries)):
+    if not isinstance(entries, list) or not entries:
         return None
-    sampled = [_token(entry) for entry in entries]
-    best = [_best(entry.get("top_logprobs"), top_k) for entry in entries]
-    if not all(best):
+    logprobs_N = numbers_of(_values(entries, "logprob"))
+    lists = [best if isinstance(best, list) else [] for best in _values(entries, "top_logprobs")]
+    listed = list(chain.from_iterable(lists))
+    values = numbers_of(_values(listed, "logprob"))
+    is_scored = values <= MOST_LOGPROB
+    rows = np.repeat(np.arange(len(lists)), list(map(len, lists)))
+    counts_N = np.bincount(rows[is_scored], minlength=len(lists))
+    if not (logprobs_N <= MOST_LOGPROB).all() or not counts_N.all():
         return None
-    named = [*sampled, *(token for pairs in best for token, _ in pairs)]
-    with_ids = any(isinstance(token, int) for token in named)
-    distinct = list(dict.fromkeys(token for token in named if isinstance(token, int if with_ids else bytes)))
-    numbers = {token: token if with_ids else number for number, token in enumerate(distinct)}
-    ids_NK = np.full((len(entries), top_k), UNKNOWN, np.int32)
-    logprobs_NK = np.full((len(entries), top_k), LEAST_LOGPROB)
-    for row, pairs in enumerate(best):
-        known = [(numbers[token], logprob) for token, logprob in pairs if token in numbers]
-        for column, pair in enumerate(known):
-            ids_NK[row, column], logprobs_NK[row, column] = pair
+    places_NK, logprobs_NK = best_first(np.flatnonzero(is_scored), values[is_scored], counts_N, top_k)
+    is_there = places_NK != UNKNOWN
+    # Spellings are numbered as they appear, so only those that are kept may be read.
+    numbers, spellings = _numbered([*entries, *map(listed.__getitem__, places_NK[is_there].tolist())])
+    places_NK[is_there] = numbers[len(entries) :]
     return TopTokens(
-        np.array([UNKNOWN if token is None else numbers.get(token, UNKNOWN) for token in sampled], np.int32),
-        np.array([min(entry["logprob"], 0.0) for entry in entries], np.float32),
-        TopLogprobs.rounded(ids_NK, logprobs_NK),
-        None if with_ids else [token for token in distinct if isinstance(token, bytes)],
+        numbers[: len(entries)],
+        np.minimum(logprobs_N, 0.0).astype(np.float32),
+        TopLogprobs.rounded(*_known_first(places_NK, np.minimum(logprobs_NK, 0.0))),
+        spellings,
     )
 
 
-def _is_scored(entry: Any) -> bool:
-    value = entry.get("logprob") if isinstance(entry, dict) else None
-    return isinstance(value, int | float) and not math.isnan(value)
+def _values(entries: Sequence[Any], key: str) -> list[Any]:
+    """Return what each entry has under a key, None where it has nothing or is no object."""
+    try:
+        return list(map(itemgetter(key), entries))
+    except (KeyError, TypeError):
+        return [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
 
 
-def _token(entry: Any) -> int | bytes | None:
-    """Return the token's id, else its bytes; None for part of a character whose bytes are not told."""
-    text, written = entry.get("token"), entry.get("bytes")
-    if isinstance(text, str) and text.startswith(AS_ID) and text.removeprefix(AS_ID).isdecimal():
-        return int(text.removeprefix(AS_ID))
-    if isinstance(written, list) and all(isinstance(value, int) and 0 <= value < 256 for value in written):
-        spelling = bytes(written)
-    elif isinstance(text, str):
-        spelling = text.encode(errors="replace")
-    else:
-        return None
+def _numbered(entries: Sequence[Any]) -> tuple[np.ndarray, list[bytes] | None]:
+    """Return the tokens' ids and None, or indices of their spellings and these."""
+    texts = [text if isinstance(text, str) else "" for text in _values(entries, "token")]
+    ids = ("," + ",".join(texts)).split("," + AS_ID)[1:]
+    if len(ids) == len(texts) and "".join(ids).isdecimal() and set(map(len, ids)) <= _DIGITS:
+        return np.array(list(map(int, ids)), np.int32), None
+    tokens = _tokens(texts, _values(entries, "bytes"))
+    distinct = dict.fromkeys(tokens)
+    if any(isinstance(token, int) for token in distinct):
+        return np.array([token if isinstance(token, int) else UNKNOWN for token in tokens], np.int32), None
     # SGLang and others write the bytes of U+FFFD for part of a character.
-    return spelling if spelling and _REPLACED not in spelling else None
+    spellings = [token for token in distinct if token and len(token) <= _MAX_BYTES and _REPLACED not in token]
+    numbers = dict.fromkeys(distinct, UNKNOWN) | {token: number for number, token in enumerate(spellings)}
+    return np.array(list(map(numbers.__getitem__, tokens)), np.int32), spellings
 
 
-def _best(entries: Any, top_k: int) -> Sequence[tuple[int | bytes | None, float]]:
-    """Return the tokens and log-probabilities, best first; of two with the same text the better."""
-    pairs = [(_token(entry), float(entry["logprob"])) for entry in entries or () if _is_scored(entry)]
-    pairs.sort(key=lambda pair: -pair[1])
-    first: dict[int | bytes | None, float] = {}
-    for token, logprob in pairs[:top_k]:
-        first.setdefault(token, min(logprob, 0.0))
-    return list(first.items())
+def _tokens(texts: Sequence[str], written: Sequence[Any]) -> list[Any]:
+    """Return each token's id, else its bytes; None for an id that no vocabulary has."""
+    if set(map(type, written)) == {list} and AS_ID not in "".join(texts):
+        with suppress(TypeError, ValueError):
+            return list(map(bytes, written))
+    return list(map(_token, texts, written))
+
+
+def _token(text: str, written: Any) -> int | bytes | None:
+    digits = text.removeprefix(AS_ID)
+    if digits != text and digits.isdecimal():
+        return int(digits) if len(digits) in _DIGITS else None
+    if isinstance(written, list):
+        with suppress(TypeError, ValueError):
+            return bytes(written)
+    return text.encode(errors="replace")
+
+
+def _known_first(numbers_NK: np.ndarray, logprobs_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row with what is unknown, or stands earlier in it, at its end and of the least log-probability."""
+    by_number_NK = np.argsort(numbers_NK, axis=1, kind="stable")
+    sorted_NK = np.take_along_axis(numbers_NK, by_number_NK, axis=1)
+    is_known = sorted_NK != UNKNOWN
+    is_known[:, 1:] &= sorted_NK[:, 1:] != sorted_NK[:, :-1]
+    np.put_along_axis(is_known, by_number_NK, is_known.copy(), axis=1)
+    order_NK = np.argsort(~is_known, axis=1, kind="stable")
+    return (
+        np.take_along_axis(np.where(is_known, numbers_NK, UNKNOWN), order_NK, axis=1),
+        np.take_along_axis(np.where(is_known, logprobs_NK, LEAST_LOGPROB), order_NK, axis=1),
+    )

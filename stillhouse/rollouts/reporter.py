@@ -1,12 +1,16 @@
 """Progress reports of a running collection."""
 
 import math
+import time
 from collections.abc import Callable
+from typing import Final
 
 from stillhouse.inference.budget.projection import MIN_ROLLOUTS, Series
-from stillhouse.inference.rate_limit import Controller
+from stillhouse.inference.rate_limit import Controller, ControlSnapshot
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
+
+_BUSY: Final = 0.9  # of a core; Python runs one thread at a time
 
 
 class Reporter:
@@ -21,6 +25,7 @@ class Reporter:
         total: int | None,
         is_local: bool,
         clock: Callable[[], float],
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         self._watcher = watcher
         self._stats = stats
@@ -28,6 +33,8 @@ class Reporter:
         self._total = total
         self._is_local = is_local
         self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._busy = RecentRate()
         self._rows = RecentRate()
         self._tokens = RecentRate()
         self._usd = Series()
@@ -55,9 +62,7 @@ class Reporter:
                 tokens_per_s=self._tokens.per_second(stats.completion_tokens, now),
                 in_flight=limits.in_flight,
                 limit=limits.limit,
-                limit_reason=limits.reason
-                if self._outage_s is None
-                else f"no connection for {self._outage_s:.0f} s, waiting for the endpoint",
+                limit_reason=self._reason(limits, now),
                 requests_per_minute=limits.requests_per_minute,
                 tokens_per_minute=limits.tokens_per_minute,
                 num_rate_limited=stats.num_rate_limited,
@@ -68,6 +73,14 @@ class Reporter:
                 is_local=self._is_local,
             ),
         )
+
+    def _reason(self, limits: ControlSnapshot, now: float) -> str:
+        share = self._busy.per_second(self._cpu_clock(), now)
+        if self._outage_s is not None:
+            return f"no connection for {self._outage_s:.0f} s, waiting for the endpoint"
+        if limits.in_flight and share >= _BUSY:
+            return f"{limits.reason}; this process is the bottleneck: it keeps {share:.0%} of a core busy"
+        return limits.reason
 
     def _projected(self) -> UsdRange | None:
         if self._total is None or self._usd.count < MIN_ROLLOUTS or math.isnan(self._usd.mean):

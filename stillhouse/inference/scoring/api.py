@@ -1,16 +1,14 @@
 """The sequences that are scored, and what the forms of request and answer of servers have in common."""
 
-import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
 
-from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
+from stillhouse.inference.scoring.scores import MOST_LOGPROB, SequenceScores, TopLogprobs, best_first, numbers_of
 from stillhouse.types import JsonObject
 
 _LEAST: Final = -9999.0  # written by vLLM and others for minus infinity, which JSON does not have
-_ROUNDING: Final = 1e-3
 
 
 class TokenSequence(Protocol):
@@ -45,35 +43,42 @@ class WrongAnswer(Exception):
     """An answer with HTTP 200 that lacks the scores; another attempt is useless."""
 
 
-def checked_logprob(value: object, token: int) -> float:
-    """Return a log-probability in float32, as it is stored; raise WrongAnswer if no loss can be computed from it."""
-    number = _logprob(value, token)
-    if number <= _LEAST:
+def checked_logprobs(values: Sequence[object], tokens: Sequence[object]) -> list[float]:
+    """Return the tokens' log-probabilities in float32, as they are stored; raise WrongAnswer if one yields no loss."""
+    logprobs = _checked(values, tokens)
+    if (places := np.flatnonzero(logprobs <= _LEAST)).size:
         raise WrongAnswer(
-            f"the log-probability of token {token} is {value}; expected a finite number of at most 0. A token of "
-            "no probability is one that the teacher does not know: check that the server has the student's vocabulary "
-            "and restricts no tokens"
+            f"the log-probability of token {tokens[places[0]]} is {values[places[0]]}; expected a finite number of at "
+            "most 0. A token of no probability is one that the teacher does not know: check that the server has the "
+            "student's vocabulary and restricts no tokens"
         )
-    return float(np.float32(number))
+    rounded: list[float] = logprobs.astype(np.float32).tolist()
+    return rounded
 
 
-def top_logprobs(positions: Sequence[Sequence[tuple[int, object]]], top_k: int) -> TopLogprobs:
-    """Return the `top_k` best of the ids and log-probabilities at each position, or all where the vocabulary has fewer;
-    raise WrongAnswer if positions have different numbers of them, or one is no log-probability.
+def top_logprobs(ids: Sequence[object], logprobs: Sequence[object], counts: Sequence[int], top_k: int) -> TopLogprobs:
+    """Return the `top_k` best at each position, or all where the vocabulary has fewer.
+
+    `ids` and `logprobs` have `counts` entries of one position after the other. Raise WrongAnswer if positions have
+    different numbers of them, or one is no id or no log-probability.
     """
-    checked = [[(token, _logprob(logprob, token)) for token, logprob in pairs] for pairs in positions]
-    best = [sorted(pairs, key=lambda pair: -pair[1])[:top_k] for pairs in checked]
-    counts = {len(pairs) for pairs in best}
-    if len(counts) > 1 or 0 in counts:
+    num_best = {min(count, top_k) for count in counts}
+    if len(num_best) > 1 or 0 in num_best:
         raise WrongAnswer(
-            f"it has {min(counts)} to {max(counts)} most probable tokens at a position; expected {top_k} at each. Does "
-            "the server cap their number?"
+            f"it has {min(num_best)} to {max(num_best)} most probable tokens at a position; expected {top_k} at each. "
+            "Does the server cap their number?"
         )
-    return TopLogprobs.of(best)
+    try:
+        ids_N = np.array(ids, np.int32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WrongAnswer(f"one of its most probable tokens has no id: {error}") from error
+    return TopLogprobs.rounded(*best_first(ids_N, _checked(logprobs, ids), np.array(counts), num_best.pop()))
 
 
-def _logprob(value: object, token: int) -> float:
-    """Return a number of at most 0, which may be minus infinity."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value > _ROUNDING:
-        raise WrongAnswer(f"the log-probability of token {token} is {value!r}; expected a number of at most 0")
-    return min(float(value), 0.0)
+def _checked(values: Sequence[object], tokens: Sequence[object]) -> np.ndarray:
+    """Return log-probabilities in float64, which may be minus infinity; raise WrongAnswer if one is none."""
+    logprobs = numbers_of(values)
+    if (places := np.flatnonzero(~(logprobs <= MOST_LOGPROB))).size:
+        seen = f"the log-probability of token {tokens[places[0]]} is {values[places[0]]!r}"
+        raise WrongAnswer(f"{seen}; expected a number of at most 0")
+    return np.minimum(logprobs, 0.0)

@@ -1,10 +1,11 @@
 """Scores from `/v1/completions`: vLLM's `prompt_logprobs`, and `echo` as OpenAI has it."""
 
 from collections.abc import Sequence
+from itertools import chain, compress
 from typing import Final
 
-from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprob, top_logprobs
-from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprobs, top_logprobs
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.types import JsonObject
 
 _AS_ID: Final = "token_id:"
@@ -36,12 +37,12 @@ class VllmApi:
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
         scores = []
-        for sequence, entries in zip(sequences, _entries(answer, sequences), strict=True):
-            places = zip(entries, sequence.token_ids, sequence.loss_mask, strict=True)
-            scored = [(entry, token) for entry, token, is_scored in places if is_scored]
-            logprobs = [checked_logprob(_entry(entry, token).get("logprob"), token) for entry, token in scored]
-            top = top_logprobs([_alternatives(entry) for entry, _ in scored], self._top_k) if self._top_k else None
-            scores.append(SequenceScores(logprobs, top))
+        for sequence, lists in zip(sequences, _entries(answer, sequences), strict=True):
+            entries = list(compress(lists, sequence.loss_mask))
+            tokens = list(compress(sequence.token_ids, sequence.loss_mask))
+            logprobs = [_entry(entry, token).get("logprob") for entry, token in zip(entries, tokens, strict=True)]
+            top = _top(entries, self._top_k) if self._top_k else None
+            scores.append(SequenceScores(checked_logprobs(logprobs, tokens), top))
         return scores
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
@@ -74,11 +75,13 @@ def _entry(entry: object, token: int) -> JsonObject:
     return actual
 
 
-def _alternatives(entry: JsonObject) -> list[tuple[int, object]]:
+def _top(entries: Sequence[JsonObject], top_k: int) -> TopLogprobs:
     try:
-        return [(int(token), listed.get("logprob")) for token, listed in entry.items()]
+        ids = list(map(int, chain.from_iterable(entries)))
+        logprobs = [listed.get("logprob") for entry in entries for listed in entry.values()]
     except (ValueError, AttributeError) as error:
-        raise WrongAnswer(f"prompt_logprobs holds {sorted(entry)}; expected objects by token id") from error
+        raise WrongAnswer(f"prompt_logprobs has other entries than objects by token id: {error}") from error
+    return top_logprobs(ids, logprobs, list(map(len, entries)), top_k)
 
 
 class EchoApi:
@@ -115,9 +118,9 @@ class EchoApi:
             for token, token_id in zip(tokens, sequence.token_ids, strict=True):
                 if str(token).startswith(_AS_ID) and token != f"{_AS_ID}{token_id}":
                     raise WrongAnswer(f"it echoes {token} in place of token {token_id}")
-            scored = zip(logprobs, sequence.token_ids, sequence.loss_mask, strict=True)
-            logprobs = [checked_logprob(logprob, token) for logprob, token, is_scored in scored if is_scored]
-            scores.append(SequenceScores(logprobs))
+            scored = list(compress(logprobs, sequence.loss_mask))
+            ids = list(compress(sequence.token_ids, sequence.loss_mask))
+            scores.append(SequenceScores(checked_logprobs(scored, ids)))
         return scores
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:

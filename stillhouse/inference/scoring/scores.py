@@ -4,17 +4,20 @@ Dimensions: N scored tokens of a sequence, K a teacher's most probable tokens at
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
+_MOST: Final = 1 << 53
 _ROUNDING: Final = 1e-6
 """Mass of the others below which 1 less the mass of the best is rounding: float32 logits of a size of 30, less their
 normaliser, are off by some 2e-6."""
 LEAST_LOGPROB: Final = -100.0
 """Of a token that a server gives no probability (vLLM writes -9999)."""
+MOST_LOGPROB: Final = 1e-3
+"""Above 0 by more than rounding; a server that gives probabilities in their place has higher ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +35,6 @@ class TopLogprobs:
     log_tail_N: np.ndarray
     """float16, logarithm of the mass of all other tokens. Below 1e-6 the mass of the best does not tell it; it is then
     the last best token's, which the next does not exceed."""
-
-    @classmethod
-    def of(cls, positions: Iterable[Sequence[tuple[int, float]]]) -> Self:
-        """Round the same number of pairs of id and log-probability at each position, best first."""
-        pairs = list(positions)
-        ids_NK = np.array([[token for token, _ in best] for best in pairs], dtype=np.int32)
-        logprobs_NK = np.array([[logprob for _, logprob in best] for best in pairs], dtype=np.float64)
-        return cls.rounded(ids_NK.reshape(len(pairs), -1), logprobs_NK.reshape(len(pairs), -1))
 
     @classmethod
     def rounded(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
@@ -73,3 +68,31 @@ class SequenceScores(NamedTuple):
     def part(self, first: int, last: int) -> "SequenceScores":
         """Return those of the scored tokens from `first` to before `last`."""
         return SequenceScores(self.logprobs[first:last], None if self.top is None else self.top.part(first, last))
+
+
+def best_first(
+    values: np.ndarray, logprobs: np.ndarray, counts_N: np.ndarray, top_k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best `top_k` values at each of N positions, and their log-probabilities; of equal ones the first.
+
+    Both arrays hold `counts_N` of one position after the other. -1 and minus infinity fill up rows of fewer.
+    """
+    # Rows are as wide as the widest, so one of a whole vocabulary is cut first.
+    ends_N, is_kept = np.cumsum(counts_N), np.ones(len(values), bool)
+    for row in np.flatnonzero(counts_N > 2 * top_k):
+        first = ends_N[row] - counts_N[row]
+        is_kept[first + np.argsort(-logprobs[first : ends_N[row]], kind="stable")[top_k:]] = False
+    counts_N = np.where(counts_N > 2 * top_k, top_k, counts_N)
+    is_there = np.arange(max(top_k, counts_N.max())) < counts_N[:, None]
+    values_NM, logprobs_NM = np.full(is_there.shape, -1, values.dtype), np.full(is_there.shape, -np.inf)
+    values_NM[is_there], logprobs_NM[is_there] = values[is_kept], logprobs[is_kept]
+    order_NK = np.argsort(-logprobs_NM, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(values_NM, order_NK, axis=1), np.take_along_axis(logprobs_NM, order_NK, axis=1)
+
+
+def numbers_of(values: Sequence[Any]) -> np.ndarray:
+    """Return values of JSON in float64, NaN for those that are no numbers."""
+    if not set(map(type, values)) <= {float}:
+        # Whole numbers may have more digits than a float.
+        values = [it if type(it) is float or (type(it) is int and abs(it) <= _MOST) else math.nan for it in values]
+    return np.array(values, np.float64)

@@ -1,10 +1,11 @@
 """Scores from SGLang's `/generate`."""
 
 from collections.abc import Sequence
-from itertools import compress
+from itertools import chain, compress
+from operator import itemgetter
 
-from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprob, top_logprobs
-from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprobs, top_logprobs
+from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.types import JsonObject
 
 
@@ -38,9 +39,9 @@ class SglangApi:
         tops = _top_triples(answer, sequences) if self._top_k else [[]] * len(sequences)
         for sequence, triples, listed in zip(sequences, _triples(answer, sequences), tops, strict=True):
             is_scored = sequence.loss_mask[_start(sequence) :]
-            logprobs = [checked_logprob(triple[0], triple[1]) for triple in compress(triples, is_scored)]
-            pairs = [[(token, logprob) for logprob, token, *_ in best] for best in compress(listed, is_scored)]
-            scores.append(SequenceScores(logprobs, top_logprobs(pairs, self._top_k) if self._top_k else None))
+            logprobs, tokens, _ = zip(*compress(triples, is_scored), strict=True)
+            top = _top(list(compress(listed, is_scored)), self._top_k) if self._top_k else None
+            scores.append(SequenceScores(checked_logprobs(logprobs, tokens), top))
         return scores
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
@@ -82,7 +83,14 @@ def _top_triples(answer: object, sequences: Sequence[TokenSequence]) -> list[lis
         count = len(sequence.token_ids) - _start(sequence)
         if not isinstance(tops, list) or len(tops) != count or not all(isinstance(best, list) for best in tops[1:]):
             raise WrongAnswer(f"`meta_info.input_top_logprobs` has no list for each of {count} tokens")
-        if not all(isinstance(triple, list) and len(triple) == 3 for best in tops[1:] for triple in best):
+        triples = list(chain.from_iterable(tops[1:]))
+        if triples and (set(map(type, triples)) != {list} or set(map(len, triples)) != {3}):
             raise WrongAnswer("it has no triples in `meta_info.input_top_logprobs`")
         lists.append([[], *tops[1:]])
     return lists
+
+
+def _top(lists: Sequence[Sequence[Sequence]], top_k: int) -> TopLogprobs:
+    triples = list(chain.from_iterable(lists))
+    logprobs, ids = (list(map(itemgetter(place), triples)) for place in (0, 1))
+    return top_logprobs(ids, logprobs, list(map(len, lists)), top_k)

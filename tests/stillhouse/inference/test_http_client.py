@@ -1,5 +1,7 @@
 import asyncio
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, comple
 from stillhouse.tools.calculator import calculator
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
+WITH_TOP = replace(SAMPLING, record_top_k=5)
 
 
 def ask(
@@ -53,6 +56,26 @@ def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
     assert seen[0].body == {**common, **sampled, "tools": [calculator.schema]}
     sampled = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 8}
     assert seen[1].body == {**common, **sampled, "logprobs": True, "return_token_ids": True}
+
+
+def test_only_distributions_are_read_in_a_thread_of_their_own() -> None:
+    def readers() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("distributions")}
+
+    async def main(url: str) -> None:
+        endpoint = Endpoint(url, "m", "m")
+        client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5))
+        plain = await client.complete([{"role": "user", "content": "hi"}], [], SAMPLING)
+        assert not readers()
+        asked = [client.complete([{"role": "user", "content": "hi"}], [], WITH_TOP) for _ in range(8)]
+        answers = await asyncio.gather(*asked)
+        assert len(readers()) == 1
+        assert plain.turn.top_logprobs is None
+        assert all(answer.turn.top_logprobs for answer in answers)
+        await client.aclose()
+
+    with SimulatedProvider() as provider:
+        asyncio.run(main(provider.url))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 from base64 import b64decode
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 from stillhouse.inference.top_tokens import UNKNOWN, TopTokens, read_top_tokens
 from stillhouse.testing.logprobs import token_logprobs, words_of
+
+VOCABULARY = [(f"t{number % 10_000}", -0.5 - number % 10_000) for number in range(5000, 15_000)]
 
 
 def entry(token: str, logprob: float, **keys: Any) -> dict[str, Any]:
@@ -64,6 +67,53 @@ def test_impossible_tokens_have_the_least_log_probability() -> None:
     top = read(sampled("token_id:1", 1e-9, ("token_id:1", 1e-9), ("token_id:2", -9999.0)), 2)
     assert top.logprobs_N.tolist() == [0.0]
     assert top.top.logprobs_NK.tolist() == [[0.0, -100.0]]
+
+
+@pytest.mark.parametrize("digits", ["2147483648", "1" + "0" * 20, "9" * 5000, "٣" * 11])
+def test_ids_that_no_vocabulary_has_are_no_tokens(digits: str) -> None:
+    top = read(sampled("token_id:7", -0.5, ("token_id:7", -0.5), (f"token_id:{digits}", -2.0)), 2)
+    assert (top.tokens_N.tolist(), top.top.ids_NK.tolist()) == ([7], [[7, UNKNOWN]])
+
+
+def test_a_text_that_no_token_is_as_long_as_belongs_to_the_others() -> None:
+    top = read(sampled("a", -0.5, ("a", -0.5), ("b" * (1 << 16), -2.0)), 2)
+    assert TopTokens.of_bytes(b64decode(top.pack())).spellings == [b"a"]
+
+
+def test_numbers_that_no_float_holds_are_no_log_probabilities() -> None:
+    content = sampled("a", -0.5, ("a", -0.5), ("b", -2.0))["content"]
+    content[0]["top_logprobs"][1]["logprob"] = -(10**400)
+    assert read({"content": content}, 2).top.ids_NK.tolist() == [[0, UNKNOWN]]
+
+
+@pytest.mark.parametrize("listed", [7, True, "ab", {"a": -1.0}])
+def test_alternatives_in_another_form_are_none(listed: Any) -> None:
+    assert read_top_tokens({"content": [entry("a", -1.0, top_logprobs=listed)]}, 2) is None
+
+
+def test_probabilities_in_place_of_their_logarithms_are_not_kept() -> None:
+    assert read_top_tokens(sampled("a", 0.7, ("a", 0.7), ("b", 0.2)), 2) is None
+    assert read_top_tokens(sampled("a", -0.3, ("a", 0.7), ("b", 0.2)), 2) is None
+
+
+def test_a_place_with_a_whole_vocabulary_costs_no_more_than_its_entries() -> None:
+    content = [*sampled("a", -0.5, ("a", -0.5))["content"] * 2000, *sampled("b", -9.0, *VOCABULARY)["content"]]
+    tracemalloc.start()
+    try:
+        top = read({"content": content}, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 << 20
+    assert top.spellings is not None
+    assert [top.spellings[token] for token in top.top.ids_NK[-1]] == [b"t0", b"t1", b"t2"]
+
+
+def test_a_sampled_token_that_is_listed_twice_counts_once() -> None:
+    best = (("token_id:7", -0.5), ("token_id:7", -0.5), ("token_id:8", -1.5), ("token_id:9", -3.0))
+    top = read(sampled("token_id:7", -0.5, *best), 3)
+    assert top.top.ids_NK.tolist() == [[7, 8, UNKNOWN]]
+    assert top.top.log_tail_N == pytest.approx([math.log(1 - math.exp(-0.5) - math.exp(-1.5))], rel=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_teacher_that_renders_the_prompt_itself_reads_no_token_of_the_students
 
 
 def test_the_teachers_own_tokens_are_no_ids_of_the_student(tokenizer: PreTrainedTokenizerBase) -> None:
-    top = TopLogprobs.of([[(3, -0.5), (50, -1.0)], [(51, -0.1), (2, -3.0)]])
+    top = TopLogprobs.rounded(np.array([[3, 50], [51, 2]]), np.array([[-0.5, -1.0], [-0.1, -3.0]]))
     request = ScoreRequest([1, 3, 2], [False, True, True], "p")
     answer = SharedIds("near", 50, tokenizer).scores(request, SequenceScores([-0.5, -3.0], top))
     assert answer.top is not None
