@@ -12,7 +12,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, c
 from stillhouse.inference.finish_reasons import UNSTATED, stop_of
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.request import Sampling
-from stillhouse.inference.usage import read_cost, read_usage
+from stillhouse.inference.usage import read_cost, read_tier, read_usage
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
@@ -85,6 +85,7 @@ def read_completion(
         provider=_text(body.get("provider")),
         request_id=headers.get("x-request-id") or _text(body.get("id")),
         cost_usd=read_cost(body.get("usage")),
+        service_tier=read_tier(body),
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampling_logprobs=logprobs,
