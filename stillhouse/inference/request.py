@@ -53,6 +53,8 @@ def request_body(
         # Newer models of OpenAI refuse `max_tokens`; most other endpoints know nothing else.
         "max_completion_tokens" if openai else "max_tokens": sampling.max_tokens,
     }
+    if endpoint.service_tier is not None:
+        body["service_tier"] = endpoint.service_tier
     if sampling.seed is not None:
         body["seed"] = sampling.seed
     if tools:

@@ -11,8 +11,9 @@ import pytest
 
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.completion import Completion
-from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
+from stillhouse.inference.price import Price
 from stillhouse.inference.request import Sampling
 
 AskAll = Callable[..., list[Any]]
