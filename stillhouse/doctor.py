@@ -1,16 +1,20 @@
 """Shows what works on this machine and what does not, before a run depends on it."""
 
+import asyncio
 import importlib.metadata
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import SequenceMatcher
 
 import httpx
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig, ModelRole
+from stillhouse.config import DistillConfig, ModelRole, TeacherConfig
 from stillhouse.errors import ConfigError, StoreError
+from stillhouse.inference.budget import price_of, require_prices
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inspection import Finding
 from stillhouse.store import ArtifactStore
 
@@ -33,7 +37,9 @@ def examine(config: DistillConfig) -> Iterator[Finding]:
         if base_url is not None:
             key = os.environ.get(role.key_variable(config.runtime), "none")
             headers = {"Authorization": f"Bearer {key}"}
-            yield _check_model(role.name.lower(), base_url, _model_of(role, config), headers)
+            section = config.dataset.judge.model if role is ModelRole.JUDGE else config.teacher
+            yield _check_model(role.name.lower(), base_url, section.model, headers)
+            yield _price(Endpoint(base_url, section.model, section.model, api_key=key, role=role), section, config)
     yield from _servers(config)
 
 
@@ -76,15 +82,6 @@ def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
     if judge.enabled:
         endpoints[ModelRole.JUDGE] = judge.model.base_url
     return endpoints
-
-
-def _model_of(role: ModelRole, config: DistillConfig) -> str:
-    """The name under which a role's model is asked for."""
-    models = {
-        ModelRole.TEACHER: config.teacher.model,
-        ModelRole.JUDGE: config.dataset.judge.model.model,
-    }
-    return models[role]
 
 
 def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Finding]:
@@ -163,6 +160,19 @@ def _check_model(role: str, base_url: str, model: str, headers: dict[str, str]) 
         False,
         f"{url}: does not serve {model!r}; it serves, nearest first: {', '.join(by_likeness[:_MAX_NAMED])}{more}",
     )
+
+
+def _price(endpoint: Endpoint, section: TeacherConfig, config: DistillConfig) -> Finding:
+    """Return what the model costs, and by which source; an unknown price fails where the budget needs it."""
+    name = f"{endpoint.role.name.lower()} price"
+    try:
+        price = asyncio.run(price_of(endpoint, section))
+        require_prices(replace(endpoint, price=price), config.budget)
+    except ConfigError as error:
+        return Finding(name, False, str(error))
+    if price is None:
+        return Finding(name, None, f"unknown; set {endpoint.role.section}.usd_per_million_tokens or prices_file")
+    return Finding(name, not price.unknown, f"{price}: {price.source}")
 
 
 def _served_models(response: httpx.Response) -> list[str]:

@@ -89,9 +89,18 @@ class TokenUsage(TypedDict):
     """Tokens of one completion as the endpoint reported them; an absent key was not reported, which is not zero."""
 
     prompt_tokens: NotRequired[int]
+    """With those that were read from a cache or written to it."""
     completion_tokens: NotRequired[int]
+    """With those of the reasoning."""
     reasoning_tokens: NotRequired[int]
     cached_tokens: NotRequired[int]
+    """Of the prompt, read from the endpoint's cache."""
+    cache_write_tokens: NotRequired[int]
+    """Of the prompt, written to it; left out where nothing was."""
+    cache_write_long_tokens: NotRequired[int]
+    """Of those, the ones that it keeps for an hour or longer."""
+    unpriced_units: NotRequired[int]
+    """Tokens of audio and of drawn images, and calls of the endpoint's own tools, which no price here is for."""
 
 
 class StopReason(StrEnum):
@@ -154,6 +163,10 @@ class Turn:
     """The endpoint's id of the request, if it gave one."""
     cost_usd: float | None = None
     """Price in USD; None when it is unknown, never 0."""
+    is_cost_told: bool = False
+    """Whether the endpoint said what it charged; else the cost is by a price."""
+    service_tier: str | None = None
+    """The tier that the answer was served in, if it says so, as OpenAI calls them: `default`, `flex`, `priority`."""
     num_tool_errors: int = 0
     """Tool calls of this turn that failed: unknown tool, malformed arguments, exception, timeout."""
     num_refused_calls: int = 0

@@ -1,7 +1,7 @@
 """Dataset: rollouts measured, compared with each other, selected, split and written as Parquet."""
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,8 +19,7 @@ from stillhouse.dataset.schema import (
     SIGNATURES_FILE,
     CandidateShard,
 )
-from stillhouse.inference.budget.prices import stated_price
-from stillhouse.inference.endpoint import Price
+from stillhouse.inference.price import Price
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
@@ -87,8 +86,8 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
     """Return the teacher's price where the config states one; rows hold the actual costs."""
-    price = stated_price(teacher)
-    return None if price is None else asdict(price)
+    stated: JsonObject = dict(teacher.usd_per_million_tokens.items())
+    return {"cached_prompt": None, "reasoning": None, "request": 0.0, **stated} if stated else None
 
 
 def _fingerprint(path: Path) -> JsonObject:

@@ -67,8 +67,11 @@ async def endpoint_of(
             api_key=_api_key(teacher.base_url, variable, role),
             role=role,
             key_variable=variable,
+            service_tier=teacher.service_tier,
         )
-        yield replace(endpoint, price=await price_of(endpoint, teacher))
+        price = await price_of(endpoint, teacher)
+        progress().say("sampling" if price is None else f"sampling at {price} ({price.source})")
+        yield replace(endpoint, price=price)
         return
     with ExitStack() as stack:
         progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")

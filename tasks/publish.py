@@ -250,6 +250,8 @@ def _stage_summary(outcome: StageOutcome, config: DistillConfig) -> StageSummary
         prompt_tokens=facts.get("prompt_tokens"),
         completion_tokens=facts.get("completion_tokens", facts.get("sampled_tokens")),
         cost_usd=facts.get("cost_usd"),
+        estimated_usd=facts.get("estimated_usd"),
+        possible_usd=facts.get("possible_usd"),
         is_local=not facts.get("cost_usd") and (is_student or (is_teacher and config.teacher.base_url is None)),
     )
 

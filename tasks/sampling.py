@@ -105,7 +105,9 @@ async def sample(
     position = {prompt.id: index for index, prompt in enumerate(prompts)}
     trajectories.sort(key=lambda trajectory: (position[trajectory.prompt_id], trajectory.sample_index))
     stats = collector.stats.as_facts()
-    requests: JsonObject = {name: stats[name] for name in ("requests", "copies", "rate_limited", "cut_tool_results")}
+    requests: JsonObject = {
+        name: stats[name] for name in ("requests", "copies", "rate_limited", "cut_tool_results", "possible_usd")
+    }
     return Sampled(trajectories, {**summarise(trajectories), **requests, "seconds": seconds})
 
 

@@ -82,7 +82,7 @@ REMOVED: Final[dict[str, str]] = {
     **{
         f"{model}.{name}": _PRICE
         for model in ("dataset.judge.model", "teacher")
-        for name in ("prices_file", "usd_per_million_completion_tokens", "usd_per_million_prompt_tokens")
+        for name in ("usd_per_million_completion_tokens", "usd_per_million_prompt_tokens")
     },
     **{f"{stage}.failure_budget": _ONE_BUDGET for stage in ("dataset.judge", "evaluation", "prompts", "rollouts")},
     "runtime.reward_failure_budget": _ONE_BUDGET,

@@ -58,7 +58,7 @@ class PromptsConfig(Section):
         return self
 
 
-TokenKind = Literal["prompt", "completion", "cached_prompt"]
+TokenKind = Literal["prompt", "completion", "cached_prompt", "cache_write", "cache_write_long", "reasoning"]
 """Tokens with a price of their own."""
 
 
@@ -131,8 +131,15 @@ class TeacherConfig(Section):
     base_url: Address | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
     usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
-    """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
-    empty takes the endpoint's list, where it has one, and costs are else reported as unknown."""
+    """Price of `prompt` and `completion` tokens in USD per million, and of those that are read from a cache
+    (`cached_prompt`), written to it (`cache_write`; for an hour or longer `cache_write_long`) or `reasoning` where it
+    differs. Empty takes `prices_file`, the endpoint's list, or what the package genai-prices knows."""
+    prices_file: str | None = later_field(None)
+    """Path of a file of prices: LiteLLM's `model_prices_and_context_window.json`, or YAML of your own with models and
+    their prices as in `usd_per_million_tokens`. Set it where `stillhouse doctor` shows no price, or an old one."""
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = later_field(None)
+    """Service tier that requests ask for; None leaves it to the account's settings. `flex` is slower at about half the
+    price, `priority` faster at about twice; `default` lets a budget reserve less where the account is set to none."""
     batch: bool = False
     """Use the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only. Try the config
     without it first."""
@@ -142,6 +149,18 @@ class TeacherConfig(Section):
         prices = self.usd_per_million_tokens
         if prices and not {"prompt", "completion"} <= prices.keys():
             raise ValueError(f"usd_per_million_tokens has {', '.join(prices)}; expected prompt and completion, or none")
+        return self
+
+    @model_validator(mode="after")
+    def _prices_are_of_what_is_sold(self) -> Self:
+        if self.base_url is None and (self.prices_file or self.service_tier):
+            raise ValueError(
+                "prices_file and service_tier are of models that are sold: set base_url, or leave them out"
+            )
+        if self.prices_file and self.usd_per_million_tokens:
+            raise ValueError("usd_per_million_tokens and prices_file are two prices: leave one of them out")
+        if self.batch and self.service_tier:
+            raise ValueError("batch is a service tier of its own: leave service_tier out")
         return self
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:

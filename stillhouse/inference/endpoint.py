@@ -1,51 +1,14 @@
-"""An endpoint and its prices."""
+"""An endpoint, and the model there."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 from urllib.parse import urlsplit
 
 from stillhouse.config import ModelRole
-from stillhouse.types import TokenUsage, Turn
+from stillhouse.inference.price import Price
+from stillhouse.types import Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The prices of an endpoint, in USD per million tokens."""
-
-    prompt: float
-    completion: float
-    """For reasoning tokens as well, unless `reasoning` names another price."""
-    cached_prompt: float | None = None
-    """For prompt tokens that the endpoint had cached; None charges them as the others."""
-    reasoning: float | None = None
-    """For reasoning tokens; None charges them as the completion they are part of."""
-    request: float = 0.0
-    """USD for each completion on top of its tokens; not per million."""
-
-    def of(self, usage: TokenUsage) -> float | None:
-        """Return USD for one completion; None when the endpoint did not report its tokens."""
-        if "prompt_tokens" not in usage or "completion_tokens" not in usage:
-            return None
-        usd = self.prompt * usage["prompt_tokens"] + self.completion * usage["completion_tokens"]
-        if self.cached_prompt is not None:
-            usd += (self.cached_prompt - self.prompt) * min(usage.get("cached_tokens", 0), usage["prompt_tokens"])
-        if self.reasoning is not None:
-            reasoning_tokens = min(usage.get("reasoning_tokens", 0), usage["completion_tokens"])
-            usd += (self.reasoning - self.completion) * reasoning_tokens
-        return usd / 1e6 + self.request
-
-    def worst(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return USD for one completion if each token is charged at its highest price."""
-        prompt = max(self.prompt, self.cached_prompt or 0.0)
-        completion = max(self.completion, self.reasoning or 0.0)
-        return (prompt * prompt_tokens + completion * completion_tokens) / 1e6 + self.request
-
-    def half(self) -> "Price":
-        """Return the price through a batch endpoint, half of it: https://platform.openai.com/docs/guides/batch."""
-        halved: dict[str, Any] = {name: None if usd is None else usd / 2 for name, usd in asdict(self).items()}
-        return Price(**halved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +28,8 @@ class Endpoint:
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
+    service_tier: str | None = None
+    """Service tier that requests ask for; None leaves it to the account's settings."""
     capacity: int | None = None
     """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
 
@@ -75,9 +40,9 @@ class Endpoint:
 
     def with_cost(self, turn: Turn) -> Turn:
         """Return the turn with its cost by the price, if known, where the endpoint did not report one."""
-        if turn.cost_usd is not None or self.price is None:
-            return turn
-        return replace(turn, cost_usd=self.price.of(turn.usage))
+        if turn.cost_usd is not None:
+            return replace(turn, is_cost_told=True)
+        return turn if self.price is None else replace(turn, cost_usd=self.price.of(turn.usage, turn.service_tier))
 
     @property
     def may_use_proxy(self) -> bool:

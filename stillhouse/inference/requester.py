@@ -151,6 +151,8 @@ class Requester:
                     self._controller.release(ticket, outcome)
         finally:
             self._budget.settle(worst, spent)
+            if spent is None or spent.usd is None:
+                self._stats.possible_usd += worst.usd or 0.0
 
     def _copy(
         self, send: Callable[[], Coroutine[None, None, AnswerT]], size: RequestSize, ticket: Ticket

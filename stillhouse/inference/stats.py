@@ -36,6 +36,8 @@ class RolloutStats:
     """Tool results of which the model read the beginning alone."""
     cost_usd: float | None = 0.0
     """Sum of the costs of completions; None once one is unknown."""
+    possible_usd: float = 0.0
+    """Most that requests can have cost whose own cost is unknown, where there is a price."""
 
     def count(self, turn: Turn) -> None:
         usage, cost = turn.usage, turn.cost_usd
@@ -61,4 +63,5 @@ class RolloutStats:
             "tool_errors": self.num_tool_errors,
             "cut_tool_results": self.num_cut_results,
             "cost_usd": self.cost_usd,
+            "possible_usd": self.possible_usd,
         }

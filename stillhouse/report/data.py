@@ -24,6 +24,10 @@ class StageSummary:
     completion_tokens: int | None = None
     cost_usd: float | None = None
     """None if the price is unknown."""
+    estimated_usd: float | None = None
+    """The part of it that no endpoint told, by a price."""
+    possible_usd: float | None = None
+    """Most that requests can have cost on top that did not say what they cost."""
     is_local: bool = False
     """Whether a model of this machine was sampled, for which nobody is paid."""
 

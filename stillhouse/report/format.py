@@ -48,6 +48,14 @@ def dollars(value: float | None) -> str:
     return f"${value:.{max(4, 2 - math.floor(math.log10(value)))}f}"
 
 
+def spend(cost: float | None, estimated: float | None, possible: float | None) -> str:
+    """Return `$1.20, $0.4000 of it by price`, and what requests without a known cost may have cost on top."""
+    by_price = ""
+    if cost and estimated:
+        by_price = f", {'all' if math.isclose(estimated, cost) else dollars(estimated)} of it by price"
+    return dollars(cost) + by_price + (f", up to {dollars(possible)} more untold" if possible else "")
+
+
 def metric(value: float) -> str:
     """Return four significant digits, whole numbers whole."""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"

@@ -12,7 +12,7 @@ import yaml
 from stillhouse.report.conversation import SampleTrajectory
 from stillhouse.report.data import ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
-from stillhouse.report.format import decimal, dollars, percent
+from stillhouse.report.format import decimal, percent, spend
 from stillhouse.report.plots import (
     accuracy_plot,
     funnel_plot,
@@ -110,12 +110,14 @@ def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | Non
 def _totals(stages: Sequence[StageSummary]) -> JsonObject:
     """Return time and usage of this run; tokens of cached stages were paid for by an earlier one."""
     totals: JsonObject = {"seconds": sum(stage.seconds for stage in stages)}
-    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
+    for name in ("prompt_tokens", "completion_tokens", "cost_usd", "estimated_usd", "possible_usd"):
         known = [value for stage in stages if not stage.cached and (value := getattr(stage, name)) is not None]
         totals[name] = sum(known) if known else None
     sampled = [stage for stage in stages if stage.completion_tokens is not None and not stage.cached]
     is_local = totals["cost_usd"] is None and any(stage.is_local for stage in sampled)
-    totals["cost"] = "local" if is_local else dollars(totals["cost_usd"])
+    totals["cost"] = (
+        "local" if is_local else spend(*(totals[name] for name in ("cost_usd", "estimated_usd", "possible_usd")))
+    )
     return totals
 
 

@@ -43,14 +43,23 @@ class _Tool(_Part):
     function: JsonObject
 
 
+_Count = Literal[
+    "prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cache_write_tokens",
+    "cache_write_long_tokens", "unpriced_units",
+]  # fmt: skip
+"""The keys of `stillhouse.types.TokenUsage`."""
+
+
 class _Turn(_Part):
     finish_reason: str
-    usage: dict[Literal["prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"], int]
+    usage: dict[_Count, int]
     latency_s: float | None
     model: str
     provider: str | None = None
     request_id: str | None = None
     cost_usd: float | None = None
+    is_cost_told: bool = False
+    service_tier: str | None = None
     num_tool_errors: int = 0
     num_refused_calls: int = 0
     prompt_ids: list[int] | None = None

@@ -7,11 +7,15 @@ from stillhouse.types import JsonObject, StopReason, Trajectory
 
 
 def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
-    """Return counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown."""
+    """Return counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown.
+
+    `estimated_usd` is the part of it that is by a price, and not what the endpoint said that it charged.
+    """
     stop_reasons: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     prompt_tokens = completion_tokens = num_turns = num_tool_calls = num_tool_errors = 0
     costs: list[float | None] = []
+    estimated_usd = 0.0
     for trajectory in trajectories:
         stop_reasons[trajectory.stop_reason] += 1
         if trajectory.error is not None:
@@ -23,6 +27,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
             completion_tokens += turn.usage.get("completion_tokens", 0)
             num_tool_errors += turn.num_tool_errors
             costs.append(turn.cost_usd)
+            estimated_usd += 0.0 if turn.is_cost_told else turn.cost_usd or 0.0
     return {
         "trajectories": stop_reasons.total(),
         "failed": stop_reasons[StopReason.ERROR],
@@ -32,6 +37,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
         "tool_calls": num_tool_calls,
         "tool_errors": num_tool_errors,
         "cost_usd": _sum_known(costs),
+        "estimated_usd": estimated_usd,
         "stop_reasons": dict(sorted(stop_reasons.items())),
         "errors": dict(sorted(errors.items())),
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from stillhouse.report.format import spend
 from stillhouse.types import JsonObject
 from tasks.run.context import StageOutcome
 from tasks.run.stage import EVALUATION_OF
@@ -42,6 +43,8 @@ def _result(outcome: StageOutcome) -> str:
     stage, facts = outcome.stage, outcome.result.facts
     text = "1 step" if facts.get("steps") == 1 else stage.result.format_map(facts)
     rest = [f", {facts[name]} {word}" for name, word in stage.left_out.items() if facts.get(name)]
+    if facts.get("cost_usd") or facts.get("possible_usd"):
+        rest.append(f", {spend(facts.get('cost_usd'), facts.get('estimated_usd'), facts.get('possible_usd'))}")
     if facts.get("why_lost"):
         rest.append(f": {next(iter(facts['why_lost']))[:_MAX_REASON]}")
     return text + "".join(rest)

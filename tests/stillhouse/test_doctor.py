@@ -94,6 +94,21 @@ def test_a_model_that_its_endpoint_does_not_serve_is_a_failure(
     assert (finding.ok, detail in finding.detail) == (ok, True), finding
 
 
+def test_the_price_of_each_model_that_is_sold_is_shown_with_its_source_and_missed_where_it_is_capped(
+    examined: Examined, endpoint: str, tmp_path: Path
+) -> None:
+    sold, keys = (f"teacher.base_url={endpoint}", "teacher.model=m"), {KEY: "right"}
+    assert examined(*sold, **keys)["teacher price"].ok is None
+    capped = examined(*sold, "budget.max_usd=1", **keys)["teacher price"]
+    assert (capped.ok, "teacher.usd_per_million_tokens" in capped.detail) == (False, True)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("m: {prompt: 1, completion: 2}")
+    found = examined(*sold, f"teacher.prices_file={prices}", **keys)["teacher price"]
+    assert found.ok is True
+    assert found.detail.startswith("$1 prompt, $2 completion per million tokens: prices.yaml of 20")
+    assert "0 days old" in found.detail
+
+
 def test_a_key_that_is_needed_and_absent_is_a_failure(examined: Examined, endpoint: str) -> None:
     finding = examined(f"teacher.base_url={endpoint}")["API key"]
     assert (finding.ok, finding.detail) == (False, f"{KEY} is not set")

@@ -9,7 +9,7 @@ from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import digest
 
 if TYPE_CHECKING:
-    from stillhouse.inference.endpoint import Price
+    from stillhouse.inference.price import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str
     return [
         *_named(summary, "teacher"),
         *_named(summary, "sampling"),
-        ("price of the teacher", _price(origin.price)),
+        ("price of the teacher", "unknown" if origin.price is None else str(origin.price)),
         ("student whose chat template was checked", origin.student or "none: dataset.labels.render is off"),
         *([] if origin.max_tokens is None else [("longest row kept", f"{origin.max_tokens:,} student tokens")]),
         ("config of the dataset", digest(origin.config.identity())),
@@ -46,12 +46,3 @@ def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str
 def _named(summary: DatasetSummary, column: str) -> list[tuple[str, str]]:
     known = [(kind, split) for kind, split in summary.rows_by(column) if kind is not None]
     return [(column, f"{cut(kind, 200)} ({split.total:,} rows)") for kind, split in known]
-
-
-def _price(price: "Price | None") -> str:
-    if price is None:
-        return "unknown"
-    parts = [(price.prompt, "prompt"), (price.completion, "completion"), (price.cached_prompt, "cached prompt"),
-             (price.reasoning, "reasoning")]  # fmt: skip
-    prices = ", ".join(f"${usd:g} {name}" for usd, name in parts if usd is not None) + " per million tokens"
-    return f"{prices}, ${price.request:g} a request" if price.request else prices

@@ -27,6 +27,8 @@ class ChatCompletions:
         refused: Set[str] = frozenset(),
     ) -> JsonObject:
         body: JsonObject = {"model": endpoint.model, "messages": resent(messages, refused)}
+        if endpoint.service_tier is not None:
+            body["service_tier"] = endpoint.service_tier
         if tools:
             body["tools"] = tools
             if sampling.tool_choice != "auto":

@@ -10,7 +10,7 @@ from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.inference.finish_reasons import UNSTATED, stop_of
-from stillhouse.inference.usage import read_cost, read_usage
+from stillhouse.inference.usage import read_cost, read_tier, read_usage
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def read_completion(
         provider=_text(body.get("provider")),
         request_id=headers.get("x-request-id") or _text(body.get("id")),
         cost_usd=read_cost(body.get("usage")),
+        service_tier=read_tier(body),
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampling_logprobs=logprobs,

@@ -28,7 +28,7 @@ from typing import Final
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget.ledger import Ledger
 from stillhouse.inference.budget.spend import ZERO, Amounts, Spend
-from stillhouse.inference.endpoint import Price
+from stillhouse.inference.price import Price
 
 
 @dataclass(slots=True)

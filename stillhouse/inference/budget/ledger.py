@@ -12,7 +12,8 @@ from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.budget.spend import PICO, ZERO, Amounts, Spend
+from stillhouse.inference.budget.spend import ZERO, Amounts, Spend
+from stillhouse.inference.price import PICO
 
 _FIRST: Final = 1.0
 """Tokens a character before anything is known. English has about 0.25; few texts in any language have more than 1."""

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from stillhouse.inference.endpoint import Price
+from stillhouse.inference.price import PICO, Price
 from stillhouse.types import Turn
-
-PICO: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def spend_of(turn: Turn, price: Price | None) -> Spend | None:
     usage = turn.usage
     if "prompt_tokens" not in usage or "completion_tokens" not in usage:
         return None
-    usd = price.of(usage) if turn.cost_usd is None and price is not None else turn.cost_usd
+    usd = price.of(usage, turn.service_tier) if turn.cost_usd is None and price is not None else turn.cost_usd
     return Spend(1, usage["prompt_tokens"] + usage["completion_tokens"], usd)
 
 

@@ -78,7 +78,7 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
         (
             "teacher: {usd_per_million_tokens: {input: 1}}",
             [],
-            ["teacher.usd_per_million_tokens.input = 'input': expected 'prompt', 'completion' or 'cached_prompt'"],
+            ["teacher.usd_per_million_tokens.input = 'input': expected 'prompt', 'completion', 'cached_prompt'"],
         ),
         ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping of names to addresses"]),
         ("on_policy: {mixture: [{source: a}]}", [], ["on_policy.mixture", "expected a mapping of sources to shares"]),

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from stillhouse.inference.completion import Completion, decode_completion, encode_completion
-from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.price import Price
 from stillhouse.inference.sampling import Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
@@ -157,4 +158,16 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
 )
 def test_cost_is_the_endpoints_else_by_price_else_unknown(usage: dict[str, Any], expected: float | None) -> None:
     with SimulatedProvider(lambda request: Reply({**completion("hello"), "usage": usage})) as provider:
-        assert ask(provider.url, price=Price(prompt=2.0, completion=4.0)).turn.cost_usd == expected
+        turn = ask(provider.url, price=Price(prompt=2.0, completion=4.0)).turn
+    assert (turn.cost_usd, turn.is_cost_told) == (expected, "cost" in usage)
+
+
+def test_an_answer_is_charged_by_the_tier_that_it_was_served_in() -> None:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    price = Price(2.0, 4.0, tiers={"flex": Price(1.0, 2.0)}, asked="flex")
+    for tier, usd in ({"service_tier": "default"}, 2.0), ({"service_tier": "flex"}, 1.0), ({}, 1.0):
+        with SimulatedProvider(
+            lambda request, tier=tier: Reply({**completion("hi"), "usage": usage, **tier})
+        ) as provider:
+            turn = ask(provider.url, price=price).turn
+        assert (turn.cost_usd, turn.service_tier) == (usd, tier.get("service_tier"))

@@ -10,8 +10,8 @@ from stillhouse.errors import BudgetReached, EndpointError
 from stillhouse.inference import Controller, Endpoint, RolloutStats
 from stillhouse.inference.budget import Budget, Spend
 from stillhouse.inference.completion import Completion
-from stillhouse.inference.endpoint import Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.price import Price
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects
@@ -34,6 +34,7 @@ class Scripted:
         max_attempts: int = 3,
         max_outage_s: float = 0.0,
         max_budget_tokens: int = 10**6,
+        price: Price | None = None,
     ) -> None:
         self.script = list(script)
         self.waits: list[float] = []
@@ -42,7 +43,7 @@ class Scripted:
         self.controller = Controller(RateControl(2, Caps(2)))
         self.outages: list[float | None] = []
         self.effects = Effects(lambda: sum(self.waits), self.sleep, random.Random(0))
-        self.budget = Budget(BudgetConfig(max_tokens=max_budget_tokens), None)
+        self.budget = Budget(BudgetConfig(max_tokens=max_budget_tokens), price)
         self.requester = Requester(
             Endpoint(f"http://here/v1/{next(ADDRESSES)}", "m", "m"),
             self.controller,
@@ -68,6 +69,13 @@ class Scripted:
     def ask(self) -> Completion:
         size = RequestSize(prompt_characters=100, max_tokens=50)
         return asyncio.run(self.requester.ask(self.send, size=size))
+
+
+def test_what_a_request_without_a_known_cost_can_have_cost_is_kept_apart_from_what_answers_cost() -> None:
+    scripted = Scripted(TRANSIENT, Failure(FailureKind.STALL, "hung"), ANSWER, price=Price(1.0, 2.0))
+    scripted.ask()
+    # What was refused cost nothing; the one that hung may have been answered. The last one told no cost.
+    assert scripted.stats.possible_usd == pytest.approx(2 * (164 * 1.0 + 50 * 2.0) / 1e6)
 
 
 def test_passing_failures_are_tried_again_with_the_slot_free() -> None:

@@ -21,6 +21,12 @@ def test_tokens_turns_and_endings_are_counted() -> None:
     assert facts["cost_usd"] == 0.75
 
 
+def test_the_part_of_the_cost_that_is_by_a_price_is_estimated() -> None:
+    told = Turn("stop", {}, 0.5, "m", cost_usd=0.5, is_cost_told=True)
+    rows = [Trajectory("k", "p", 0, [], [], [told], StopReason.ANSWERED, "m"), trajectory(0.25)]
+    assert (summarise(rows)["cost_usd"], summarise(rows)["estimated_usd"]) == (0.75, 0.25)
+
+
 def test_one_unknown_cost_makes_the_sum_unknown() -> None:
     assert summarise([trajectory(0.5), trajectory(None)])["cost_usd"] is None
 

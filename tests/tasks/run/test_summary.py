@@ -27,6 +27,10 @@ def outcome(name: str, cached: bool = False, stage: Stage | None = None, **facts
             outcome("rollouts", stage=IMPORTS, trajectories=8, failed=0, malformed=2, of_other_prompts=5),
             "8 done, 0 failed, 2 malformed, 5 of other prompts",
         ),
+        (
+            outcome("rollouts", trajectories=8, failed=0, cost_usd=1.5, estimated_usd=1.5, possible_usd=0.25),
+            "8 done, 0 failed, $1.50, all of it by price, up to $0.2500 more untold",
+        ),
         (outcome("dataset", kept=5, dropped=2, duplicates=0), "5 kept, 2 dropped"),
         (outcome("dataset", kept=5, dropped=2, duplicates=4), "5 kept, 2 dropped, 4 repeated"),
         (outcome("judge", judged=8), "8 judged"),

@@ -14,7 +14,7 @@ from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import DatasetSummary, summarise
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.inference.endpoint import Price
+from stillhouse.inference.price import Price
 
 Row = dict[str, Any]
 

@@ -24,6 +24,11 @@ def test_nothing_is_sent_that_was_not_asked_for() -> None:
     assert body() == {"model": "m", "messages": [], "temperature": 0.5, "top_p": 0.9, "max_tokens": 32}
 
 
+def test_a_service_tier_is_asked_for_where_one_is_set() -> None:
+    endpoint = Endpoint("http://127.0.0.1/v1", "m", "m", service_tier="flex")
+    assert ChatCompletions().request(endpoint, [], [], Sampling(**PLAIN))["service_tier"] == "flex"
+
+
 @pytest.mark.parametrize(
     ("url", "keys"),
     [

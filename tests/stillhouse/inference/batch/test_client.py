@@ -11,9 +11,10 @@ import pytest
 
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.completion import Completion
-from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.price import Price
 from stillhouse.inference.sampling import Sampling
 
 AskAll = Callable[..., list[Any]]

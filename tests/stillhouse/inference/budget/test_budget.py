@@ -20,7 +20,7 @@ from stillhouse.inference.budget import (
     spend_of,
 )
 from stillhouse.inference.budget.spend import ZERO
-from stillhouse.inference.endpoint import Price
+from stillhouse.inference.price import Price
 from stillhouse.types import Turn
 
 PRICE = Price(1.0, 2.0)
