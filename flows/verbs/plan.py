@@ -1,5 +1,6 @@
 """The verb that tells what a config will cost."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from flows.verbs import Overrides
 from flows.verbs.run_config import config_in, shown_progress
+from stillhouse.processes.gc_tuning import rarely_collected
 
 
 def plan(
@@ -30,11 +32,8 @@ def plan(
     from stillhouse.progress.terminal import error_console, table
     from tasks.forecast import plan as lines_of
 
-    if rollouts:
-        with shown_progress(error_console(), settings):
-            lines = lines_of(settings, rollouts)
-    else:
-        lines = lines_of(settings, 0)
+    with rarely_collected(), shown_progress(error_console(), settings) if rollouts else nullcontext():
+        lines = lines_of(settings, rollouts)
     said = list(summary(lines, settings.budget))
     if as_json:
         return typer.echo(orjson.dumps({"stages": lines, "summary": said}, option=orjson.OPT_INDENT_2))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.forecast.ranges import Range, exactly, mean_of
+from stillhouse.forecast.ranges import Range, mean_of
 from stillhouse.forecast.survey import Figures, Survey
 from stillhouse.inference.endpoint import Price
 
@@ -94,7 +94,7 @@ def _usd(
     costs = [s.usd for s in seen if s.usd is not None]
     is_known = len(seen) == len(costs) > 0
     if price is None:
-        return count * mean_of(costs, count.high, exactly(0.0)) if is_known else None
+        return count * mean_of(costs, count.high, Range(0.0, None, math.inf)) if is_known else None
     # What a cache held was cheaper, on which the upper end does not count. What was asked ahead of a batch was dearer.
     plain = sum(_plain(price, s.requests, s.prompt_tokens, s.completion_tokens) for s in seen)
     share = sum(costs) / plain if is_known and plain else 1.0

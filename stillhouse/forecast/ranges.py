@@ -42,7 +42,7 @@ def mean_of(seen: Sequence[float], num_to_come: float, bounds: Range, weights: S
     """
     logs = [math.log(value) for value in seen if value > 0]
     if not logs:
-        return bounds
+        return exactly(bounds.low) if bounds.low == bounds.high else bounds
     shares = weights or [1.0] * len(seen)
     mean = sum(value * share for value, share in zip(seen, shares, strict=True)) / sum(shares)
     centre, freedom = sum(logs) / len(logs), 1 + len(logs)
