@@ -39,6 +39,7 @@ def plan(config: DistillConfig, num_rollouts: int) -> list[Line]:
     goes_through = {
         "rollouts": has_dataset,
         "judge": has_dataset and config.dataset.judge.enabled,
+        "sft": config.sft.enabled,
         "on_policy": config.on_policy.enabled,
         "evaluation": config.evaluation.enabled,
     }
@@ -65,7 +66,7 @@ def announce(prompts: "PromptSets", run: "Run") -> None:
     from tasks.run.progress import progress
 
     # What served teachers have scored already is not known here.
-    config, stages = run.config, {stage.name for stage in run.plan or ()} - {"on_policy"}
+    config, stages = run.config, {stage.name for stage in run.plan or ()} - {"sft", "on_policy"}
     judge = [config.dataset.judge.model] if "judge" in stages else []
     if all(section.base_url is None for section in (config.teacher, *judge)):
         return

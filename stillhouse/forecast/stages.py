@@ -40,7 +40,7 @@ class Forecast:
         return self._survey(self.train[: self.config.rollouts.max_prompts], self.config.rollouts)
 
     def lines(self, stages: Set[str], found: Survey) -> list[Line]:
-        """Return the lines of `stages` (of `rollouts`, `judge`, `on_policy`, `evaluation`) by their `rollouts()`."""
+        """Return the lines of `stages` (of rollouts, judge, sft, on_policy, evaluation) by the survey of `rollouts`."""
         config, work, lines = self.config, self._work(found), list[Line]()
         if (target := config.dataset.selection.target_rows) is not None:
             # How many are needed depends on how many pass the filters.
@@ -51,8 +51,8 @@ class Forecast:
             lines.append(line_of("rollouts", "prompts", found, work, found.seen, config.rollouts.num_samples))
         if "judge" in stages:
             lines.append(self._judgements(found, work))
-        if "on_policy" in stages:
-            lines += self._scoring(found)
+        for stage in ("sft", "on_policy"):
+            lines += self._scored(stage, found) if stage in stages else []
         if "evaluation" in stages:
             rules = evaluation_rollouts(config.evaluation, config.rollouts.system_prompt, record_tokens=False)
             held = self._survey(self.held_out[: config.evaluation.max_prompts], rules)
@@ -90,20 +90,31 @@ class Forecast:
             characters = Range(min(lengths), sum(lengths) / len(lengths), max(lengths))
         return line_of("judge", "judgements", done, Work(count, characters, num_paid), done.seen)
 
-    def _scoring(self, found: Survey) -> list[Line]:
-        """Return the line of the trajectories that served teachers score, each once, whatever its turns."""
-        config = self.config.on_policy
-        served = [teacher for teacher in config.teachers if not teacher.is_local and config.needs_teacher]
-        count = config.num_batches * config.prompts_per_step * config.group_size * len(served)
+    def _scored(self, stage: str, found: Survey) -> list[Line]:
+        """Return the line of the sequences that served teachers score, each once, whatever its turns."""
+        if stage == "on_policy":
+            config = self.config.on_policy
+            teachers, turns, longest = (
+                config.teachers if config.needs_teacher else (),
+                config.max_turns,
+                config.max_tokens,
+            )
+            count = config.num_batches * config.prompts_per_step * config.group_size
+        else:
+            teachers, rollouts = self.config.sft.teachers, self.config.rollouts
+            turns, longest = rollouts.max_turns + 1, rollouts.max_tokens
+            count = found.num_to_come + found.num_paid
+        served = [teacher for teacher in teachers if not teacher.is_local]
         if not served:
             return []
         prompt = sum(found.lengths.values()) / max(len(found.lengths), 1)
-        turns = config.max_turns if found.offers_tools else 1
-        most = prompt + turns * config.max_tokens + (turns - 1) * self._work(found).max_result
+        turns = turns if found.offers_tools else 1
+        most = prompt + turns * longest + (turns - 1) * self._work(found).max_result
         # Teachers with routes share the prompts.
-        least = count * max(sum(not teacher.routes for teacher in served), 1) / len(served)
+        least = count * max(sum(not teacher.routes for teacher in served), 1)
+        count *= len(served)
         tokens = Range(least * prompt * FEWEST_PER_CHARACTER, None, count * most)
         requests = Range(tokens.low / max(teacher.batch_tokens for teacher in served), None, count)
         model = ", ".join(teacher.model or teacher.name for teacher in served)
-        counts = ("on-policy scoring", model, "trajectories", count, 0.0)
+        counts = (f"{stage} scoring".replace("_", "-"), model, "sequences", count, 0.0)
         return [Line(*counts, requests, tokens, exactly(0.0), usd=None, worst_usd=None)]

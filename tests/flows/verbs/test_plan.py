@@ -195,7 +195,10 @@ def test_served_teachers_score_every_trajectory_of_every_batch(plan: Plan, body:
     scoring = stages["on-policy scoring"]
     assert (scoring["count"], scoring["usd"]) == (160, None)
     assert 160 * 100 < scoring["prompt_tokens"]["high"] < 160 * (100 + 600)
-    assert "The price of on-policy scoring is unknown and left out." in summary
+    body["sft"] = {"loss": "kl", "teachers": [teacher]}
+    stages, summary = plan("-n", "0")
+    assert stages["sft scoring"]["count"] == NUM_PROMPTS
+    assert "The price of sft scoring and on-policy scoring is unknown and left out." in summary
 
 
 def test_a_teacher_that_refuses_fails_the_plan_with_its_reason(
