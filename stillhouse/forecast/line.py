@@ -63,7 +63,9 @@ def line_of(stage: str, items: str, found: Survey, work: Work, seen: Sequence[Fi
     requests = count * mean_of([s.requests for s in seen], num, Range(1.0, None, most.requests))
     bounds = Range(FEWEST_PER_CHARACTER, None, most.prompt_tokens / max(characters.high, 1.0))
     ratios, sizes = [s.prompt_tokens / s.characters for s in seen], [s.characters for s in seen]
-    prompt = count * characters * mean_of(ratios, num, bounds, sizes)
+    # The text of one turn differs little in tokens a character.
+    deviation = 0.5 if most.requests > 1 else 0.15
+    prompt = count * characters * mean_of(ratios, num, bounds, sizes, deviation)
     answers = Range(1.0, None, most.completion_tokens)
     completion = count * mean_of([s.completion_tokens for s in seen], num, answers)
     endpoint = found.endpoint

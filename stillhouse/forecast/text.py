@@ -31,6 +31,9 @@ def summary(lines: Sequence[Line], budget: BudgetConfig) -> Iterator[str]:
     yield f"{_text(requests, short)} requests, {_text(tokens, short)} tokens, {cost}."
     if unknown := " and ".join(line.stage for line in lines if line.usd is None):
         yield f"The price of {unknown} is unknown and left out."
+    refused = " and ".join(line.stage for line in lines if line.usd is None and line.items != "sequences")
+    if refused and budget.max_usd is not None:
+        yield f"With budget.max_usd the run will stop before {refused}: give a price, usd_per_million_tokens."
     if local := " and ".join(line.stage for line in lines if line.is_local):
         yield f"{local.capitalize()} cost nothing, as this machine serves the model."
     for name, figure, write in (("usd", "usd", dollars), ("tokens", "tokens", short), ("requests", "requests", short)):

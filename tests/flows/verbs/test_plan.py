@@ -140,6 +140,9 @@ def test_an_unknown_price_is_said_and_is_never_nothing(plan: Plan, shell: Shell,
     assert code == 0
     assert output.count("unknown") == 4
     assert "$" not in output
+    body["budget"] = {"max_usd": 1}
+    assert "With budget.max_usd the run will stop before rollouts" in plan("-n", "0")[1][-1]
+    assert shell("plan", "config.yaml", "-n", "5")[0] == 2
 
 
 def test_a_model_that_is_served_here_costs_nothing_and_is_not_asked(plan: Plan, body: dict[str, Any]) -> None:
