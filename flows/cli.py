@@ -18,6 +18,7 @@ from dotenv import load_dotenv
 from flows.verbs import ApiKeyEnv, BaseUrl, Entries, Overrides, Teacher
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
 from flows.verbs.machine import doctor, send_tracking, serve
+from flows.verbs.plan import plan
 from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
 from flows.verbs.students import publish
@@ -208,6 +209,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
 
 
 app.command("test")(try_config)
+app.command()(plan)
 # The others, in the order in which --help shows them.
 for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking):
     app.command()(_verb)

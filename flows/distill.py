@@ -4,6 +4,7 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.dataset import DATASET
+from tasks.forecast import announce
 from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.governance.approval import APPROVAL, require_approval
 from tasks.governance.champion import find_champion, start_of_training
@@ -28,6 +29,7 @@ def distill(config: DistillConfig = DEMO) -> Published:
     """Distil the teacher into the student, measure what it gained on held-out prompts, and promote it or not."""
     with tracked(config, "distill", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
+        announce(prompts, run)
         base, champion = base_student(run.config.student), find_champion(run)
         students = [start_of_training(base, champion, run)]
         if run.plans(SFT):

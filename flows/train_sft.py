@@ -4,6 +4,7 @@ from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
 from tasks.dataset import DATASET
+from tasks.forecast import announce
 from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.governance.approval import APPROVAL, require_approval
 from tasks.governance.champion import find_champion, start_of_training
@@ -23,7 +24,9 @@ def train_sft(config: DistillConfig = DEMO) -> Published:
     with tracked(config, "train-sft", STAGES) as run:
         dataset = None
         if run.plans(DATASET):
-            dataset = generate_dataset(load_prompts(run.config.prompts, run), run.config, run)
+            prompts = load_prompts(run.config.prompts, run)
+            announce(prompts, run)
+            dataset = generate_dataset(prompts, run.config, run)
             require_approval(dataset, run)
         start = start_of_training(base_student(run.config.student), find_champion(run), run)
         train(start, dataset, run.config, run)

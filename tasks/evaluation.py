@@ -8,6 +8,7 @@ from stillhouse.config import DistillConfig, EvaluationConfig, OnPolicyTeacher, 
 from stillhouse.errors import InputError
 from stillhouse.evaluation.log_ratio import ServedBy
 from stillhouse.evaluation.measure import mean_rewards, measure
+from stillhouse.evaluation.sampling import evaluation_rollouts
 from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
@@ -22,7 +23,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
 from tasks.run.stage import EVALUATION_OF, Stage
-from tasks.sampling import TRAJECTORIES_FILE, check_failures, evaluation_rollouts, sample
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 
 def _names(earlier: Sequence[str]) -> list[str]:

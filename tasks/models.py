@@ -81,6 +81,15 @@ async def endpoint_of(
         yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, capacity=CAPACITY)
 
 
+async def priced_endpoint(section: TeacherConfig, runtime: RuntimeConfig, role: ModelRole) -> Endpoint:
+    """Return the endpoint of a section with its price as a run will know it. Nothing is served, and no key needed."""
+    if section.base_url is None:
+        return Endpoint("", section.model, section.model, role=role, capacity=CAPACITY)
+    key, identity = os.environ.get(role.key_variable(runtime), ""), teacher_model(section).fingerprint
+    endpoint = Endpoint(section.base_url, section.model, identity, api_key=key, role=role)
+    return replace(endpoint, price=await price_of(endpoint, section))
+
+
 def _api_key(base_url: str, variable: str, role: ModelRole) -> str:
     if key := os.environ.get(variable):
         return key

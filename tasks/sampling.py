@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from stillhouse.config import EvaluationConfig, ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
 from stillhouse.inference.budget import require_prices, shared_budget
@@ -109,23 +109,6 @@ async def sample(
         name: stats[name] for name in ("requests", "copies", "rate_limited", "cut_tool_results", "possible_usd")
     }
     return Sampled(trajectories, {**summarise(trajectories), **requests, "seconds": seconds})
-
-
-def evaluation_rollouts(
-    evaluation: EvaluationConfig, system_prompt: str | None, *, record_tokens: bool
-) -> RolloutsConfig:
-    """Return how models are sampled to compare them; its completions in the journal are found by it."""
-    return RolloutsConfig(
-        num_samples=evaluation.num_samples,
-        system_prompt=system_prompt,
-        temperature=evaluation.temperature,
-        max_tokens=evaluation.max_tokens,
-        max_turns=evaluation.max_turns,
-        # On-policy training, whose student is measured here, samples none either.
-        closing_answer=False,
-        seed=evaluation.seed,
-        record_tokens=record_tokens,
-    )
 
 
 def check_failures(sampled: Sampled, budget: float) -> None:

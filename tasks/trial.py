@@ -14,11 +14,11 @@ from stillhouse.prompts.parse import split_prompts
 from stillhouse.tools import RewardSet
 from stillhouse.trial.preview import PreviewRow, RowMaker
 from stillhouse.trial.rollout import ScoredRollout
-from stillhouse.types import Prompt, Trajectory
+from stillhouse.types import Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.run.interruption import run_until_done
-from tasks.sampling import sample
+from tasks.sampling import Sampled, check_failures, sample
 
 
 def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]) -> list[ScoredRollout]:
@@ -37,12 +37,10 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
         )
 
 
-def run_preview(
-    config: DistillConfig, num_rows: int, on_row: Callable[[PreviewRow], None]
-) -> tuple[list[PreviewRow], int]:
-    """Take one rollout of each of the first `num_rows` training prompts to a row of the dataset.
+def run_preview(config: DistillConfig, num_rows: int, on_row: Callable[[PreviewRow], None]) -> list[PreviewRow]:
+    """Take one rollout of each of the first `num_rows` training prompts to a row of the dataset, and return the rows.
 
-    Return the rows, and the number of rollouts that the run will sample; it finds these in its journal.
+    A run finds these rollouts in its journal.
 
     Raises:
         StillhouseError: as `run_trial`, and as labels and the rendering name.
@@ -52,7 +50,6 @@ def run_preview(
 
     parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     train, _ = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
-    num_prompts = min(len(train), config.rollouts.max_prompts or len(train))
     maker = RowMaker(
         Labelling.of(config.dataset, tools=config.tools, student=config.student),
         config.dataset,
@@ -68,7 +65,20 @@ def run_preview(
     with context_of(config) as context:
         rollouts = config.rollouts.model_copy(update={"num_samples": 1})
         run_until_done(_sample_teacher(train[:num_rows], parsed, config, rollouts, context, take))
-    return rows, num_prompts * config.rollouts.num_samples
+    return rows
+
+
+def run_few(prompts: list[Prompt], parsed: ParsedPrompts, config: DistillConfig) -> None:
+    """Take one rollout of each of `prompts`, which are of `parsed`; a run finds these in its journal.
+
+    Raises:
+        StillhouseError: as `run_trial`, or none of them succeeded.
+    """
+    with context_of(config) as context:
+        rollouts = config.rollouts.model_copy(update={"num_samples": 1})
+        sampled = run_until_done(_sample_teacher(prompts, parsed, config, rollouts, context, lambda trajectory: None))
+    if all(trajectory.stop_reason is StopReason.ERROR for trajectory in sampled.trajectories):
+        check_failures(sampled, config.runtime.failure_budget)
 
 
 @contextmanager
@@ -121,8 +131,8 @@ async def _sample_teacher(
     rollouts: RolloutsConfig,
     context: RunContext,
     on_trajectory: Callable[[Trajectory], object],
-) -> None:
-    await sample(
+) -> Sampled:
+    return await sample(
         prompts,
         teacher_model(config.teacher),
         rollouts,

@@ -98,7 +98,7 @@ def show_preview(config: DistillConfig, num_rows: int) -> None:
     with shown_progress(console, config):
         from tasks.trial import run_preview
 
-        rows, num_rollouts = run_preview(config, num_rows, show)
+        rows = run_preview(config, num_rows, show)
     results.print("What is [bold green]green[/] is learnt, the rest is context.", highlight=False)
-    results.print(preview_summary(rows, num_rollouts), highlight=False)
+    results.print(preview_summary(rows), highlight=False)
     results.print("The same command without --preview goes on from here: these answers are not asked for again.")

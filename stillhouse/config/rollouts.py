@@ -244,8 +244,8 @@ class BudgetConfig(Section):
     """Limits of what the run spends on the teacher. Answers of earlier attempts at the same rollouts count as well."""
 
     max_usd: float | None = Field(default=None, gt=0.0)
-    """Most money in USD; None sets no limit. It needs a known price. Set it before anything large, to twice what
-    `stillhouse test` leads you to expect; raise it and run again to go on."""
+    """Most money in USD; None sets no limit. It needs a known price. Set it before anything large, to the upper
+    end of what `stillhouse plan` tells; raise it and run again to go on."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens, prompts and completions together; None sets no limit. The cap to set where no price is known."""
     max_requests: int | None = Field(default=None, ge=1)

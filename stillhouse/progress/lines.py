@@ -50,6 +50,10 @@ class LineProgress:
         if self._is_quiet:
             self._write_line(run_text(state))
 
+    def announce(self, plan: str) -> None:
+        """Write a line of what the run will do and pay for."""
+        self._write_line(f"plan     {plan}")
+
     def say(self, doing: str) -> None:
         """Write nothing: it is over before anybody reads it."""
 

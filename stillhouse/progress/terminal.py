@@ -114,6 +114,10 @@ class TerminalProgress:
         self._is_run_known = True
         self._bars.run_line = run_text(state)
 
+    def announce(self, plan: str) -> None:
+        """Show above the bars what the run will do and pay for."""
+        self._console.print(f"plan     {plan}", highlight=False, markup=False, soft_wrap=True)
+
     def say(self, doing: str) -> None:
         """Show what happens before the run is known."""
         self._bars.run_line = doing

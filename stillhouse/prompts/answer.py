@@ -25,6 +25,8 @@ def take_answer(row: JsonObject) -> tuple[str | None, str]:
     Test cases become `row["test_cases"]`. Objects of which a part is taken stay. Verifiers read the end of a solution.
     Raises ValueError if the answer is a float that may have lost digits.
     """
+    if not row:
+        return None, ""
     tests = next((place for place in _TESTS if _are_tests(_at(row, place))), None)
     if tests and not row.get("test_cases"):
         row["test_cases"] = _at(row, tests)

@@ -16,7 +16,6 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
-from stillhouse.progress.text import dollars
 from stillhouse.report.conversation import comparison
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
@@ -84,16 +83,10 @@ def preview_text(row: PreviewRow, title: str) -> RenderableType:
     return Group(*parts, Text(f"\u2192 {', '.join(_facts(row))}", style="bold"), "")
 
 
-def preview_summary(rows: Sequence[PreviewRow], num_rollouts: int) -> str:
-    """Return how many rows are kept, their cost, and what all `num_rollouts` would cost at that price."""
+def preview_summary(rows: Sequence[PreviewRow]) -> str:
+    """Return how many rows are kept."""
     kept = sum(row.is_kept for row in rows)
-    costs = [turn.cost_usd for row in rows for turn in row.trajectory.turns]
-    known = [cost for cost in costs if cost is not None]
-    text = f"{kept} of {len(rows)} rows pass the filters"
-    if rows and known and len(known) == len(costs):
-        each = sum(known) / len(rows)
-        text += f"; they cost {dollars(sum(known))}, all {num_rollouts:,} rollouts about {dollars(each * num_rollouts)}"
-    return text
+    return f"{kept} of {len(rows)} rows pass the filters; `stillhouse plan` tells what all cost"
 
 
 def _facts(row: PreviewRow) -> Iterator[str]:

@@ -9,6 +9,7 @@ from stillhouse.errors import StillhouseError
 from stillhouse.evaluation.comparison import Values, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.evaluation.paired import paired_difference
+from stillhouse.evaluation.sampling import evaluation_rollouts
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.training.pair.finding import PairFinding
 from stillhouse.types import Model, Prompt, PromptMetadata
@@ -17,7 +18,7 @@ from tasks.models import teacher_model
 from tasks.pair.case import PairCase
 from tasks.run.context import RunContext
 from tasks.run.interruption import run_until_done
-from tasks.sampling import evaluation_rollouts, sample
+from tasks.sampling import sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ class Listener(Progress, RolloutWatcher, Protocol):
     def update_run(self, state: RunState) -> None:
         """Show where the run is among its stages."""
 
+    def announce(self, plan: str) -> None:
+        """Show a line of what the run will do and pay for."""
+
     def say(self, doing: str) -> None:
         """Show what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
 

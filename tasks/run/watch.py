@@ -84,6 +84,10 @@ class RunWatch:
         """See `Listener`."""
         self._shown.update_run(state)
 
+    def announce(self, plan: str) -> None:
+        """See `Listener`."""
+        self._shown.announce(plan)
+
     def say(self, doing: str) -> None:
         """See `Listener`."""
         with self._lock:

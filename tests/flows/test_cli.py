@@ -9,7 +9,7 @@ import pytest
 
 VERBS = [
     *("distill", "generate", "sft", "on-policy", "evaluate"),
-    *("init", "test", "view", "convert", "export", "publish", "serve", "doctor", "send-tracking"),
+    *("init", "test", "plan", "view", "convert", "export", "publish", "serve", "doctor", "send-tracking"),
 ]
 WRONG = "sft:\n  lerning_rate: 1.0e-4\n  num_epochs: 0\n"
 EXPLAINED = [
@@ -47,7 +47,7 @@ def test_the_version_is_that_of_the_package(cli, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"stillhouse {version('stillhouse')}\n")
 
 
-@pytest.mark.parametrize("verb", ["distill", "generate", "sft", "on-policy", "evaluate", "doctor"])
+@pytest.mark.parametrize("verb", ["distill", "generate", "sft", "on-policy", "evaluate", "plan", "doctor"])
 def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: str) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
     code, output = shell(verb, "wrong.yaml")

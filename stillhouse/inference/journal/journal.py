@@ -127,6 +127,11 @@ class Journal:
     def trajectory(self, rollout_key: str) -> bytes | None:
         return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
 
+    def has_trajectory(self, rollout_key: str) -> bool:
+        """Return whether a trajectory is stored, without reading it: a damaged one counts as well."""
+        row = self._ask(FIRST_KIND, bytes.fromhex(rollout_key))
+        return row is not None and row[0] == TRAJECTORY
+
     async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:
         """Make a finished trajectory durable and end its claim; return what is stored there."""
         key = bytes.fromhex(rollout_key)

@@ -136,6 +136,13 @@ def test_a_stage_in_parts_that_came_to_an_end_and_went_on_says_so() -> None:
     assert [line.split()[1] for line in written.getvalue().splitlines()] == ["10/10", "20/20"]
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_run_will_pay_for_is_said_whole_above_its_stages(terminal: bool) -> None:
+    with _reports(terminal=terminal, width=40) as (progress, written):
+        progress.announce("60 requests, $0.12 in all, which is longer than a line [of it]")
+    assert "plan     60 requests, $0.12 in all, which is longer than a line [of it]" in written.getvalue()
+
+
 def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
     console, written = _console()
     logger = logging.getLogger("stillhouse.rollouts.collector")

@@ -9,6 +9,7 @@ class Shown:
     def __init__(self) -> None:
         self.states: list[tuple[str, RolloutProgress]] = []
         self.runs: list[RunState] = []
+        self.announced: list[str] = []
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         pass
@@ -21,6 +22,9 @@ class Shown:
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
         pass
+
+    def announce(self, plan: str) -> None:
+        self.announced.append(plan)
 
     def say(self, doing: str) -> None:
         raise AssertionError("a run says it in its state, and rollouts say nothing")

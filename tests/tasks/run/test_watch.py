@@ -67,3 +67,9 @@ def test_the_trajectories_of_a_stage_that_has_ended_are_left_to_its_artifact(
     assert len(watch.trajectories) == 5
     watch.end_stage("rollouts", cached=False, seconds=1.0)
     assert (len(watch.trajectories), len(watch.last_trajectories)) == (0, 3)
+
+
+def test_what_a_run_will_pay_for_goes_to_what_shows_it() -> None:
+    watch, shown, _ = _watch("rollouts")
+    watch.announce("60 requests")
+    assert shown.announced == ["60 requests"]
