@@ -8,12 +8,9 @@ host.
 import asyncio
 import importlib.util
 import logging
-import os
-import tempfile
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from importlib import import_module
+from typing import Final
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
@@ -22,7 +19,7 @@ from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.network.chromium import is_installed
 from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
-from stillhouse.tools.network.fetching import HTML_TYPES, HttpFetcher, PageUnavailable, WebPage
+from stillhouse.tools.network.fetching import HttpFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.politeness import Politeness
 
@@ -32,29 +29,6 @@ _LOAD_TIMEOUT_S: Final = 30.0
 _MAX_CALLS_AT_ONCE: Final = 32
 _MAX_CHARACTERS: Final = 8000
 """Where a page is cut unless the config says otherwise: every later turn reads it again."""
-_OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": True, "mark_code": True}
-
-
-def to_markdown(page: WebPage) -> str:
-    """Return the page as markdown with absolute links, without images, scripts, styles; takes a second per megabyte."""
-    if page.content_type not in HTML_TYPES:
-        return page.text
-    scrape, generate = _crawl4ai()
-    scraped = scrape(page.url, page.text)
-    cleaned = scraped.cleaned_html if scraped is not None and scraped.success else ""
-    text = str(generate(cleaned, base_url=page.url, citations=False).raw_markdown).strip()
-    title = (scraped.metadata.get("title") or "").strip() if scraped is not None else ""
-    return f"# {title}\n\n{text}" if title and title not in text else text
-
-
-@cache
-def _crawl4ai() -> tuple[Any, Any]:
-    # On import crawl4ai makes cache folders, in the home folder by default; its crawler, which uses them, is not used.
-    os.environ.setdefault("CRAWL4_AI_BASE_DIRECTORY", str(Path(tempfile.gettempdir(), f"crawl4ai-{os.getuid()}")))
-    from crawl4ai.content_scraping_strategy import LXMLWebScrapingStrategy
-    from crawl4ai.markdown_generation_strategy import DefaultMarkdownGenerator
-
-    return LXMLWebScrapingStrategy().scrap, DefaultMarkdownGenerator(options=_OPTIONS).generate_markdown
 
 
 class Browse:
@@ -66,7 +40,7 @@ class Browse:
     def __init__(self, config: ToolsConfig) -> None:
         if importlib.util.find_spec("crawl4ai") is None:
             raise ConfigError(
-                "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take "
+                "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9.5,<1'`, or take "
                 "browse out of tools.builtin"
             )
         self._timeout_s = min(_LOAD_TIMEOUT_S, config.timeout_s)
@@ -90,7 +64,8 @@ class Browse:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
             return await self._thread.run(self._read(url))
 
-        self.tool: Tool = replace(browse, max_characters=config.max_result_characters or _MAX_CHARACTERS)
+        self._max_characters = config.max_result_characters or _MAX_CHARACTERS
+        self.tool: Tool = replace(browse, max_characters=self._max_characters)
 
     async def close(self) -> None:
         """End the browser; a later call starts another."""
@@ -101,12 +76,13 @@ class Browse:
             self._politeness = Politeness()
 
     async def _read(self, url: str) -> str:
+        # crawl4ai takes seconds to import, and to convert a page, during which no other page shall wait.
+        crawling = await asyncio.to_thread(import_module, "stillhouse.tools.network.crawling")
         try:
             page = await self._get(url)
         except (PageUnavailable, BrowserUnavailable, AddressRefused, HostUnknown) as error:
             raise ToolError(str(error)) from error
-        # Conversion may take seconds of processor time.
-        text = await asyncio.to_thread(to_markdown, page)
+        text = await asyncio.to_thread(crawling.to_markdown, page, self._max_characters)
         return text or "(the page has no text)"
 
     async def _get(self, url: str) -> WebPage:

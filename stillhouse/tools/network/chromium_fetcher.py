@@ -1,9 +1,8 @@
-"""Pages as a person sees them: rendered by one Chromium that all rollouts share.
+"""Pages as a person sees them: rendered by crawl4ai in one Chromium that all rollouts share.
 
-Playwright, a dependency of crawl4ai, drives the browser directly. crawl4ai 0.9's browser manager gives all pages of a
-run one context (cookies of one rollout reach the next), starts Chromium without its sandbox, takes no path of an
-installed browser, and leaks pages (its issues 943, 980, 1256, 1608 and 1640). Here every page has a context of its own,
-and the browser is replaced after a number of pages, as its memory grows with each.
+crawl4ai drives it over CDP, through Playwright's pipe, as a debugging port would be open to every user of the machine.
+Browser and contexts are ours: those of crawl4ai 0.9 have no sandbox, share cookies and stay open. Here every page has a
+context of its own, and the browser is replaced after a number of pages, as its memory grows with each.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import builtins
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from stillhouse.tools.network.chromium import limit_memory, own_chromium, system_chromium
@@ -19,9 +19,12 @@ from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
 
 _SETTLE_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 5.0
-_SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
+# Chromium wraps other text than HTML in a page of its own; in that of XML the source is hidden.
+_SHOWN_TEXT: Final = (
+    "document.getElementById('webkit-xml-viewer-source-xml')?.innerHTML"
+    " ?? document.body?.innerText ?? document.documentElement.outerHTML"
+)
 _ARGUMENTS: Final = (
     # Only text is needed; images are most of a page's bytes.
     "--blink-settings=imagesEnabled=false",
@@ -155,48 +158,63 @@ class ChromiumFetcher:
                 return await self._render(await context.new_page(), visit)
             finally:
                 await asyncio.shield(asyncio.ensure_future(context.close()))
-        except TimeoutError as error:
-            raise PageUnavailable(f"{url} did not load within {self._timeout_s:g} s") from error
-        except Error as error:
+        except builtins.TimeoutError as error:
+            raise PageUnavailable(f"{visit.url} cannot be read: its scripts do not come to rest") from error
+        except (Error, RuntimeError) as error:
+            # crawl4ai wraps what the navigation raised.
+            cause = error.__context__ if isinstance(error.__context__, Error) else error
+            if isinstance(cause, TimeoutError):
+                raise PageUnavailable(f"{url} did not load within {self._timeout_s:g} s") from error
             # Of an https page that the proxy refused Playwright only sees a failed tunnel; the guard knows the reason.
             await self._guard.check(visit.url)
             if visit.response is not None:
                 await self._kind(visit, visit.response)
-            if "Download is starting" in error.message:
+            if "Download is starting" in str(cause):
                 raise PageUnavailable(f"{visit.url} is not text but a file to download") from error
             # `net::ERR_...`; the message continues with a call log.
-            reason = error.message.splitlines()[0].removeprefix("Page.goto: ").partition(" at ")[0]
+            reason = str(cause).splitlines()[0].removeprefix("Page.goto: ").partition(" at ")[0]
             raise PageUnavailable(f"{visit.url} could not be loaded: {reason}") from error
 
     async def _render(self, page: Any, visit: "_Visit") -> WebPage:
-        from playwright.async_api import TimeoutError
+        from stillhouse.tools.network.crawling import strategy_of
 
         page.on("request", lambda request: visit.note_request(request, page))
         page.on("response", lambda response: visit.note_response(response, page))
-        response = await page.goto(visit.url, wait_until="domcontentloaded", timeout=self._timeout_s * 1000)
+        strategy, config = strategy_of(page, self._timeout_s, _SETTLE_S)
+        async with asyncio.timeout(self._timeout_s + _SETTLE_S) as limit:
+            strategy.set_hook("after_goto", partial(self._arrive, visit, limit))
+            try:
+                text = (await strategy.crawl(visit.url, config=config)).html
+            except _IsRead as found:
+                text = str(found)
+        return WebPage(page.url, visit.kind, text[:MAX_PAGE_CHARACTERS])
+
+    async def _arrive(self, visit: "_Visit", limit: asyncio.Timeout, page: Any, response: Any, **_: Any) -> None:
+        from playwright.async_api import TimeoutError
+
         if response is None:
             raise PageUnavailable(f"{visit.url} could not be loaded: there was no answer")
-        kind = await self._kind(visit, response)
-        # Scripts that build the page, or redirect, get some time. A page that never settles is read as it is.
+        await self._kind(visit, response)
+        # crawl4ai has none beyond the navigation, and a script that never returns blocks the page.
+        limit.reschedule(asyncio.get_running_loop().time() + 2 * _SETTLE_S + self._timeout_s)
+        # Scripts that build the page, or redirect, get some time. A page that never settles is read as it is; crawl4ai
+        # would give it up.
         with suppress(TimeoutError):
             await page.wait_for_load_state("networkidle", timeout=_SETTLE_S * 1000)
         if visit.response is not None:
-            kind = await self._kind(visit, visit.response)
-        # Chromium wraps text that is not HTML in a page of its own.
-        reading = page.content() if kind in HTML_TYPES else page.evaluate(_SHOWN_TEXT)
-        try:
-            # Playwright has no time limit here, and a script that never returns blocks the page.
-            text = await asyncio.wait_for(reading, _READ_TIMEOUT_S)
-        except builtins.TimeoutError as error:
-            raise PageUnavailable(f"{page.url} cannot be read: its scripts do not come to rest") from error
-        return WebPage(page.url, kind, text[:MAX_PAGE_CHARACTERS])
+            await self._kind(visit, visit.response)
+        if visit.kind not in HTML_TYPES:
+            raise _IsRead(await page.evaluate(_SHOWN_TEXT))
+        if await page.query_selector("body") is None:
+            # crawl4ai waits half a minute for a body; a page of frames has none.
+            raise _IsRead(await page.content())
 
-    async def _kind(self, visit: "_Visit", response: Any) -> str:
+    async def _kind(self, visit: "_Visit", response: Any) -> None:
         reason = response.headers.get(REASON_HEADER)
         if reason is not None:
             await self._guard.check(visit.url)
             raise PageUnavailable(f"{visit.url} could not be loaded: {reason}")
-        return require_text(response.url, response.status, response.headers.get("content-type", ""))
+        visit.kind = require_text(response.url, response.status, response.headers.get("content-type", ""))
 
 
 @dataclass(slots=True)
@@ -205,6 +223,7 @@ class _Visit:
 
     url: str
     response: Any = None
+    kind: str = ""
 
     def note_request(self, request: Any, page: Any) -> None:
         if request.is_navigation_request() and request.frame == page.main_frame:
@@ -213,6 +232,10 @@ class _Visit:
     def note_response(self, response: Any, page: Any) -> None:
         if response.request.is_navigation_request() and response.frame == page.main_frame:
             self.response = response
+
+
+class _IsRead(Exception):
+    """Ends crawl4ai's work on a page that is read already; the message is its text."""
 
 
 async def _end(browser: _Browser) -> None:

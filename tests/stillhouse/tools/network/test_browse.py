@@ -48,6 +48,17 @@ def read(site) -> Read:
         ("text/html", "<html><head><title>Shop</title></head><body>Open</body></html>", "# Shop\n\nOpen"),
         ("text/html", '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"), "caf\xe9"),
         ("text/html", "<html><body><script>build()</script></body></html>", "(the page has no text)"),
+        (
+            "text/html",
+            "<html><head><base href='/docs/'><title>Docs</title></head><body><a href='list'>list</a></body></html>",
+            "# Docs\n\n[list](URL/docs/list)",
+        ),
+        (
+            "text/html",
+            "<BASE target=_blank href=http://example.org/a/><a href='b'>b</a>",
+            "[b](http://example.org/a/b)",
+        ),
+        ("text/html", "<p>a<noscript><noscript><img></noscript></noscript><p>and more", "a\nand more"),
         ("application/json", '{"a": "<b>"}', '{"a": "<b>"}'),
     ],
 )
@@ -65,6 +76,21 @@ def test_a_long_page_is_cut_and_says_so(site, read) -> None:
     shown, _, note = text.rpartition("\n\n")
     assert len(shown) <= 100
     assert note.startswith("[cut here: these are the first 100 of ")
+
+
+def test_a_page_that_would_be_cut_keeps_its_content_and_not_its_menus(site, read) -> None:
+    menu = "<nav>" + "".join(f"<a href='/{number}'>Menu {number}</a> " for number in range(50)) + "</nav>"
+    site.html("/long", menu + "".join(f"<p>This is line {number} of the text.</p>" for number in range(100)))
+    site.html("/index", menu)
+    assert read(site.url("/long"), max_result_characters=1000).startswith("This is line 0 of the text.\nThis is line 1")
+    assert read(site.url("/long")).startswith("[Menu 0]")
+    assert read(site.url("/index"), max_result_characters=1000).startswith("[Menu 0]")
+
+
+@pytest.mark.parametrize("piece", ["<base x", "<meta ", "<base href", "<pre>", "<div>"])
+def test_a_page_made_to_take_long_is_read(site, read, piece: str) -> None:
+    site.html("/", f"<p>here</p><script>{piece * 100_000}</script></head>")
+    assert read(site.url("/")).endswith("here")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -17,7 +18,7 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
 from stillhouse.tools.network.chromium import system_chromium
 from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher
-from stillhouse.tools.network.fetching import PageUnavailable
+from stillhouse.tools.network.fetching import MAX_PAGE_CHARACTERS, PageUnavailable
 from stillhouse.tools.network.guard import Guard
 from tests.waiting import is_alive, until
 
@@ -72,6 +73,33 @@ def test_scripts_have_built_the_page_before_it_is_read(site, read) -> None:
     site.pages["/data"] = (200, {"Content-Type": "text/plain"}, "from the server")
     site.html("/", "<p>one</p><script>fetch('/data').then(r => r.text()).then(t => document.body.append(t))</script>")
     assert read(site.url("/")) == "one\nfrom the server"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "text"),
+    [
+        ("application/json", '{"a_b": "<b>*"}', '{"a_b": "<b>*"}'),
+        ("text/plain", "a < b\n  * c\n", "a < b\n  * c\n"),
+        ("application/xml", "<r><i>one</i></r>", "<r><i>one</i></r>"),
+        ("text/html", "<style>body {display: none}</style><p>shown later", "shown later"),
+        ("text/html", "<p>asks<script>setInterval(() => fetch('/more'), 100)</script>", "asks"),
+        ("text/html", "<script>alert('stop'); onbeforeunload = () => 'stay'</script><p>goes on", "goes on"),
+        ("text/html", "<meta http-equiv=refresh content='0; url=/there'>", "arrived"),
+        ("text/html", "<frameset><frame src='/there'></frameset>", "(the page has no text)"),
+    ],
+)
+def test_pages_of_all_kinds_are_read(site, read, content_type: str, body: str, text: str) -> None:
+    site.html("/there", "arrived")
+    site.pages["/"] = (200, {"Content-Type": content_type}, body)
+    assert read(site.url("/")) == text
+
+
+def test_no_other_user_can_drive_the_browser(site, read) -> None:
+    site.html("/", "hello")
+    assert read(site.url("/")) == "hello"
+    for browser in browsers(psutil.Process()):
+        assert "--remote-debugging-pipe" in browser.cmdline()
+        assert not [open_ for open_ in browser.net_connections() if open_.status == psutil.CONN_LISTEN]
 
 
 GATHERS = """<div id=told></div><script>
@@ -184,6 +212,49 @@ def test_pages_are_released_and_the_browser_is_replaced(site) -> None:
     assert len(set.union(*seen)) == 3
     assert num_contexts == 0
     assert until(lambda: {process.pid for process in browsers(here)} == before)
+
+
+@pytest.mark.slow
+def test_hundreds_of_pages_leave_no_context_page_or_process(site) -> None:
+    site.html("/", "<p>hello</p><script>document.cookie = 'a=1'</script>")
+    here = psutil.Process()
+
+    async def work(fetcher: ChromiumFetcher) -> tuple[list[int], int]:
+        counts = []
+        for _ in range(2):
+            await asyncio.gather(*(fetcher.get(site.url("/")) for _ in range(100)), return_exceptions=True)
+            await asyncio.sleep(1.0)
+            counts.append(len([child for child in here.children(recursive=True) if child.is_running()]))
+        assert fetcher._current is not None
+        return counts, len(fetcher._current.handle.contexts)
+
+    (first, second), num_contexts = with_fetcher(work, timeout_s=60.0, pages_per_browser=1000)
+    assert second <= first + 1
+    assert num_contexts == 0
+
+
+@pytest.mark.slow
+def test_a_page_of_50_megabytes_is_read_up_to_the_bound_or_given_up_and_the_next_one_is_read(site) -> None:
+    site.html("/big", "<p>word</p>" * 4_500_000)
+    site.html("/", "hello")
+
+    async def work(fetcher: ChromiumFetcher) -> str:
+        # A slow machine needs longer than a page may take.
+        with suppress(PageUnavailable):
+            assert len((await fetcher.get(site.url("/big"))).text) == MAX_PAGE_CHARACTERS
+        return (await fetcher.get(site.url("/"))).text
+
+    assert "hello" in with_fetcher(work, timeout_s=60.0)
+
+
+@pytest.mark.slow
+def test_32_calls_at_a_time_are_served(site, browse: Browse) -> None:
+    site.html("/", "hello")
+
+    async def work() -> list[str]:
+        return await asyncio.gather(*(browse.tool.function(site.url("/")) for _ in range(32)))
+
+    assert asyncio.run(work()) == ["hello"] * 32
 
 
 @pytest.mark.slow
