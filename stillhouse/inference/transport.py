@@ -1,12 +1,14 @@
 """`Transport`: how the bytes of a request reach an endpoint, and those of its answer come back."""
 
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
-from stillhouse.inference.failures import Failure, FailureKind, classify
-from stillhouse.inference.rate_limit import RateLimits
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.rate_limit import RateLimits, read_limits
 
 
 class HttpAnswer(NamedTuple):
@@ -45,6 +47,35 @@ class HttpTransport(Transport, Protocol):
 
     def lines(self, path: str) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length; raise RequestFailed if it cannot be read, or not to its end."""
+
+
+def open_transport(
+    endpoint: Endpoint,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    timeout_setting: str | None = "runtime.request_timeout_s",
+) -> HttpTransport:
+    """Return the client of this endpoint: the `openai` package for a hosted one, else the plain one.
+
+    Make it inside a running event loop. An answer is waited for `timeout_s`, which `timeout_setting` sets.
+    """
+    # Commands without requests should not wait for the imports: a third of a second for aiohttp, one for `openai`.
+    given: dict[str, Any] = {"timeout_s": timeout_s, "clock": clock, "timeout_setting": timeout_setting}
+    if endpoint.through_package:
+        from stillhouse.inference.openai_client import OpenAIClient
+
+        return OpenAIClient(endpoint, **given)
+    from stillhouse.inference.http_client import HttpClient
+
+    return HttpClient(endpoint, **given)
+
+
+def answered(status: int, headers: Mapping[str, str], content: bytes, latency_s: float) -> HttpAnswer:
+    """Return the answer if its status is 200; raise RequestFailed for any other."""
+    if status != 200:
+        raise RequestFailed(refusal(status, headers, content))
+    return HttpAnswer(content, headers, latency_s, read_limits(headers, datetime.now(UTC)))
 
 
 def refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:
