@@ -245,7 +245,13 @@ def _import_ahead(config: DistillConfig) -> None:
     """Prepare, while the server starts, what the flow needs later and would otherwise wait for."""
     if config.tracking.enabled:
         _connect_ahead(config)
-    for name in ("aiohttp", "matplotlib.backends.backend_svg", "matplotlib.figure"):
+    from stillhouse.inference.endpoint import through_package
+
+    judge = config.dataset.judge
+    asked = (config.teacher, judge.model) if judge.enabled else (config.teacher,)
+    is_hosted = any(model.base_url is not None and through_package(model.base_url, model.client) for model in asked)
+    client = "openai_client" if is_hosted else "http_client"
+    for name in (f"stillhouse.inference.{client}", "matplotlib.backends.backend_svg", "matplotlib.figure"):
         import_module(name)
 
 

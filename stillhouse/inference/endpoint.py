@@ -88,8 +88,8 @@ class Endpoint:
 
     @property
     def through_package(self) -> bool:
-        """Return whether it is asked through the package `openai`: by `client`, else if its host is a public one."""
-        return self.client == "openai" or (self.client == "auto" and not is_private(self.base_url))
+        """Return whether it is asked through the package `openai`."""
+        return through_package(self.base_url, self.client)
 
     @property
     def may_use_proxy(self) -> bool:
@@ -97,10 +97,15 @@ class Endpoint:
         return urlsplit(self.base_url).hostname not in _LOOPBACK
 
 
-def is_private(base_url: str) -> bool:
-    """Return whether an address is of this machine or a private network, as its host's name or number tells."""
+def through_package(base_url: str, client: ClientKind) -> bool:
+    """Return whether an address is asked through the package `openai`.
+
+    `auto` does so unless it is of this machine or a private network, as its host's name or number tells.
+    """
+    if client != "auto":
+        return client == "openai"
     host = urlsplit(base_url).hostname or ""
     try:
-        return not ipaddress.ip_address(host).is_global
+        return ipaddress.ip_address(host).is_global
     except ValueError:
-        return "." not in host or host.endswith(_PRIVATE_SUFFIXES)
+        return "." in host and not host.endswith(_PRIVATE_SUFFIXES)
