@@ -247,9 +247,8 @@ def _import_ahead(config: DistillConfig) -> None:
         _connect_ahead(config)
     from stillhouse.inference.endpoint import through_package
 
-    judge = config.dataset.judge
-    asked = (config.teacher, judge.model) if judge.enabled else (config.teacher,)
-    is_hosted = any(model.base_url is not None and through_package(model.base_url, model.client) for model in asked)
+    models = (config.teacher, config.dataset.judge.model)
+    is_hosted = any(one.base_url is not None and through_package(one.base_url, one.client) for one in models)
     client = "openai_client" if is_hosted else "http_client"
     for name in (f"stillhouse.inference.{client}", "matplotlib.backends.backend_svg", "matplotlib.figure"):
         import_module(name)

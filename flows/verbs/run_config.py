@@ -44,7 +44,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
-    config = _addressed(partial(parse_config, body, str(source)), [*settings, *overrides])
+    config = addressed(partial(parse_config, body, str(source)), [*settings, *overrides])
     return _checked(
         config,
         "Add -m MODEL and, for an endpoint other than OpenAI's, --base-url URL, for instance: -m gpt-5-mini, or "
@@ -82,10 +82,10 @@ def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
     Raises:
         ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
     """
-    return _checked(_addressed(partial(load_config, path), overrides), origin=f"{path}: ")
+    return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ")
 
 
-def _addressed(read: Callable[[Sequence[str]], DistillConfig], overrides: Sequence[str]) -> DistillConfig:
+def addressed(read: Callable[[Sequence[str]], DistillConfig], overrides: Sequence[str]) -> DistillConfig:
     """Return the config with the addresses of models that are known to be hosted without one."""
     config = read(overrides)
     addresses = list(hosted_addresses(config, os.environ))

@@ -87,11 +87,6 @@ class Endpoint:
         return replace(turn, cost_usd=self.price.of(turn.usage))
 
     @property
-    def through_package(self) -> bool:
-        """Return whether it is asked through the package `openai`."""
-        return through_package(self.base_url, self.client)
-
-    @property
     def may_use_proxy(self) -> bool:
         """Return whether requests may go through the environment's proxy, which is never meant for this machine."""
         return urlsplit(self.base_url).hostname not in _LOOPBACK

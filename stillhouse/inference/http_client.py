@@ -5,8 +5,7 @@ that (`benchmarks/rollouts`): a server on loopback answers faster than the packa
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping
 from io import BytesIO
 from typing import Any, Final
 
@@ -86,19 +85,24 @@ class HttpClient:
             "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self.long_timeout
         )
 
-    async def lines(self, path: str) -> AsyncIterator[bytes]:
+    async def lines(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
 
         Lines end at a line feed alone. Redirects are followed, to another host without the key. Raise RequestFailed if
         it cannot be read, or not to its end.
         """
-        async with aclosing(self.stream("GET", self._base / path)) as chunks:
-            status, headers = await anext(chunks)
-            async for chunk in chunks:
+        status = None
+        try:
+            async with self._session.get(self._base / path, timeout=self.long_timeout, headers=headers) as answer:
+                status, told = answer.status, self._redactor.headers(answer.headers)
+                Decoder(told)
                 if status != 200:
-                    raise RequestFailed(refusal(status, headers, chunk))
-                for line in chunk.removesuffix(b"\n").split(b"\n"):
-                    yield line
+                    raise RequestFailed(refusal(status, told, await self._whole(answer)))
+                async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
+                    for line in self._redactor.body(chunk.removesuffix(b"\n")).split(b"\n"):
+                        yield line
+        except (BodyRefused, *_CONNECTION_ERRORS) as error:
+            raise RequestFailed(self._no_answer(error, status)) from None
 
     async def exchange(self, method: str, url: yarl.URL, **request: Any) -> tuple[int, Mapping[str, str], bytes]:
         """Return the status, headers and body of an answer, the latter two without the key.
@@ -112,29 +116,9 @@ class HttpClient:
                 status, headers = answer.status, self._redactor.headers(answer.headers)
                 # Refuses codings that were not requested; aiohttp itself decodes, in pieces that wait to be read.
                 Decoder(headers)
-                return status, headers, self._redactor.body(await self._whole(answer))
+                return status, headers, await self._whole(answer)
         except (BodyRefused, *_CONNECTION_ERRORS) as error:
             # Without its cause, which may hold the key as it came.
-            raise RequestFailed(self._no_answer(error, status)) from None
-
-    async def stream(self, method: str, url: yarl.URL, **request: Any) -> AsyncGenerator[Any, None]:
-        """Yield the status with the headers of an answer, then its body as it comes, without the key.
-
-        With HTTP 200 the chunks are complete lines, with another status one chunk is the whole body; `timeout_s` bounds
-        each wait. Raise RequestFailed as `exchange`.
-        """
-        status = None
-        try:
-            async with self._session.request(method, url, timeout=self.long_timeout, **request) as answer:
-                status, headers = answer.status, self._redactor.headers(answer.headers)
-                Decoder(headers)
-                yield status, headers
-                if status != 200:
-                    yield self._redactor.body(await self._whole(answer))
-                    return
-                async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
-                    yield self._redactor.body(chunk)
-        except (BodyRefused, *_CONNECTION_ERRORS) as error:
             raise RequestFailed(self._no_answer(error, status)) from None
 
     def redact(self, key: str) -> None:
@@ -148,7 +132,7 @@ class HttpClient:
         return answered(*answer, self._clock() - started)
 
     async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
-        return await aread_within(answer.content.iter_any(), self._max_bytes)
+        return self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
 
     async def aclose(self) -> None:
         await self._session.close()

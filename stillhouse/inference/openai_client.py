@@ -6,7 +6,7 @@ time-out to connect, bounds no whole answer and keeps cookies; its default one r
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,16 +14,15 @@ import httpx2
 import openai
 import yarl
 
-from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES
+from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
-from stillhouse.inference.transport import HttpAnswer, answered, refusal
+from stillhouse.inference.transport import HttpAnswer, answered
 from stillhouse.store import exact_json
 
-_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
-_RAW: Final = "X-Stainless-Raw-Response"
-"""With `stream` in this header the package hands out an answer before its body is there."""
+_JSON: Final = {"Content-Type": "application/json"}
+_FORM: Final = {"Content-Type": "multipart/form-data"}
 _TOKEN_END: Final = 64
 """Characters of a signature without which a token is worthless."""
 _LEFT_OUT: Final = ("content-encoding", "content-length", "set-cookie")
@@ -31,28 +30,21 @@ _LEFT_OUT: Final = ("content-encoding", "content-length", "set-cookie")
 
 
 class OpenAIClient:
-    """An `HttpTransport` over the `openai` package, made as `HttpClient` is. Make it inside a running event loop.
+    """An `HttpTransport` over the `openai` package. Make it inside a running event loop.
 
-    Organisation, project and further headers come from the variables that the package reads.
+    `options` are those of `HttpClient`. Organisation, project and further headers come from the package's variables.
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        max_bytes: int = MAX_ANSWER_BYTES,
-        timeout_setting: str | None = "runtime.request_timeout_s",
+        self, endpoint: Endpoint, *, timeout_s: float, clock: Callable[[], float] = time.monotonic, **options: Any
     ) -> None:
         self._clock = clock
+        self._token = endpoint.token
         # The session has no key of its own, which would be sent wherever a redirect leads.
-        keyless = replace(endpoint, api_key="")
-        self._http = HttpClient(keyless, timeout_s=timeout_s, max_bytes=max_bytes, timeout_setting=timeout_setting)
+        self._http = HttpClient(replace(endpoint, api_key=""), timeout_s=timeout_s, **options)
         self._http.redact(endpoint.api_key)
-        token = endpoint.token
         self._sdk = openai.AsyncOpenAI(
-            api_key=endpoint.api_key if token is None else lambda: self._redacted(token),
+            api_key=endpoint.api_key if endpoint.token is None else self._redacted_token,
             base_url=endpoint.base_url,
             timeout=timeout_s,
             max_retries=0,
@@ -63,10 +55,8 @@ class OpenAIClient:
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
-        content = exact_json.dumps(body)
-        return await self._ask(
-            self._sdk.post(path, cast_to=httpx2.Response, content=content, options={"headers": _JSON})
-        )
+        sent: Any = {"content": exact_json.dumps(body), "options": {"headers": _JSON}}
+        return await self._ask(self._sdk.post(path, cast_to=httpx2.Response, **sent))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """Return as `post` does, for a GET."""
@@ -74,30 +64,17 @@ class OpenAIClient:
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
         """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
-        return await self._ask(
-            self._sdk.post(
-                path,
-                cast_to=httpx2.Response,
-                body=fields,
-                files={"file": (name, content)},
-                options={"headers": {"Content-Type": "multipart/form-data"}},
-            )
-        )
+        sent: Any = {"files": {"file": (name, content)}, "options": {"headers": _FORM}}
+        return await self._ask(self._sdk.post(path, cast_to=httpx2.Response, body=fields, **sent))
 
     async def lines(self, path: str) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length as `HttpClient.lines` does."""
-        request = self._sdk.get(
-            path, cast_to=httpx2.Response, options={"headers": {_RAW: "stream"}, "follow_redirects": True}
-        )
-        response = await self._response(request)
-        try:
-            if response.status_code != 200:
-                raise RequestFailed(refusal(response.status_code, response.headers, await response.aread()))
-            async for chunk in response.aiter_raw():
-                for line in chunk.removesuffix(b"\n").split(b"\n"):
-                    yield line
-        finally:
-            await response.aclose()
+        # The package hands out an answer whole.
+        headers = {name: value for name, value in self._sdk.default_headers.items() if isinstance(value, str)}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {await self._redacted_token()}"
+        async for line in self._http.lines(path, headers):
+            yield line
 
     async def aclose(self) -> None:
         await self._sdk.close()
@@ -105,23 +82,20 @@ class OpenAIClient:
 
     async def _ask(self, request: Awaitable[httpx2.Response]) -> HttpAnswer:
         started = self._clock()
-        response = await self._response(request)
-        return answered(response.status_code, response.headers, response.content, self._clock() - started)
-
-    async def _response(self, request: Awaitable[httpx2.Response]) -> httpx2.Response:
-        """Return the answer, be it a refusal; raise RequestFailed if there is none."""
         try:
-            return await request
+            response = await request
         except openai.APIStatusError as error:
-            return error.response
+            response = error.response
         except openai.APIConnectionError as error:
             # What failed on the way is a RequestFailed already; this is an address that cannot be asked.
             message = f"{error.message} {error.__cause__ or ''}".strip()
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, unreachable=True)) from None
+        return answered(response.status_code, response.headers, response.content, self._clock() - started)
 
-    async def _redacted(self, token: Callable[[], Awaitable[str]]) -> str:
+    async def _redacted_token(self) -> str:
         """Return a token, whose end is taken out of answers from now on: the pattern of all of it takes seconds."""
-        key = await token()
+        assert self._token is not None
+        key = await self._token()
         self._http.redact(key[-_TOKEN_END:])
         return key
 
@@ -133,32 +107,13 @@ class _Session(httpx2.AsyncBaseTransport):
         self._http = http
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        url = yarl.URL(str(request.url), encoded=True)
-        sent: dict[str, Any] = {"headers": request.headers}
-        if request.headers.get(_RAW) == "stream":
-            chunks = self._http.stream(request.method, url, allow_redirects=False, **sent)
-            status, headers = await anext(chunks)
-            return httpx2.Response(status, headers=_plain(headers), stream=_Chunks(chunks))
+        # A form is a stream, which is sent as it is read.
+        sent: dict[str, Any] = {"data": request.stream, "timeout": self._http.long_timeout}
         if isinstance(request.stream, httpx2.ByteStream):
-            sent["data"] = request.content
-        else:
-            sent |= {"data": request.stream, "timeout": self._http.long_timeout}
-        status, headers, content = await self._http.exchange(request.method, url, **sent)
-        return httpx2.Response(status, headers=_plain(headers), content=content)
-
-
-class _Chunks(httpx2.AsyncByteStream):
-    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        self._chunks = chunks
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._chunks
-
-    async def aclose(self) -> None:
-        await self._chunks.aclose()
-
-
-def _plain(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a decoded body in bytes, as a server may write others than ASCII."""
-    kept = [(name, value) for name, value in headers.items() if name.lower() not in _LEFT_OUT]
-    return [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in kept]
+            sent = {"data": request.content}
+        url = yarl.URL(str(request.url), encoded=True)
+        status, headers, content = await self._http.exchange(request.method, url, headers=request.headers, **sent)
+        kept = [(name, value) for name, value in headers.items() if name.lower() not in _LEFT_OUT]
+        # In bytes, as a server may write others than ASCII.
+        raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in kept]
+        return httpx2.Response(status, headers=raw, content=content)

@@ -1,12 +1,11 @@
 """`Transport`: how the bytes of a request reach an endpoint, and those of its answer come back."""
 
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
-from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.endpoint import Endpoint, through_package
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 
@@ -49,26 +48,19 @@ class HttpTransport(Transport, Protocol):
         """Yield the lines of a file of any length; raise RequestFailed if it cannot be read, or not to its end."""
 
 
-def open_transport(
-    endpoint: Endpoint,
-    *,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    timeout_setting: str | None = "runtime.request_timeout_s",
-) -> HttpTransport:
+def open_transport(endpoint: Endpoint, **options: Any) -> HttpTransport:
     """Return the client of this endpoint: the `openai` package for a hosted one, else the plain one.
 
-    Make it inside a running event loop. An answer is waited for `timeout_s`, which `timeout_setting` sets.
+    Make it inside a running event loop; `options` are those of `HttpClient`.
     """
     # Commands without requests should not wait for the imports: a third of a second for aiohttp, one for `openai`.
-    given: dict[str, Any] = {"timeout_s": timeout_s, "clock": clock, "timeout_setting": timeout_setting}
-    if endpoint.through_package:
+    if through_package(endpoint.base_url, endpoint.client):
         from stillhouse.inference.openai_client import OpenAIClient
 
-        return OpenAIClient(endpoint, **given)
+        return OpenAIClient(endpoint, **options)
     from stillhouse.inference.http_client import HttpClient
 
-    return HttpClient(endpoint, **given)
+    return HttpClient(endpoint, **options)
 
 
 def answered(status: int, headers: Mapping[str, str], content: bytes, latency_s: float) -> HttpAnswer:
