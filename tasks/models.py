@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, RuntimeConfig, StudentConfig, TeacherConfig
-from stillhouse.errors import AuthenticationError
 from stillhouse.inference.budget import price_of, stated_price
+from stillhouse.inference.credentials import signed
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.store.fingerprint import digest
@@ -55,23 +55,22 @@ async def endpoint_of(
 
     Raises:
         ConfigError: the file of prices cannot be read.
-        AuthenticationError: the endpoint is remote and the key's variable is not set.
+        AuthenticationError: the endpoint is remote and the key's variable is not set, or holds no key.
         EndpointError: the local server did not come up.
     """
     if teacher is not None and teacher.base_url is not None:
-        variable = role.key_variable(runtime)
-        endpoint = Endpoint(
+        unsigned = Endpoint(
             teacher.base_url,
             model.ref,
             model.fingerprint,
-            api_key=_api_key(teacher.base_url, variable, role),
             role=role,
-            key_variable=variable,
+            client=teacher.client,
             service_tier=teacher.service_tier,
         )
-        price = await price_of(endpoint, teacher)
-        progress().say("sampling" if price is None else f"sampling at {price} ({price.source})")
-        yield replace(endpoint, price=price)
+        async with signed(unsigned, role.key_variable(runtime)) as endpoint:
+            price = await price_of(endpoint, teacher)
+            progress().say("sampling" if price is None else f"sampling at {price} ({price.source})")
+            yield replace(endpoint, price=price)
         return
     with ExitStack() as stack:
         progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")
@@ -88,13 +87,3 @@ async def priced_endpoint(section: TeacherConfig, runtime: RuntimeConfig, role: 
     key, identity = os.environ.get(role.key_variable(runtime), ""), teacher_model(section).fingerprint
     endpoint = Endpoint(section.base_url, section.model, identity, api_key=key, role=role)
     return replace(endpoint, price=await price_of(endpoint, section))
-
-
-def _api_key(base_url: str, variable: str, role: ModelRole) -> str:
-    if key := os.environ.get(variable):
-        return key
-    raise AuthenticationError(
-        f"{base_url}: no API key: the environment variable {variable} is not set. Put {variable}=... into .env or the "
-        f"environment, or name another variable in {role.key_setting} (any value will do where no key is asked for)",
-        code="no-key",
-    )

@@ -13,7 +13,7 @@ import orjson
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
-from stillhouse.inference.transport import HttpAnswer
+from stillhouse.inference.transport import HttpAnswer, open_transport
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
@@ -103,11 +103,8 @@ class BatchEndpoint:
     """Batches of chat completions at one endpoint, polled every `poll_s`. Make it inside a running event loop."""
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
-        # aiohttp takes a third of a second to import, which commands without requests should not wait for.
-        from stillhouse.inference.http_client import HttpClient
-
         self._poll_s = poll_s
-        self._client = HttpClient(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
+        self._client = open_transport(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
 
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
         """Return the id of a new batch.
