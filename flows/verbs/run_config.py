@@ -11,6 +11,7 @@ from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.suggest import PROMPT_SUFFIXES
 from stillhouse.embedded import unknown_embedded_model
 from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.project.example_models import SUGGESTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +44,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
     config = parse_config(body, origin=str(source), overrides=[*settings, *overrides])
     return _checked(
         config,
-        "Add -m MODEL and, for an endpoint, --base-url URL, for instance: -m openai/gpt-4o-mini --base-url "
+        f"Add -m MODEL and, for an endpoint, --base-url URL, for instance: -m {SUGGESTED} --base-url "
         "https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
     )
 
