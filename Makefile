@@ -11,7 +11,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -158,6 +158,10 @@ worker-cpu: pools
 ## worker-gpu a worker that runs what the pool gpu is given, one flow at a time
 worker-gpu: pools
 	$(DEFAULTS) prefect worker start --pool gpu --limit 1
+
+## renew-model a seller's model that is retired, in all docs, configs and examples: FROM=gpt-5.4-mini TO=gpt-6-luna
+renew-model:
+	git grep -lF '$(FROM)' -- README.md docs configs examples stillhouse/project | xargs sed -i 's/$(subst .,\.,$(FROM))/$(TO)/g'
 
 ## docs       the guide, as a website in site/ that opens without a server
 docs: setup

@@ -6,7 +6,6 @@ import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from difflib import SequenceMatcher
 
 import httpx
 
@@ -21,8 +20,6 @@ from stillhouse.store import ArtifactStore
 _REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "aiohttp", "pyarrow")
 _OPTIONAL = {"datasets": "hub"}
 _ENDPOINT_TIMEOUT_S = 5.0
-_MAX_NAMED = 5
-"""Models of an endpoint that are named where it does not serve the one asked for."""
 
 
 def examine(config: DistillConfig) -> Iterator[Finding]:
@@ -30,15 +27,12 @@ def examine(config: DistillConfig) -> Iterator[Finding]:
     yield from _packages()
     yield _device(config)
     yield _store(config)
-    endpoints = _endpoints(config)
-    yield from _keys(endpoints, config)
+    yield from _keys(_endpoints(config), config)
     yield from _models(config)
-    for role, base_url in endpoints.items():
+    for role, base_url in _endpoints(config).items():
         if base_url is not None:
             key = os.environ.get(role.key_variable(config.runtime), "none")
-            headers = {"Authorization": f"Bearer {key}"}
             section = config.dataset.judge.model if role is ModelRole.JUDGE else config.teacher
-            yield _check_model(role.name.lower(), base_url, section.model, headers)
             yield _price(Endpoint(base_url, section.model, section.model, api_key=key, role=role), section, config)
     yield from _servers(config)
 
@@ -141,27 +135,6 @@ def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Find
     return Finding(name, status < 400, f"{url}: HTTP {status}")
 
 
-def _check_model(role: str, base_url: str, model: str, headers: dict[str, str]) -> Finding:
-    """Return whether the endpoint answers and serves the model; one that lists no models is taken at its word."""
-    url = f"{base_url.rstrip('/')}/models"
-    try:
-        response = httpx.get(url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S)
-    except httpx.HTTPError as error:
-        return Finding(role, False, f"{url}: {type(error).__name__}: {error}")
-    served = _served_models(response)
-    if response.status_code >= 400 or not served:
-        return Finding(role, response.status_code < 400, f"{url}: HTTP {response.status_code}")
-    if model in served:
-        return Finding(role, True, f"{url}: serves {model}")
-    by_likeness = sorted(served, key=lambda name: -SequenceMatcher(None, model.lower(), name.lower()).ratio())
-    more = f" and {len(served) - _MAX_NAMED} more" if len(served) > _MAX_NAMED else ""
-    return Finding(
-        role,
-        False,
-        f"{url}: does not serve {model!r}; it serves, nearest first: {', '.join(by_likeness[:_MAX_NAMED])}{more}",
-    )
-
-
 def _price(endpoint: Endpoint, section: TeacherConfig, config: DistillConfig) -> Finding:
     """Return what the model costs, and by which source; an unknown price fails where the budget needs it."""
     name = f"{endpoint.role.name.lower()} price"
@@ -173,11 +146,3 @@ def _price(endpoint: Endpoint, section: TeacherConfig, config: DistillConfig) ->
     if price is None:
         return Finding(name, None, f"unknown; set {endpoint.role.section}.usd_per_million_tokens or prices_file")
     return Finding(name, not price.unknown, f"{price}: {price.source}")
-
-
-def _served_models(response: httpx.Response) -> list[str]:
-    """The ids that an endpoint lists; empty if its answer is no such list."""
-    try:
-        return [str(model["id"]) for model in response.json()["data"]]
-    except (ValueError, TypeError, KeyError):
-        return []

@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.errors import EndpointError, FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
 from stillhouse.inference.budget import require_prices, shared_budget
+from stillhouse.inference.first_question import forget
 from stillhouse.inference.journal.parts import used
 from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan
@@ -19,6 +21,7 @@ from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Message, Model, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
+from tasks.first_question import ask_first
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
 from tasks.run.progress import PartProgress, progress
@@ -93,14 +96,19 @@ async def sample(
             transport=batches,
             read=read,
             controller=None if batches is None else batch_controller(),
+            ready=None if is_local else partial(ask_first, context),
         )
-        async with aclosing(collector):
-            trajectories = []
-            async for trajectory in collector:
-                trajectories.append(trajectory)
-                progress().show_trajectory(stage, trajectory)
-                if on_trajectory is not None:
-                    on_trajectory(trajectory)
+        trajectories = []
+        try:
+            async with aclosing(collector):
+                async for trajectory in collector:
+                    trajectories.append(trajectory)
+                    progress().show_trajectory(stage, trajectory)
+                    if on_trajectory is not None:
+                        on_trajectory(trajectory)
+        except EndpointError:
+            forget(endpoint, context.runtime)
+            raise
         seconds = time.monotonic() - started
     position = {prompt.id: index for index, prompt in enumerate(prompts)}
     trajectories.sort(key=lambda trajectory: (position[trajectory.prompt_id], trajectory.sample_index))

@@ -18,6 +18,7 @@ from stillhouse.types import Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.run.interruption import run_until_done
+from tasks.run.paid_models import paid_models
 from tasks.sampling import Sampled, check_failures, sample
 
 
@@ -90,6 +91,7 @@ def context_of(config: DistillConfig) -> Iterator[RunContext]:
         tracking=config.tracking,
         budget=config.budget,
         mlflow_run_id=None,
+        paid_models=tuple(paid_models(config, {"rollouts"})),
     )
     context.store.make()
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -84,6 +85,7 @@ def doctor(
 ) -> None:
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
+    from tasks.first_question import examine_models
 
     changes = overrides or ()
     checked = addressed(partial(load_config, config) if config else partial(parse_config, {}, "--set"), changes)
@@ -91,7 +93,7 @@ def doctor(
         raise ConfigError("--pair and --store are two examinations; give one of them")
     if pair:
         raise typer.Exit(_show_pair(checked, prompts))
-    checks = _inspect(checked) if store else examine(checked)
+    checks = _inspect(checked) if store else chain(examine(checked), examine_models(checked))
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
     for check in checks:

@@ -14,6 +14,7 @@ from stillhouse.config.hosted import hosted_addresses
 from stillhouse.config.suggest import PROMPT_SUFFIXES
 from stillhouse.embedded import unknown_embedded_model
 from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.project.example_models import EXAMPLE_MODELS, SUGGESTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,8 +48,8 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
     config = addressed(partial(parse_config, body, str(source)), [*settings, *overrides])
     return _checked(
         config,
-        "Add -m MODEL and, for an endpoint other than OpenAI's, --base-url URL, for instance: -m gpt-5-mini, or "
-        "-m openai/gpt-5-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
+        f"Add -m MODEL and, for an endpoint other than OpenAI's, --base-url URL, for instance: -m {EXAMPLE_MODELS[0]}, "
+        f"or -m {SUGGESTED} --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
     )
 
 

@@ -16,7 +16,7 @@ _OPENAI_MODEL: Final = re.compile(r"(?:gpt-\d|chatgpt-|o\d|codex-|ft:gpt-)[^/]*"
 def hosted_addresses(config: DistillConfig, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield `section.base_url=ADDRESS` for the teacher and the judge where each is hosted and has no `base_url`.
 
-    A name of OpenAI's (gpt-5-mini, o3) is hosted at `OPENAI_BASE_URL`, else at OpenAI; folders and `embedded:` are on
+    A name of OpenAI's (gpt-5.4-mini, o3) is hosted at `OPENAI_BASE_URL`, else at OpenAI; folders and `embedded:` are on
     this machine, as is everything whose `base_url` is stated as null. Other names may be Hugging Face ids: they are on
     this machine too, unless `OPENAI_BASE_URL` is set.
 

@@ -1,13 +1,17 @@
 """`EndpointHealth`: when the failure of one request shows that every other one would fail as well."""
 
+import re
+from collections import defaultdict
 from typing import ClassVar, Final
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.refused_setting import setting_named
 from stillhouse.inference.retry import RetryPolicy
 
 _MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
+_MAX_REFUSED_ALIKE: Final = 3  # prompts that may be refused in the same words before the first one succeeds
 _AGAIN: Final = "then run the same command again: what was paid for is used again"
 
 
@@ -22,6 +26,8 @@ class EndpointHealth:
         self._last_contact = float("-inf")
         self._has_answered = False
         self._num_failed_at_first = 0
+        self._refused: defaultdict[str, set[str]] = defaultdict(set)
+        """Prompts by the wording of their refusal, less numbers and ids."""
 
     def note_contact(self, now: float, *, answered: bool) -> None:
         """Record that the endpoint sent an answer or, with `answered` False, an error."""
@@ -29,12 +35,21 @@ class EndpointHealth:
         self._reached.add(self._endpoint.base_url)
         self._has_answered = self._has_answered or answered
 
+    def note_replayed(self) -> None:
+        """Record that the endpoint answered an earlier attempt."""
+        self._has_answered = True
+
     @property
     def was_reached(self) -> bool:
         return self._endpoint.base_url in self._reached
 
-    def fatal_error(self, failure: Failure, policy: RetryPolicy, started: float) -> EndpointError | None:
-        """Return the error to end the run with after a request was given up; None where others may still succeed."""
+    def fatal_error(
+        self, failure: Failure, policy: RetryPolicy, started: float, about: str | None = None
+    ) -> EndpointError | None:
+        """Return the error to end the run with after a request was given up; None where others may still succeed.
+
+        `about` is the prompt; without one a refusal is not compared with others.
+        """
         url, model = self._endpoint.base_url, self._endpoint.model
         if failure.kind is FailureKind.AUTH:
             hint = ""
@@ -74,6 +89,8 @@ class EndpointHealth:
                 "base_url goes up to and with /v1",
                 code="unknown-model",
             )
+        if (error := self._refused_alike(failure, about)) is not None:
+            return error
         if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
@@ -81,4 +98,19 @@ class EndpointHealth:
         return EndpointError(
             f"{url}: the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: "
             f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
+        )
+
+    def _refused_alike(self, failure: Failure, about: str | None) -> EndpointError | None:
+        """Return the error of a model that refuses whatever it is asked, in the same words."""
+        if failure.kind is not FailureKind.PERMANENT or failure.context_overflow or about is None:
+            return None
+        refused = self._refused[re.sub(r"\S*\d\S*", "", failure.message)]
+        refused.add(about)
+        if len(refused) < _MAX_REFUSED_ALIKE:
+            return None
+        setting = setting_named(failure.message, self._endpoint.role) or f"{self._endpoint.role.section}.model"
+        return EndpointError(
+            f"{self._endpoint.base_url}: model {self._endpoint.model!r} refuses every prompt alike: "
+            f"{failure.message.rstrip('.')}. Change {setting}, {_AGAIN}",
+            code="refused-alike",
         )

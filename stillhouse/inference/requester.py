@@ -6,7 +6,7 @@ reserve its worst case  ->  wait for a slot  ->  send  ->  settle what it cost  
 """
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -50,6 +50,7 @@ class Requester:
             once there is one again.
         hedge: send requests a second time that are overdue by far; only where no price is known, as both may be
             paid for, and where the server is not this run's own.
+        ready: awaited before each request asks for a slot; what it raises ends the request.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Requester:
         hedge: bool,
         stats: RolloutStats,
         effects: Effects,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._controller = controller
@@ -77,6 +79,7 @@ class Requester:
         self._stats = stats
         self._effects = effects
         self._health = EndpointHealth(endpoint)
+        self._ready = ready
 
     async def ask(
         self,
@@ -86,16 +89,20 @@ class Requester:
         continuing: bool = False,
         asleep: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_final: Callable[[Failure], bool] | None = None,
+        about: str | None = None,
     ) -> AnswerT:
         """Return the answer of `send`, which makes one attempt, tried as often as its failures allow.
 
         `send` is called again while it waits if its answer is overdue. Requests of rollouts under way (`continuing`) go
         before new ones. `asleep` is entered while the request waits without asking for a slot. A caller that gives
-        `is_final` deals with all failures by itself; those of which it is true are not tried again.
+        `is_final` deals with all failures by itself; those of which it is true are not tried again. `about` is the
+        prompt's id: a refusal in the same words of several prompts concerns every one.
 
         Raise RequestFailed if this request alone failed for good, EndpointError if every one would (key refused, no
         money, unknown model, nobody there), BudgetReached if the run may not spend what it could cost.
         """
+        if self._ready is not None:
+            await self._ready()
         # Where nobody ever answered, the address is more likely to be wrong than the server to be down.
         policy = self._patient if self._health.was_reached else replace(self._patient, max_outage_s=0.0)
         started, tries = self._effects.clock(), Tries(policy, self._effects, is_final)
@@ -106,7 +113,8 @@ class Requester:
                 failure = failed.failure
                 wait_s = tries.wait_s(failure)
                 if wait_s is None:
-                    if is_final is None and (error := self._health.fatal_error(failure, policy, started)) is not None:
+                    error = None if is_final else self._health.fatal_error(failure, policy, started, about)
+                    if error is not None:
                         raise error from failed
                     raise
             continuing = True
@@ -118,6 +126,7 @@ class Requester:
     def count_replayed(self, turn: Turn, max_tokens: int) -> None:
         """Count a completion that an earlier attempt at its rollout paid for."""
         self._stats.num_replayed += 1
+        self._health.note_replayed()
         spent = spend_of(turn, self._endpoint.price)
         self._budget.count_replayed(spent or self._budget.worst_case(0, max_tokens))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from stillhouse.config import RolloutsConfig
 from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.types import JsonObject
 
@@ -26,6 +27,24 @@ class Sampling:
     """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
     extra_body: JsonObject = field(default_factory=dict)
     """Further keys of the request, which win over all others."""
+
+
+def sampling_of(
+    config: RolloutsConfig, *, seed: int | None, max_tokens: int, tool_choice: ToolChoice = "auto"
+) -> Sampling:
+    """Return how a config samples one completion, with a seed and a limit of its own."""
+    return Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+        record_tokens=config.record_tokens,
+        record_top_k=config.record_top_k,
+        tool_choice=tool_choice,
+        response_schema=config.response_schema or None,
+        reasoning_effort=config.reasoning_effort,
+        extra_body=config.extra_body,
+    )
 
 
 def explain_refusal(failure: Failure, sampling: Sampling) -> Failure:

@@ -6,7 +6,7 @@ number of running rollouts and not with the number of prompts. `plan` says which
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -48,7 +48,8 @@ class RolloutCollector:
     it names. `metadata` is by prompt id, for tools that take it. Without a budget nothing limits the spend; without a
     controller the endpoint's limits are those that all collections of this process share; without a transport one is
     opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
-    `response_schema` lose the code fence around them. `progress` is updated about twice a second.
+    `response_schema` lose the code fence around them. `ready` is awaited before what the journal lacks is requested.
+    `progress` is updated about twice a second.
 
     Raises ConfigError if `response_schema` is no JSON schema. While iterating, EndpointError, AuthenticationError,
     QuotaError and BudgetReached, once answers in flight have come in and are durable, and StoreError.
@@ -70,6 +71,7 @@ class RolloutCollector:
         transport: Transport | None = None,
         read: Callable[[Message], Message] | None = None,
         effects: Effects = Effects(),  # noqa: B008
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.stats = RolloutStats()
         self._plan = plan
@@ -96,6 +98,7 @@ class RolloutCollector:
             hedge=runtime.hedge,
             stats=self.stats,
             effects=effects,
+            ready=ready,
         )
         rules = TurnRules.of(config)
         # Recorded tokens belong to the answer as it was written.

@@ -16,7 +16,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
-from stillhouse.inference.sampling import Sampling, ToolChoice
+from stillhouse.inference.sampling import Sampling, ToolChoice, sampling_of
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store import exact_json
@@ -152,6 +152,7 @@ class Rollout:
                 size=RequestSize(self._num_characters, max_tokens),
                 continuing=turn > 0,
                 asleep=context.asleep,
+                about=self._prompt.id,
             )
         else:
             context.requester.count_replayed(completion.turn, context.config.max_tokens)
@@ -171,18 +172,8 @@ class Rollout:
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
-        return Sampling(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            max_tokens=max_tokens,
-            seed=request_seed(config.seed, self.key, turn),
-            record_tokens=config.record_tokens,
-            record_top_k=config.record_top_k,
-            tool_choice=tool_choice,
-            response_schema=config.response_schema or None,
-            reasoning_effort=config.reasoning_effort,
-            extra_body=config.extra_body,
-        )
+        seed = request_seed(config.seed, self.key, turn)
+        return sampling_of(config, seed=seed, max_tokens=max_tokens, tool_choice=tool_choice)
 
     @property
     def _num_characters(self) -> int:

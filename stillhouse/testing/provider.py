@@ -4,7 +4,7 @@
         ... ask provider.url ...
         assert len(provider.ledger) == 1
 
-GET URL/stats counts the requests so far, GET URL/ledger lists them, GET URL/models names the model.
+GET URL/stats counts the requests so far, GET URL/ledger lists them, GET URL/models names the models.
 
 Served on one core without limits and latency: 22,000 short requests a second, from `wrk` from the other core.
 """
@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -31,7 +32,6 @@ from stillhouse.testing.wire import Connection, Request
 
 _RECENT_S = 0.05
 _REFUSAL_S = 0.005
-_MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "created": 1, "owned_by": "nobody"}]}
 
 
 class SimulatedProvider:
@@ -39,6 +39,7 @@ class SimulatedProvider:
 
     `script` says what to answer; it is called in the server's thread, so it must not block. Limits, headers and
     refusals are those of `service`; without a script, also answers, latencies and faults. Port 0 takes a free one.
+    `models` are listed; an endpoint without any has no such page.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class SimulatedProvider:
         *,
         service: Service | None = None,
         port: int = 0,
+        models: Sequence[str] = ("simulated-1",),
     ) -> None:
+        self._models = [{"id": name, "object": "model", "created": 1, "owned_by": "nobody"} for name in models]
         self._service = service = service or Service()
         self.script = script or Answers(service)
         self.ledger: list[Entry] = []
@@ -139,7 +142,9 @@ class SimulatedProvider:
             return Reply(self._counts())
         if path.endswith(b"/ledger"):
             return Reply(orjson.dumps(self.ledger))
-        return Reply(_MODELS) if path.endswith(b"/models") else error(404, "no such page")
+        if path.endswith(b"/v1/models") and self._models:
+            return Reply({"object": "list", "data": self._models})
+        return error(404, "no such page")
 
     def _counts(self) -> dict[str, Any]:
         recently = time.time() - _RECENT_S

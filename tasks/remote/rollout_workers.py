@@ -111,6 +111,8 @@ def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.
             "run_id": f"{context.run_id}-{digest(key)[:16]}",
             "runtime": runtime.model_copy(update=limits),
             "budget": BudgetConfig(**caps),
+            # A worker has the teacher's key, and perhaps no other.
+            "paid_models": tuple(model for model in context.paid_models if model.role == "TEACHER"),
             "journal_part": str(_parts_folder(context) / digest(key)[:16]) if _has_parts(context) else None,
         }
     )

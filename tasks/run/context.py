@@ -21,6 +21,7 @@ from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
 from tasks.run.live_page import LivePage
+from tasks.run.paid_models import PaidModel, paid_models
 from tasks.run.prefect_api import has_ended
 from tasks.run.stage import Stage
 from tasks.run.watch import RunWatch
@@ -41,6 +42,8 @@ class RunContext(BaseModel):
     """The parent of the nested runs that stages open; None without tracking."""
     journal_part: str | None = None
     """Folder of the journal of a shard on another machine; None uses the store's."""
+    paid_models: tuple[PaidModel, ...] = ()
+    """Models behind endpoints, to be asked a first question before this run samples one of them."""
 
     @property
     def store(self) -> ArtifactStore:
@@ -187,14 +190,15 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         shared_url=store.url,
     )
     record.end_orphaned(has_ended)
+    plan = None if stages is None else tuple(stage for stage in stages if stage.when(config))
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,
         tracking=config.tracking,
         budget=config.budget,
         mlflow_run_id=record.run_id,
+        paid_models=tuple(paid_models(config, {stage.name for stage in plan or ()})),
     )
-    plan = None if stages is None else tuple(stage for stage in stages if stage.when(config))
     return Run(name=name, config=config, context=context, record=record, plan=plan)
 
 

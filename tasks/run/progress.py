@@ -106,7 +106,7 @@ def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[
     try:
         yield
     except StillhouseError as error:
-        raise type(error)(f"{str(error).rstrip('.')}. {stage.saved()}") from error
+        raise type(error)(f"{str(error).rstrip('.')}. {stage.saved()}", code=error.code) from error
     finally:
         del _stages[name]
 

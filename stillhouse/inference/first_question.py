@@ -1,0 +1,168 @@
+"""The first question: a few tokens of a model that was not seen working, before a run depends on it.
+
+It asks for what the config will ask for (tools, schema, log-probabilities, effort), so that what a model does not take
+is known while it costs next to nothing. What worked is remembered for a day, by address, model, key and request.
+"""
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.errors import AuthenticationError, EndpointError
+from stillhouse.inference.apis import api_of
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.first_refusal import error_of, is_page, without_route
+from stillhouse.inference.fitting_client import FittingClient
+from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.providers.key_prefixes import foreign_owner
+from stillhouse.inference.rate_limit import RequestSize, controller_of
+from stillhouse.inference.requester import Requester
+from stillhouse.inference.retry import Effects, RetryPolicy
+from stillhouse.inference.sampling import Sampling, sampling_of
+from stillhouse.inference.stats import RolloutStats
+from stillhouse.store import ArtifactStore, canonical_json, digest
+from stillhouse.store.atomic import write_atomic
+from stillhouse.types import Message, ToolSchema, Turn
+
+_MAX_TOKENS: Final = 64
+_DAY_S: Final = 24 * 3600.0
+_TIMEOUT_S: Final = 120.0
+_TEXT: Final = "Answer with the one word: ready"
+_WORD: Final = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+_TOOL: Final[ToolSchema] = {
+    "type": "function",
+    "function": {"name": "look_up", "description": "Look up a word.", "parameters": _WORD},
+}
+_TOO_FEW_TOKENS: Final = re.compile(
+    r"max_(completion_|output_|new_)?tokens.{0,80}(was reached|too (small|low)|at least|greater than|below minimum)"
+    r"|budget_tokens|thinking budget",
+    re.IGNORECASE | re.DOTALL,
+)
+_SAYS_NOTHING: Final = frozenset({FailureKind.RATE, FailureKind.STALL, FailureKind.TRANSIENT})
+_WORKS: Final = frozenset({FailureKind.CONTENT, FailureKind.MALFORMED})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstQuestion:
+    """The question to one model, of a config that samples it by `sampling` and shows it `tools`."""
+
+    endpoint: Endpoint
+    sampling: Sampling
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+    runtime: RuntimeConfig
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, config: RolloutsConfig, runtime: RuntimeConfig, *, has_tools: bool) -> Self:
+        sampling = sampling_of(config, seed=config.seed, max_tokens=min(config.max_tokens, _MAX_TOKENS))
+        system: list[Message] = [{"role": "system", "content": "You are brief."}] if config.system_prompt else []
+        return cls(endpoint, sampling, [*system, {"role": "user", "content": _TEXT}], [_TOOL] * has_tools, runtime)
+
+    @property
+    def is_paid(self) -> bool:
+        """Return whether the model costs money: it has a price, or is not on this machine or network."""
+        host = urlsplit(self.endpoint.base_url).hostname or ""
+        try:
+            is_own = ip_address(host).is_private
+        except ValueError:
+            is_own = "." not in host or host.endswith((".local", ".internal", ".lan"))
+        return self.endpoint.price is not None or not is_own
+
+    @property
+    def was_answered(self) -> bool:
+        """Return whether the same question was answered within a day."""
+        return self._memory.exists() and 0.0 <= time.time() - self._memory.stat().st_mtime <= _DAY_S
+
+    async def ask(self, budget: Budget) -> Turn | None:
+        """Return the answer's turn, which is remembered; None where what came says no more than that the model works,
+        which is remembered as well, or nothing, as of a busy endpoint.
+
+        Raise EndpointError, or one of its kinds, if every request would be refused; BudgetReached as `Requester.ask`.
+        """
+        self._check()
+        requester = Requester(
+            *(self.endpoint, controller_of(self.endpoint, self.runtime), budget),
+            max_attempts=self.runtime.max_attempts,
+            hedge=False,
+            stats=RolloutStats(),
+            effects=Effects(),
+        )
+        size = RequestSize(len(canonical_json([*self.messages, *self.tools])), self.sampling.max_tokens)
+        turn: Turn | None = None
+        try:
+            completion = await requester.ask(self._complete, size=size, is_final=_is_final)
+            turn = completion.turn
+        except RequestFailed as failed:
+            failure = failed.failure
+            if failure.kind in _SAYS_NOTHING and not failure.unreachable and not is_page(failure):
+                return None
+            if failure.kind not in _WORKS and not _TOO_FEW_TOKENS.search(failure.message):
+                policy = RetryPolicy(self.runtime.max_attempts)
+                raise await error_of(failure, self.endpoint, policy) from failed
+        else:
+            if self.sampling.record_top_k and turn.top_logprobs is None and completion.message.get("content"):
+                raise EndpointError(
+                    f"{self.endpoint.base_url}: model {self.endpoint.model!r} answers without the log-probabilities of "
+                    "rollouts.record_top_k: leave it out, or change the model or its provider",
+                    code="refused-alike",
+                )
+        write_atomic(
+            self._memory, canonical_json({"model": self.endpoint.model, "usage": turn.usage if turn else None})
+        )
+        return turn
+
+    def _check(self) -> None:
+        """Raise EndpointError for an address that ends with a route, and before a key is sent to another seller."""
+        endpoint, key = self.endpoint, self.endpoint.api_key
+        url, section, variable = endpoint.base_url, endpoint.role.section, endpoint.key_variable
+        if (address := without_route(url)) != url:
+            text = f"{url}: ends with a route, which each request adds. Set {section}.base_url to {address}"
+            raise EndpointError(text, code="wrong-base-url")
+        owner = "nobody: it is an address, or has spaces" if re.search(r"://|\s", key) else foreign_owner(key, url)
+        if owner is not None:
+            raise AuthenticationError(
+                f"{url}: the key in {variable} is one of {owner}, so it was not sent. Set the right one there, name "
+                f"another variable in {endpoint.role.key_setting}, or set {section}.base_url to the key's seller",
+                code="foreign-key",
+            )
+
+    async def _complete(self) -> Completion:
+        # aiohttp takes a third of a second to import, which commands without requests should not wait for.
+        from stillhouse.inference.http_client import HttpClient
+
+        transport = HttpClient(self.endpoint, timeout_s=min(self.runtime.request_timeout_s, _TIMEOUT_S))
+        async with aclosing(FittingClient(ModelClient(self.endpoint, transport), self.endpoint)) as client:
+            return await client.complete(self.messages, self.tools, self.sampling)
+
+    @property
+    def _memory(self) -> Path:
+        """Return the file that is there where it was answered."""
+        body = api_of(self.endpoint).request(self.endpoint, self.messages, self.tools, self.sampling)
+        return _memory_of(self.endpoint, self.runtime) / digest(body)[:32]
+
+
+def forget(endpoint: Endpoint, runtime: RuntimeConfig) -> None:
+    """Forget that a model works, whatever it was asked for."""
+    shutil.rmtree(_memory_of(endpoint, runtime), ignore_errors=True)
+
+
+def _memory_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Path:
+    key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
+    root = ArtifactStore(runtime.store, runtime.scratch).root
+    return root / "answered" / digest([endpoint.base_url, endpoint.model, key])[:32]
+
+
+def _is_final(failure: Failure) -> bool:
+    return failure.kind in (FailureKind.RATE, FailureKind.STALL) or is_page(failure)
