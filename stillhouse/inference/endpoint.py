@@ -1,6 +1,7 @@
 """An endpoint and its prices."""
 
 from dataclasses import asdict, dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -78,6 +79,15 @@ class Endpoint:
         if turn.cost_usd is not None or self.price is None:
             return turn
         return replace(turn, cost_usd=self.price.of(turn.usage))
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether its server is on this machine or in a private network."""
+        host = urlsplit(self.base_url).hostname or ""
+        try:
+            return ip_address(host).is_private
+        except ValueError:
+            return "." not in host or host.endswith((".local", ".internal", ".lan"))
 
     @property
     def may_use_proxy(self) -> bool:

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
-from stillhouse.inference.failures import Failure, FailureKind, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.inference.rate_limit import RateLimits
 
 

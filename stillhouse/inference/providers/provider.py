@@ -1,31 +1,48 @@
 """`Provider`: what is known of a seller or server of models; itself the one of which nothing is known."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
+from stillhouse.inference.failures import FailureKind
+from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.schema_forms import SchemaForm
+from stillhouse.sellers import Seller
 from stillhouse.types import JsonObject
+
+NOBODY: Final = Seller(())
 
 
 class Provider:
-    """A seller or server that speaks OpenAI's chat completions; others say where they differ."""
+    """A seller or server that speaks OpenAI's chat completions; others say where they differ.
 
-    hosts: ClassVar[tuple[str, ...]] = ()
-    """Domains of its endpoints, their subdomains included."""
+    How requests are written depends on the endpoint. The codes and wordings of all providers are read together, as
+    gateways hand on what their sellers say.
+    """
+
+    seller: ClassVar[Seller] = NOBODY
     token_limit: ClassVar[str] = "max_tokens"
     """Key of the most tokens of a completion."""
-
-    def is_at(self, host: str) -> bool:
-        return any(f".{host}".endswith(f".{known}") for known in self.hosts)
+    answer_form: ClassVar[SchemaForm | None] = None
+    """Form that schemas of answers must have; None sends them as they are."""
+    codes: ClassVar[Mapping[FailureKind, str]] = {}
+    """Codes, types and statuses of errors, by what they mean."""
+    wordings: ClassVar[Mapping[FailureKind, str]] = {}
+    """Patterns of messages in lower case, for errors whose code does not tell."""
+    overflow_codes: ClassVar[str] = ""
+    """Codes that say that a conversation is longer than the model's context."""
+    overflow: ClassVar[str] = ""
+    """Pattern of messages, in lower case, that say so."""
 
     def chat_keys(self, sampling: Sampling) -> JsonObject:
         """Return the keys of a chat completion that ask for this sampling; those that are not needed are left out."""
-        keys: JsonObject = {
+        told: JsonObject = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             self.token_limit: sampling.max_tokens,
+            "seed": sampling.seed,
         }
-        if sampling.seed is not None:
-            keys["seed"] = sampling.seed
+        keys = {key: value for key, value in told.items() if value is not None}
         if sampling.reasoning_effort is not None:
             keys |= self.effort_keys(sampling.reasoning_effort)
         if sampling.response_schema is not None:
@@ -52,3 +69,17 @@ class Provider:
         alike: vLLM's.
         """
         return {"return_tokens_as_token_ids": True}
+
+    def limits(self, stated: RateLimits | None) -> RateLimits | None:
+        """Return the limits of a minute among those that the headers of an answer state."""
+        return stated
+
+
+class HostedProvider(Provider):
+    """A seller whose API does not have the keys of vLLM."""
+
+    def token_id_keys(self) -> JsonObject:
+        return {}
+
+    def top_token_keys(self) -> JsonObject:
+        return {}
