@@ -52,7 +52,7 @@ class ModelClient:
         try:
             while True:
                 terms = self._book.terms
-                terms = replace(terms, refused_keys=terms.refused_keys - restored)
+                terms = replace(terms, refused_keys=[key for key in terms.refused_keys if key not in restored])
                 body, not_taken = self._written(terms, messages, tools, sampling)
                 try:
                     answer = await self._transport.post(self._api.path, body)
@@ -62,7 +62,7 @@ class ModelClient:
                     if restored:
                         raise RequestFailed(failure) from failed
                     # Behind a router one seller may demand what another refuses.
-                    if not (restored := demanded_keys(failure) & terms.refused_keys):
+                    if not (restored := demanded_keys(failure).intersection(terms.refused_keys)):
                         self._learn(terms, failure, Asked(self._endpoint, tools, sampling, body))
         finally:
             may_go.set()
@@ -86,12 +86,12 @@ class ModelClient:
         if self._endpoint.role is not ModelRole.JUDGE:
             terms = replace(terms, sends_answer=True)
         try:
-            sent = terms.fitted(tools, sampling)
+            sent = terms.fitted(tools, sampling, self._provider.answer_form)
         except Misfit:
             # To be refused in the seller's own words.
             sent = tools, sampling
         addressed = terms.addressed(messages)
-        body = self._api.request(self._endpoint, addressed, *sent, terms.refused_keys)
+        body = self._api.request(self._endpoint, addressed, *sent, set(terms.refused_keys))
         not_taken = terms.apply(body, sampling.extra_body.keys())
         return body, not_taken if addressed is messages else {**not_taken, "system": terms.system}
 

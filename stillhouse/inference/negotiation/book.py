@@ -12,7 +12,6 @@ import orjson
 from stillhouse.errors import StoreError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.negotiation.terms import Terms
-from stillhouse.inference.providers import provider_of
 from stillhouse.store.atomic import write_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +32,6 @@ class TermsBook:
         self, endpoint: Endpoint, path: str, folder: Path | None, wall_clock: Callable[[], float] = time.time
     ) -> None:
         self._name = f"{endpoint.base_url} {endpoint.model} {path}"
-        self._first = Terms(answer=provider_of(endpoint).answer_form)
         # A local server has another port each time.
         self._file = None if folder is None or endpoint.is_local else folder / TERMS_FILE
         self._wall_clock = wall_clock
@@ -44,7 +42,7 @@ class TermsBook:
 
     @property
     def terms(self) -> Terms:
-        return self._known.get(self._name, self._first)
+        return self._known.get(self._name, Terms())
 
     def put(self, terms: Terms) -> None:
         """Let the terms hold for all requests from now on."""
@@ -52,7 +50,7 @@ class TermsBook:
             self._known[self._name] = terms
             if self._file is None:
                 return
-            entries = {**self._entries(), self._name: {"saved_at": self._wall_clock(), "terms": terms.encode()}}
+            entries = {**self._entries(), self._name: {"saved_at": self._wall_clock(), "terms": terms}}
             try:
                 write_atomic(self._file, orjson.dumps(entries))
             except StoreError as error:
@@ -63,7 +61,7 @@ class TermsBook:
         try:
             if entry is None or not 0.0 <= self._wall_clock() - float(entry["saved_at"]) <= _STALE_S:
                 return None
-            return Terms.decode(entry["terms"])
+            return Terms(**entry["terms"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             _LOG.warning("%s: an entry cannot be used and is learnt again: %r", self._file, error)
             return None

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from stillhouse.config import ModelRole
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.negotiation.terms import Terms
+from stillhouse.inference.negotiation.terms import FormName, Terms
+from stillhouse.inference.providers import provider_of
 from stillhouse.inference.sampling import Sampling
-from stillhouse.inference.schema_forms import CLOSED, OPEN, Misfit
+from stillhouse.inference.schema_forms import CLOSED, Misfit, SchemaForm
 from stillhouse.types import ToolSchema
 
 _ABOUT_SCHEMAS: Final = re.compile(
@@ -31,18 +33,22 @@ def is_about_schemas(failure: Failure) -> bool:
 
 
 def with_schemas(
-    terms: Terms, failure: Failure, tools: Sequence[ToolSchema], sampling: Sampling, role: ModelRole
+    terms: Terms, failure: Failure, tools: Sequence[ToolSchema], sampling: Sampling, endpoint: Endpoint
 ) -> tuple[Terms, str]:
     """Return the terms after a refusal about a schema, and what has changed; raise the refusal where nothing is left.
 
     The judge's schema, which its prompt repeats, is at last left out.
     """
     is_about_tools = bool(tools) and (not sampling.response_schema or bool(_ABOUT_TOOLS.search(failure.message)))
-    changed = _tools_after(terms) if is_about_tools else _answer_after(terms, failure.message, role)
+    known = provider_of(endpoint).answer_form
+    if is_about_tools:
+        changed = None if terms.tools else replace(terms, tools="open")
+    else:
+        changed = _answer_after(terms, failure.message, endpoint.role, known)
     misfit = ""
     try:
         if changed is not None:
-            changed.fitted(tools, sampling)
+            changed.fitted(tools, sampling, known)
     except Misfit as error:
         changed, misfit = None, f" ({error})"
     if changed is None:
@@ -53,15 +59,12 @@ def with_schemas(
     return changed, f"{what} {how}, and what comes is checked here in full"
 
 
-def _tools_after(terms: Terms) -> Terms | None:
-    return None if terms.tools else replace(terms, tools=OPEN)
-
-
-def _answer_after(terms: Terms, refusal: str, role: ModelRole) -> Terms | None:
+def _answer_after(terms: Terms, refusal: str, role: ModelRole, known: SchemaForm | None) -> Terms | None:
     is_too_much = "Unknown name" in refusal or (
         "additionalProperties" in refusal and not re.search("required|false", refusal)
     )
-    wanted = OPEN if is_too_much else CLOSED
-    if terms.answer not in (CLOSED, OPEN) or (terms.answer, wanted) == (CLOSED, OPEN):
+    wanted: FormName = "open" if is_too_much else "closed"
+    sent = terms.answer or ("closed" if known == CLOSED else None)
+    if sent is None or (sent, wanted) == ("closed", "open"):
         return replace(terms, answer=wanted)
     return replace(terms, sends_answer=False) if role is ModelRole.JUDGE and terms.sends_answer else None

@@ -1,19 +1,15 @@
-"""OpenAI's models at Azure."""
+"""OpenAI's models at Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import Final
 
 from stillhouse.inference.failures import FailureKind
-from stillhouse.inference.providers.openai import OpenAI
-from stillhouse.sellers import AZURE, Seller
+from stillhouse.inference.providers.openai import OPENAI
+from stillhouse.sellers import AZURE as SELLER
 
-
-class Azure(OpenAI):
-    """https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle: OpenAI's API below `/openai/v1`."""
-
-    seller: ClassVar[Seller] = AZURE
-    codes: ClassVar[Mapping[FailureKind, str]] = {FailureKind.CONTENT: "ResponsibleAIPolicyViolation"}
-    wordings: ClassVar[Mapping[FailureKind, str]] = {
-        FailureKind.CONTENT: "content management policy|contentpolicyviolation"
-    }
-    overflow_codes: ClassVar[str] = ""
+AZURE: Final = replace(
+    OPENAI,
+    seller=SELLER,
+    codes={FailureKind.CONTENT: "ResponsibleAIPolicyViolation"},
+    wordings={FailureKind.CONTENT: "content management policy|contentpolicyviolation"},
+)

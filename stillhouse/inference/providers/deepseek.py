@@ -1,15 +1,9 @@
-"""DeepSeek's API."""
+"""DeepSeek's API: https://api-docs.deepseek.com."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import Final
 
 from stillhouse.inference.failures import FailureKind
-from stillhouse.inference.providers.provider import HostedProvider
-from stillhouse.sellers import DEEPSEEK, Seller
+from stillhouse.inference.providers.provider import Provider
+from stillhouse.sellers import DEEPSEEK as SELLER
 
-
-class DeepSeek(HostedProvider):
-    """https://api-docs.deepseek.com."""
-
-    seller: ClassVar[Seller] = DEEPSEEK
-    wordings: ClassVar[Mapping[FailureKind, str]] = {FailureKind.CONTENT: "content exists risk"}
+DEEPSEEK: Final = Provider(SELLER, wordings={FailureKind.CONTENT: "content exists risk"})

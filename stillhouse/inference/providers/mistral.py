@@ -1,18 +1,8 @@
-"""Mistral's API."""
+"""Mistral's API, which refuses keys that it does not know: https://docs.mistral.ai/api."""
 
-from typing import ClassVar
+from typing import Final
 
-from stillhouse.inference.providers.provider import HostedProvider
-from stillhouse.inference.sampling import Sampling
-from stillhouse.sellers import MISTRAL, Seller
-from stillhouse.types import JsonObject
+from stillhouse.inference.providers.provider import Provider
+from stillhouse.sellers import MISTRAL as SELLER
 
-
-class Mistral(HostedProvider):
-    """https://docs.mistral.ai/api: keys that it does not know are refused."""
-
-    seller: ClassVar[Seller] = MISTRAL
-
-    def chat_keys(self, sampling: Sampling) -> JsonObject:
-        keys = super().chat_keys(sampling)
-        return {"random_seed" if key == "seed" else key: value for key, value in keys.items()}
+MISTRAL: Final = Provider(SELLER, seed="random_seed")

@@ -1,11 +1,7 @@
-"""SGLang's server."""
+"""SGLang's server: https://docs.sglang.ai/basic_usage/openai_api."""
 
-from typing import ClassVar
+from typing import Final
 
 from stillhouse.inference.providers.provider import Provider
 
-
-class Sglang(Provider):
-    """https://docs.sglang.ai/basic_usage/openai_api."""
-
-    overflow: ClassVar[str] = "longer than the model's context|requested token count exceeds"
+SGLANG: Final = Provider(overflow="longer than the model's context|requested token count exceeds")

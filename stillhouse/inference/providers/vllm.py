@@ -1,12 +1,8 @@
-"""vLLM's server, whose extensions the plain provider asks for."""
+"""vLLM, and any other server of which nothing is known: https://docs.vllm.ai/en/latest/serving/openai_compatible_server."""
 
-from typing import ClassVar
+from typing import Final
 
 from stillhouse.inference.providers.provider import Provider
 
-
-class Vllm(Provider):
-    """https://docs.vllm.ai/en/latest/serving/openai_compatible_server."""
-
-    # Of a prompt that fills the context: no request asks for less.
-    overflow: ClassVar[str] = "max_tokens must be at least 1"
+# Of a prompt that fills the context: no request asks for less.
+VLLM: Final = Provider(has_token_ids=True, overflow="max_tokens must be at least 1")
