@@ -28,16 +28,14 @@ def learnt(terms: Terms, failure: Failure, asked: Asked) -> tuple[Terms, str]:
 
     Raise RequestFailed, with what to do, where nothing may be changed or the failure is no refusal of the form.
     """
-    if failure.context_overflow or (failure.kind is not FailureKind.PERMANENT and failure.status != 500):
-        raise RequestFailed(failure)
-    key = refused_key(failure, asked.body.get("messages", []))
-    if key is not None:
-        changed = replace(terms, refused_keys=[*terms.refused_keys, key])
-        return changed, f"messages of the assistant go without the key {key!r}"
-    if (changed_role := with_role(terms, failure, asked.body)) is not None:
-        return changed_role, f"instructions have the role {changed_role.system!r}"
-    if (fitting := with_parameter(terms, failure, asked.body, asked.sampling.extra_body.keys())) is not None:
-        return fitting, _difference(terms, fitting)
+    if failure.kind is FailureKind.PERMANENT and not failure.context_overflow:
+        if (key := refused_key(failure, asked.body.get("messages", []))) is not None:
+            changed = replace(terms, refused_keys=[*terms.refused_keys, key])
+            return changed, f"messages of the assistant go without the key {key!r}"
+        if (changed_role := with_role(terms, failure, asked.body)) is not None:
+            return changed_role, f"instructions have the role {changed_role.system!r}"
+        if (fitting := with_parameter(terms, failure, asked.body, asked.sampling.extra_body.keys())) is not None:
+            return fitting, _difference(terms, fitting)
     if (asked.tools or asked.sampling.response_schema) and is_about_schemas(failure):
         return with_schemas(terms, failure, asked.tools, asked.sampling, asked.endpoint)
     raise RequestFailed(explained(failure, asked.body, asked.sampling, asked.endpoint))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure
+from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.inference.negotiation.message_keys import REFUSING
 from stillhouse.inference.negotiation.terms import Terms, place_of
 from stillhouse.inference.sampling import Sampling
@@ -39,9 +39,8 @@ def with_parameter(terms: Terms, failure: Failure, body: JsonObject, own: Set[st
     name = _named(failure, body)
     if name is None or name.partition(".")[0] in own:
         return None
-    holder, key = place_of(body, name) or (body, name)
     if name in _EFFORTS:
-        effort = _nearest(str(holder[key]), failure.message)
+        effort = _nearest(_value_of(body, name), failure.message)
         return None if effort is None else replace(terms, replaced={**terms.replaced, name: effort})
     if not REFUSING.search(failure.message):
         return None
@@ -70,7 +69,8 @@ def with_role(terms: Terms, failure: Failure, body: JsonObject) -> Terms | None:
 
 def explained(failure: Failure, body: JsonObject, sampling: Sampling, endpoint: Endpoint) -> Failure:
     """Return a refusal with the setting to change, where it names something that every request holds."""
-    remedy = _remedy(failure, body, sampling, endpoint)
+    is_refused = failure.kind is FailureKind.PERMANENT and not failure.context_overflow
+    remedy = _remedy(failure, body, sampling, endpoint) if is_refused else None
     if remedy is None:
         return failure
     return replace(failure, message=f"{failure.message.rstrip('.')}. {remedy}", is_of_settings=True)
@@ -107,16 +107,23 @@ def _remedy(failure: Failure, body: JsonObject, sampling: Sampling, endpoint: En
 def _named(failure: Failure, body: JsonObject) -> str | None:
     """Return the parameter of a request that a refusal names, by its field or else in its words."""
     text = failure.message
-    if "both" in text and {"temperature", "top_p"} <= body.keys() and "`top_p`" in text:
+    # Anthropic takes one of two.
+    if "cannot both" in text and "top_p" in text and {"temperature", "top_p"} <= body.keys():
         return "top_p"
     supplied = _SUPPLIED.search(text)
     words = [*_QUOTED.findall(text), *(supplied[1].split(", ") if supplied is not None else ())]
     # Other bare words are English as well.
     words += [word for word in re.findall(r"[\w.]+", text) if "_" in word or word in ("temperature", "seed")]
-    return next((name for name in (failure.parameter, *words) if name and place_of(body, name) is not None), None)
+    found = (name for name in (failure.parameter, *words) if name and place_of(body, name) is not None)
+    return next(found, None) or next((name for name in _EFFORTS if _value_of(body, name) in words), None)
 
 
-def _nearest(asked: str, message: str) -> str | None:
+def _value_of(body: JsonObject, name: str) -> Any:
+    place = place_of(body, name)
+    return None if place is None else place[0][place[1]]
+
+
+def _nearest(asked: Any, message: str) -> str | None:
     """Return the effort nearest to the one asked for among those that a refusal lists, more rather than less."""
     told = _VALUES.search(message)
     words: list[Any] = re.findall(r"\w+", told[1]) if told is not None else []

@@ -53,7 +53,9 @@ _TOKENS: Final = ("tokens", "tokens-minute", "input-tokens", "tokens-prompt")
 _OPENROUTER: Final = "x-ratelimit-limit"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPAN: Final = r"(\d+(?:\.\d+)?) ?(ms|milli|[dhms])[a-z]*\b[ ,]*(?:and )?"
+_SPAN: Final = (
+    r"(\d+(?:\.\d+)?) ?(ms|milli|d|h|m|s)(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|rs?|ays?)?(?![a-z])[ ,]*(?:and )?"
+)
 _TOLD: Final = re.compile(
     rf"(?:retrydelay\W+|(?:try|retry)(?:ing)?(?: again)? (?:in|after) |\bwait(?: for)? )((?:{_SPAN})+)", re.IGNORECASE
 )
