@@ -25,8 +25,8 @@ _KEYS: Final = (
 _CALL_KEYS: Final = _KEYS | {"provider_specific_fields"}
 """Of calls, in which LiteLLM keeps Gemini's signatures under the last key."""
 REFUSING: Final = re.compile(
-    r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid|enabled)|unsupported|unknown|unrecogni[sz]ed"
-    r"|unexpected|deprecated|cannot both|additional propert|cannot find field|does not support"
+    r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid|enabled)|unsupported|unknown"
+    r"|unrecogni[sz]ed|unexpected|deprecated|cannot both|additional propert|cannot find field|does not support"
     r"|invalid (?:key|field|parameter|argument)",
     re.IGNORECASE,
 )
