@@ -52,10 +52,14 @@ class ModelClient:
         try:
             while True:
                 terms = self._book.terms
-                terms = replace(terms, refused_keys=[key for key in terms.refused_keys if key not in restored])
+                if restored:
+                    kept = [key for key in terms.refused_keys if key not in restored]
+                    terms = replace(terms, refused_keys=kept)
                 body, not_taken = self._written(terms, messages, tools, sampling)
                 try:
                     answer = await self._transport.post(self._api.path, body)
+                    # Routers tell refusals with HTTP 200 as well.
+                    completion = self._api.completion(self._endpoint, answer, tools, sampling)
                     break
                 except RequestFailed as failed:
                     failure = replace(failed.failure, limits=self._provider.limits(failed.failure.limits))
@@ -66,7 +70,6 @@ class ModelClient:
                         self._learn(terms, failure, Asked(self._endpoint, tools, sampling, body))
         finally:
             may_go.set()
-        completion = self._api.completion(self._endpoint, answer, tools, sampling)
         turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
         return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
 
@@ -74,7 +77,8 @@ class ModelClient:
         """Wait until the first request has shown what is taken; return the event that says so."""
         if self._may_go is None:
             self._may_go = asyncio.Event()
-            asyncio.get_running_loop().call_later(self._alone_s, self._may_go.set)
+            if self._alone_s:
+                asyncio.get_running_loop().call_later(self._alone_s, self._may_go.set)
         elif self._alone_s:
             await self._may_go.wait()
         return self._may_go
@@ -83,7 +87,7 @@ class ModelClient:
         self, terms: Terms, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> tuple[JsonObject, JsonObject]:
         """Return the body of a request, and what it holds otherwise than asked."""
-        if self._endpoint.role is not ModelRole.JUDGE:
+        if not terms.sends_answer and self._endpoint.role is not ModelRole.JUDGE:
             terms = replace(terms, sends_answer=True)
         try:
             sent = terms.fitted(tools, sampling, self._provider.answer_form)
@@ -104,10 +108,7 @@ class ModelClient:
                 self._book.put(changed)
                 _LOG.warning(
                     "%s: model %s: from now on %s: %s",
-                    self._endpoint.base_url,
-                    asked.body["model"],
-                    what,
-                    failure.message,
+                    *(self._endpoint.base_url, self._endpoint.model, what, failure.message),
                 )
 
     async def aclose(self) -> None:

@@ -127,7 +127,7 @@ def _nearest(asked: Any, message: str) -> str | None:
     """Return the effort nearest to the one asked for among those that a refusal lists, more rather than less."""
     told = _VALUES.search(message)
     words: list[Any] = re.findall(r"\w+", told[1]) if told is not None else []
-    known = [_LADDER.index(word) for word in words if word in _LADDER]
+    known = [_LADDER.index(word) for word in words if word in _LADDER and word != asked]
     if not known or asked not in _LADDER:
         return None
     place = _LADDER.index(asked)

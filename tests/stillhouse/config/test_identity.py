@@ -11,8 +11,8 @@ from stillhouse.store import digest
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 IN_KEYS = ("prompts", "teacher", "rollouts", "tools", "dataset", "student", "sft", "on_policy", "evaluation")
-# Of curated_dataset, whose prices were in a file of their own and whose judge refused a temperature, teacher and dataset
-# have changed; of configs without rollouts, the temperature that these would have.
+# Of curated_dataset, whose prices were in a file of their own and whose judge refused a temperature, teacher and
+# dataset have changed; of configs without rollouts, the temperature that these would have.
 DIGESTS = {
     "curated_dataset": "22c424d6 383447a7 e15f25e3 a34169b4 0087db74 1eddbbb5 b711571f f25e127e d287195a",
     "demo": "9d3e44e8 01441542 c362b208 04a28f74 62dba927 82592072 2d177639 63eef02f f7cf325c",

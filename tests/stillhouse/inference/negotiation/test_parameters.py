@@ -261,6 +261,26 @@ def test_what_was_learnt_survives_the_process_for_a_month_and_a_damaged_file_is_
     assert num_sent() == 2
 
 
+def test_an_effort_that_is_refused_although_it_is_listed_is_not_sent_forever() -> None:
+    message = "`reasoning_effort` does not support `low`. Supported values are: low"
+    seller = Seller(lambda body: told(message))
+    (failed,) = ask(seller, reasoning_effort="low")
+    assert (type(failed), len(seller.bodies)) == (RequestFailed, 1)
+
+
+def test_a_refusal_with_http_200_teaches_as_well() -> None:
+    message = "Unsupported value: 'temperature' does not support 0.7 with this model."
+
+    class Router(Seller):
+        async def post(self, path: str, body: Any) -> HttpAnswer:
+            await super().post(path, body)
+            refused = orjson.dumps({"error": {"message": message, "code": 400}})
+            return HttpAnswer(refused if "temperature" in body else ANSWER, {}, 0.1)
+
+    (got,) = ask(Router(lambda body: None))
+    assert got.turn.not_taken == {"temperature": None}
+
+
 def test_a_failure_of_another_kind_teaches_nothing() -> None:
     for status, message in ((500, "temperature unsupported"), (429, "Unsupported value: 'temperature'"), (400, "no")):
         seller = Seller(refuses("model", *told(message, status)))
