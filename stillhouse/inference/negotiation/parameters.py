@@ -28,6 +28,9 @@ _ROLE: Final = re.compile(
     r"|role\W+(system|developer)\b|input should be 'user' or 'assistant'",
     re.IGNORECASE,
 )
+_TOO_LONG: Final = re.compile(
+    r"max_(completion_|output_)?tokens\W.*(too large|at most|maximum allowed|less than or equal)", re.DOTALL
+)
 _OTHER_API: Final = re.compile(r"v1/(responses|completions)\b")
 
 
@@ -83,6 +86,8 @@ def _remedy(failure: Failure, body: JsonObject, sampling: Sampling, endpoint: En
             return f"{model} is no chat model: name another in {section}.model"
         less = ", or rollouts.reasoning_effort: none" if "reasoning_effort" in failure.message else ""
         return f"Set {section}.api: responses{less}"
+    if _TOO_LONG.search(failure.message) and not sampling.extra_body.keys() & _LIMITS.keys():
+        return f"{model} does not write {sampling.max_tokens} tokens at once: lower max_tokens"
     top_k = sampling.record_top_k
     if "logprob" in failure.message and "logprobs" in body:
         if top_k is None:
