@@ -175,8 +175,8 @@ def test_a_refused_effort_becomes_the_nearest_of_those_listed(
         ("Unsupported parameter: 'tools' is not supported with this model.", 400, {"tools": True}, "takes no tools"),
         ("Unsupported parameter: 'logprobs' is not supported with this model.", 400, {"record_tokens": True},
          "leave out rollouts.record_tokens"),
-        ("max_tokens is too large: 8000. This model supports at most 4096 completion tokens, whereas you provided 8000.",
-         400, {"max_tokens": 8000}, "does not write 8000 tokens at once: lower max_tokens"),
+        ("max_tokens is too large: 8000. This model supports at most 4096 completion tokens, whereas you provided "
+         "8000.", 400, {"max_tokens": 8000}, "does not write 8000 tokens at once: lower max_tokens"),
         ("max_tokens: 128001 > 64000, which is the maximum allowed number of output tokens for claude-opus-4-5", 400,
          {"max_tokens": 128_001}, "lower max_tokens"),
         ("Invalid 'top_logprobs'", 400, {"record_top_k": 30}, "refuses rollouts.record_top_k 30: lower it"),
