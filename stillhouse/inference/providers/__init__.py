@@ -1,5 +1,6 @@
 """The sellers and servers of models: what is known of each stands in its own file."""
 
+from functools import lru_cache
 from typing import Final
 
 from stillhouse.inference.endpoint import Endpoint
@@ -26,6 +27,9 @@ __all__ = ["PROVIDERS", "Provider", "provider_of"]
 
 def provider_of(endpoint: Endpoint) -> Provider:
     """Return the provider behind an endpoint, by its host; a host that is not known is asked as vLLM is."""
-    if endpoint.is_local:
-        return OWN_SERVER
-    return next((one for one in _SELLERS if one.seller.is_at(endpoint.base_url)), VLLM)
+    return OWN_SERVER if endpoint.is_local else _provider_at(endpoint.base_url)
+
+
+@lru_cache(maxsize=64)
+def _provider_at(base_url: str) -> Provider:
+    return next((one for one in _SELLERS if one.seller.is_at(base_url)), VLLM)
