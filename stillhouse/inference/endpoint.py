@@ -52,20 +52,25 @@ class Endpoint:
         return turn if self.price is None else replace(turn, cost_usd=self.price.of(turn.usage, turn.service_tier))
 
     @property
+    def is_own(self) -> bool:
+        """Return whether its server is on this machine or in a private network."""
+        return is_own_address(self.base_url)
+
+    @property
     def may_use_proxy(self) -> bool:
         """Return whether requests may go through the environment's proxy, which is never meant for this machine."""
         return urlsplit(self.base_url).hostname not in _LOOPBACK
 
 
-def through_package(base_url: str, client: ClientKind) -> bool:
-    """Return whether an address is asked through the package `openai`.
-
-    `auto` does so unless it is of this machine or a private network, as its host's name or number tells.
-    """
-    if client != "auto":
-        return client == "openai"
+def is_own_address(base_url: str) -> bool:
+    """Return whether an address is of this machine or a private network, as its host's name or number tells."""
     host = urlsplit(base_url).hostname or ""
     try:
-        return ipaddress.ip_address(host).is_global
+        return not ipaddress.ip_address(host).is_global
     except ValueError:
-        return "." in host and not host.endswith(_PRIVATE_SUFFIXES)
+        return "." not in host or host.endswith(_PRIVATE_SUFFIXES)
+
+
+def through_package(base_url: str, client: ClientKind) -> bool:
+    """Return whether an address is asked through the package `openai`; `auto` does so where it is not one's own."""
+    return client == "openai" or (client == "auto" and not is_own_address(base_url))

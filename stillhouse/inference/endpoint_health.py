@@ -12,6 +12,7 @@ from stillhouse.inference.retry import RetryPolicy
 
 _MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
 _MAX_REFUSED_ALIKE: Final = 3  # prompts that may be refused in the same words before the first one succeeds
+_OF_ONE_PROMPT: Final = (FailureKind.CONTENT, FailureKind.LENGTH, FailureKind.MALFORMED)
 _AGAIN: Final = "then run the same command again: what was paid for is used again"
 
 
@@ -77,6 +78,11 @@ class EndpointHealth:
             )
         if self._has_answered:
             return None
+        if failure.is_of_settings:
+            return EndpointError(
+                f"{url}: model {model!r} does not take what the config asks for: {failure.message}",
+                code="refused-alike",
+            )
         if failure.status == 404 and "no endpoints" in failure.message.lower():
             return EndpointError(
                 f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
@@ -91,7 +97,7 @@ class EndpointHealth:
             )
         if (error := self._refused_alike(failure, about)) is not None:
             return error
-        if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
+        if not failure.context_overflow and failure.kind not in _OF_ONE_PROMPT:
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
             return None

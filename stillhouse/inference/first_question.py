@@ -11,10 +11,8 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import urlsplit
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
@@ -24,7 +22,6 @@ from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.first_refusal import error_of, is_page, without_route
-from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.providers.key_prefixes import foreign_owner
 from stillhouse.inference.rate_limit import RequestSize, controller_of
@@ -32,6 +29,7 @@ from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects, RetryPolicy
 from stillhouse.inference.sampling import Sampling, sampling_of
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.inference.transport import open_transport
 from stillhouse.store import ArtifactStore, canonical_json, digest
 from stillhouse.store.atomic import write_atomic
 from stillhouse.types import Message, ToolSchema, Turn
@@ -50,8 +48,8 @@ _TOO_FEW_TOKENS: Final = re.compile(
     r"|budget_tokens|thinking budget",
     re.IGNORECASE | re.DOTALL,
 )
-_SAYS_NOTHING: Final = frozenset({FailureKind.RATE, FailureKind.STALL, FailureKind.TRANSIENT})
-_WORKS: Final = frozenset({FailureKind.CONTENT, FailureKind.MALFORMED})
+_SAYS_NOTHING: Final = frozenset({FailureKind.RATE, FailureKind.BUSY, FailureKind.STALL, FailureKind.TRANSIENT})
+_WORKS: Final = frozenset({FailureKind.CONTENT, FailureKind.LENGTH, FailureKind.MALFORMED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +71,7 @@ class FirstQuestion:
     @property
     def is_paid(self) -> bool:
         """Return whether the model costs money: it has a price, or is not on this machine or network."""
-        host = urlsplit(self.endpoint.base_url).hostname or ""
-        try:
-            is_own = ip_address(host).is_private
-        except ValueError:
-            is_own = "." not in host or host.endswith((".local", ".internal", ".lan"))
-        return self.endpoint.price is not None or not is_own
+        return self.endpoint.price is not None or not self.endpoint.is_own
 
     @property
     def was_answered(self) -> bool:
@@ -139,11 +132,8 @@ class FirstQuestion:
             )
 
     async def _complete(self) -> Completion:
-        # aiohttp takes a third of a second to import, which commands without requests should not wait for.
-        from stillhouse.inference.http_client import HttpClient
-
-        transport = HttpClient(self.endpoint, timeout_s=min(self.runtime.request_timeout_s, _TIMEOUT_S))
-        async with aclosing(FittingClient(ModelClient(self.endpoint, transport), self.endpoint)) as client:
+        transport = open_transport(self.endpoint, timeout_s=min(self.runtime.request_timeout_s, _TIMEOUT_S))
+        async with aclosing(ModelClient(self.endpoint, transport, folder=_store(self.runtime))) as client:
             return await client.complete(self.messages, self.tools, self.sampling)
 
     @property
@@ -160,9 +150,12 @@ def forget(endpoint: Endpoint, runtime: RuntimeConfig) -> None:
 
 def _memory_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Path:
     key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
-    root = ArtifactStore(runtime.store, runtime.scratch).root
-    return root / "answered" / digest([endpoint.base_url, endpoint.model, key])[:32]
+    return _store(runtime) / "answered" / digest([endpoint.base_url, endpoint.model, key])[:32]
+
+
+def _store(runtime: RuntimeConfig) -> Path:
+    return ArtifactStore(runtime.store, runtime.scratch).root
 
 
 def _is_final(failure: Failure) -> bool:
-    return failure.kind in (FailureKind.RATE, FailureKind.STALL) or is_page(failure)
+    return failure.kind in (FailureKind.RATE, FailureKind.BUSY, FailureKind.STALL) or is_page(failure)

@@ -15,6 +15,7 @@ from stillhouse.inference.endpoint_health import EndpointHealth
 from stillhouse.inference.failures import Failure, RequestFailed
 from stillhouse.inference.refused_setting import setting_named
 from stillhouse.inference.retry import RetryPolicy
+from stillhouse.inference.transport import open_transport
 
 _MAX_NAMED: Final = 5
 _LIST_TIMEOUT_S: Final = 10.0
@@ -86,9 +87,7 @@ def _misplaced(endpoint: Endpoint, message: str, address: str) -> EndpointError:
 
 async def _models(endpoint: Endpoint, base_url: str) -> list[str]:
     """Return the models that are listed below an address; empty where there is no list."""
-    from stillhouse.inference.http_client import HttpClient
-
-    async with aclosing(HttpClient(replace(endpoint, base_url=base_url), timeout_s=_LIST_TIMEOUT_S)) as client:
+    async with aclosing(open_transport(replace(endpoint, base_url=base_url), timeout_s=_LIST_TIMEOUT_S)) as client:
         try:
             return [str(model["id"]) for model in (await client.get("models")).body()["data"]]
         except (RequestFailed, TypeError, KeyError):

@@ -15,7 +15,7 @@ from stillhouse.config import DEMO, DistillConfig
 from stillhouse.config.section import ADVANCED, Section, field_title
 from stillhouse.errors import ConfigError
 
-NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Seed"}
+NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Seed", "Temperature"}
 LARGEST_REQUEST_BYTES = 512 * 1024
 """Of parameters; Prefect's server refuses larger ones."""
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 from stillhouse.inference.apis.chat_answer import read_completion
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.negotiation.message_keys import resent
 from stillhouse.inference.providers import provider_of
-from stillhouse.inference.resending import resent
 from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.types import JsonObject, Message, ToolSchema
