@@ -10,6 +10,7 @@ from pathlib import Path
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
+from stillhouse.inference.apis import require_client
 from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import CAPACITY, served_model
@@ -67,7 +68,9 @@ async def endpoint_of(
             api_key=_api_key(teacher.base_url, variable, role),
             role=role,
             key_variable=variable,
+            api=teacher.api,
         )
+        require_client(endpoint)
         yield replace(endpoint, price=await price_of(endpoint, teacher))
         return
     with ExitStack() as stack:

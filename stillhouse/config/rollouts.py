@@ -59,6 +59,7 @@ class PromptsConfig(Section):
 
 
 TokenKind = Literal["prompt", "completion", "cached_prompt"]
+ApiName = Literal["auto", "chat", "responses", "messages"]
 """Tokens with a price of their own."""
 
 
@@ -130,6 +131,10 @@ class TeacherConfig(Section):
     before a large run: `stillhouse test` shows its answers, and a student seldom passes it."""
     base_url: Address | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
+    api: ApiName = later_field("auto")
+    """The API that the model is asked through: `chat` completions, OpenAI's `responses`, or Anthropic's `messages`.
+    `auto` knows which models of OpenAI need `responses`, learns it where an endpoint says so, and takes `messages` at
+    api.anthropic.com. Name one for a gateway that speaks it under another address; answers already paid for stay."""
     usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
     """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
     empty takes the endpoint's list, where it has one, and costs are else reported as unknown."""

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from stillhouse.config import ModelRole
+from stillhouse.config import ApiName, ModelRole
 from stillhouse.types import TokenUsage, Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -67,6 +67,8 @@ class Endpoint:
     """Environment variable that the key came from; None where none is needed."""
     capacity: int | None = None
     """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
+    api: ApiName = "auto"
+    """`teacher.api`."""
 
     @property
     def is_local(self) -> bool:

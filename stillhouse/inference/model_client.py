@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from stillhouse.inference.apis import api_of
+from stillhouse.inference.apis import ApiChoice
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
@@ -22,7 +22,7 @@ class ModelClient:
     def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
         self._endpoint = endpoint
         self._transport = transport
-        self._api = api_of(endpoint)
+        self._apis = ApiChoice(endpoint)
         self._refused_keys: set[str] = set()
 
     async def complete(
@@ -31,11 +31,14 @@ class ModelClient:
         """Return one attempt's completion; messages are sent without the keys that the endpoint refuses by name."""
         refused: Set[str] = self._refused_keys
         while True:
-            body = self._api.request(self._endpoint, messages, tools, sampling, refused)
+            api = self._apis.of(tools, sampling)
+            body = api.request(self._endpoint, messages, tools, sampling, refused)
             try:
-                answer = await self._transport.post(self._api.path, body)
+                answer = await self._transport.post(api.path, body)
                 break
             except RequestFailed as failed:
+                if self._apis.learn(api, failed.failure):
+                    continue
                 if refused is not self._refused_keys:
                     raise
                 if demanded := demanded_keys(failed.failure) & refused:
@@ -43,7 +46,7 @@ class ModelClient:
                     refused = refused - demanded
                 else:
                     self._learn_refused(failed, body)
-        completion = self._api.completion(self._endpoint, answer, tools, sampling)
+        completion = api.completion(self._endpoint, answer, tools, sampling)
         return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     def _learn_refused(self, failed: RequestFailed, body: JsonObject) -> None:

@@ -1,21 +1,20 @@
 """OpenAI's chat completions, which nearly every endpoint speaks."""
 
 from collections.abc import Sequence, Set
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from stillhouse.inference.apis.chat_answer import read_completion
-from stillhouse.inference.completion import Completion
+from stillhouse.inference.apis.api import Api
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.providers import provider_of
 from stillhouse.inference.resending import resent
 from stillhouse.inference.sampling import Sampling
-from stillhouse.inference.transport import HttpAnswer
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 
-class ChatCompletions:
+class ChatCompletions(Api):
     """An `Api`: https://platform.openai.com/docs/api-reference/chat/create."""
 
+    name: ClassVar[Literal["chat"]] = "chat"
     path: ClassVar[str] = "chat/completions"
 
     def request(
@@ -32,17 +31,3 @@ class ChatCompletions:
             if sampling.tool_choice != "auto":
                 body["tool_choice"] = sampling.tool_choice
         return body | provider_of(endpoint).chat_keys(sampling) | sampling.extra_body
-
-    def completion(
-        self, endpoint: Endpoint, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
-        return read_completion(
-            answer.content,
-            answer.headers,
-            latency_s=answer.latency_s,
-            model=endpoint.model,
-            record_tokens=sampling.record_tokens,
-            record_top_k=sampling.record_top_k,
-            tools=tools,
-            max_tokens=sampling.max_tokens,
-        )
