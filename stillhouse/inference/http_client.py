@@ -6,7 +6,7 @@ is not needed here: few keys of an answer are read, and retries have one owner, 
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, Final
@@ -72,22 +72,22 @@ class HttpClient:
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
-        return await self._ask("POST", path, data=exact_json.dumps(body))
+        return await self.send("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """Return as `post` does, for a GET."""
-        return await self._ask("GET", path, params=query or None)
+        return await self.send("GET", path, params=query or None)
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
         """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
         form = aiohttp.FormData(fields)
         form.add_field("file", BytesIO(content), filename=name)
         body = form()
-        return await self._ask(
+        return await self.send(
             "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self._long_timeout
         )
 
-    async def lines(self, path: str) -> AsyncIterator[bytes]:
+    async def lines(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
 
         Lines end at a line feed alone. Redirects are followed, to another host without the key. Raise RequestFailed if
@@ -95,12 +95,12 @@ class HttpClient:
         """
         status = None
         try:
-            async with self._session.get(self._base / path, timeout=self._long_timeout) as answer:
-                status, headers = answer.status, self._redactor.headers(answer.headers)
-                Decoder(headers)
+            async with self._session.get(self._url(path), headers=headers, timeout=self._long_timeout) as answer:
+                status, told = answer.status, self._redactor.headers(answer.headers)
+                Decoder(told)
                 if status != 200:
                     content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
-                    raise RequestFailed(refusal(status, headers, content))
+                    raise RequestFailed(refusal(status, told, content))
                 async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
                     for line in self._redactor.body(chunk.removesuffix(b"\n")).split(b"\n"):
                         yield line
@@ -109,10 +109,11 @@ class HttpClient:
         except _CONNECTION_ERRORS as error:
             raise RequestFailed(self._no_answer(error)) from None
 
-    async def _ask(self, method: str, path: str, **request: Any) -> HttpAnswer:
+    async def send(self, method: str, path: str, **request: Any) -> HttpAnswer:
+        """Return as `post` does, for any request of aiohttp's; `path` may be a whole address."""
         started = self._clock()
         try:
-            async with self._session.request(method, self._base / path, allow_redirects=False, **request) as answer:
+            async with self._session.request(method, self._url(path), allow_redirects=False, **request) as answer:
                 status, headers = answer.status, self._redactor.headers(answer.headers)
                 # Refuses codings that were not requested; aiohttp itself decodes, in pieces that wait to be read.
                 Decoder(headers)
@@ -128,6 +129,9 @@ class HttpClient:
 
     async def aclose(self) -> None:
         await self._session.close()
+
+    def _url(self, path: str) -> yarl.URL:
+        return yarl.URL(path, encoded=True) if path.startswith("http") else self._base / path
 
     def _no_answer(self, error: Exception) -> Failure:
         """Return the failure of an endpoint that is not there, one that is slow, or a lost connection."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
+from stillhouse.inference.apis import speaks_messages
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.fitting_client import FittingClient
@@ -161,10 +162,13 @@ class RolloutCollector:
             raise self._scheduler.error
 
     def _open_transport(self) -> Transport:
-        # aiohttp takes a third of a second to import, for which no command without requests should wait.
-        from stillhouse.inference.http_client import HttpClient
+        # Both packages take a third of a second and more to import, for which no command without requests should wait.
+        if speaks_messages(self._endpoint):
+            from stillhouse.inference.anthropic_client import AnthropicClient as Client
+        else:
+            from stillhouse.inference.http_client import HttpClient as Client  # type: ignore[assignment]
 
-        return HttpClient(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
+        return Client(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
 
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason in (StopReason.ERROR, StopReason.UNFINISHED):

@@ -64,7 +64,7 @@ def _finish_reason(body: JsonObject, has_calls: bool) -> str:
 
 
 def _thoughts(item: JsonObject) -> str:
-    """Return what a reasoning item shows: the reasoning of open models, a summary of OpenAI's own if it was asked for."""
+    """Return what a reasoning item shows: all of it of open models, of OpenAI's own a summary if it was asked for."""
     if item.get("type") != "reasoning":
         return ""
     return _texts(item.get("content"), "text") or _texts(item.get("summary"), "text", "\n\n")
