@@ -4,6 +4,7 @@ Nothing is stored at OpenAI. What a model wrote goes back item by item as it cam
 which no other message of ours holds (`sent_back.output`).
 """
 
+import re
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, ClassVar, Final, Literal
 
@@ -16,8 +17,8 @@ from stillhouse.types import JsonObject, Message, ToolSchema
 
 _LOGPROBS: Final = "message.output_text.logprobs"
 _REASONING: Final = "reasoning.encrypted_content"
-_NO_REASONING: Final = ("gpt-3", "gpt-4", "chatgpt-4")
-"""Beginnings of names of models that refuse to be asked for it: those that do not reason."""
+_NO_REASONING: Final = re.compile(r"gpt-[34]|chatgpt|gpt-.*-chat")
+"""Models that refuse to be asked for it: those that do not reason."""
 _LEAVE_OUT: Final = "leave it out"
 
 
@@ -53,7 +54,7 @@ class Responses(Api):
         }
         sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_logprobs": sampling.record_top_k}
         body |= {key: value for key, value in sampled.items() if value is not None}
-        included = [] if endpoint.model.startswith(_NO_REASONING) else [_REASONING]
+        included = [] if _NO_REASONING.match(endpoint.model) else [_REASONING]
         if sampling.record_tokens or sampling.record_top_k is not None:
             included.append(_LOGPROBS)
         if included:

@@ -39,7 +39,7 @@ def as_chat(body: JsonObject) -> JsonObject:
     if said or calls:
         message["sent_back"] = {"output": items}
     tokens = [token for part in parts for token in part.get("logprobs") or ()]
-    choice = {"message": message, "finish_reason": _finish_reason(body, bool(calls))}
+    choice = {"message": message, "finish_reason": _finish_reason(body, message)}
     return {**body, "choices": [{**choice, "logprobs": {"content": tokens} if tokens else None}]}
 
 
@@ -55,12 +55,17 @@ def _raise_failure(body: JsonObject) -> None:
     raise RequestFailed(Failure(kind, classify(200, {}, body, datetime.now(UTC)).message + f" ({code})", 200))
 
 
-def _finish_reason(body: JsonObject, has_calls: bool) -> str:
-    status = body.get("status") or "completed"
-    if status == "completed":
-        return "tool_calls" if has_calls else "stop"
-    details = body.get("incomplete_details")
-    return str((details or {}).get("reason") or status)
+def _finish_reason(body: JsonObject, message: JsonObject) -> str | None:
+    """Return the reason in a word of chat completions or, where the response is not complete, its own.
+
+    None where it is complete and empty, as servers other than OpenAI's call one that met its limit of tokens.
+    """
+    status, details = body.get("status") or "completed", body.get("incomplete_details")
+    if status != "completed":
+        return str((details or {}).get("reason") or status)
+    if message["tool_calls"]:
+        return "tool_calls"
+    return "stop" if message["content"] or message["refusal"] else None
 
 
 def _thoughts(item: JsonObject) -> str:
