@@ -25,6 +25,7 @@ class FakeMessages:
         self.stop: Item = {}
         """Further keys of each answer."""
         self.shows_thinking = True
+        self.refused = ("temperature", "top_p", "top_k")
         self._issued: dict[str, list[Item]] = {}
         self._lock = threading.Lock()
 
@@ -75,9 +76,9 @@ class FakeMessages:
     def problem(self, body: Item) -> str | None:
         """Return why a request is refused."""
         for key in body:
-            if key in ("temperature", "top_p", "top_k"):
+            if key in self.refused:
                 return f"`{key}` is deprecated for this model."
-            if key not in _KNOWN:
+            if key not in _KNOWN | {"temperature", "top_p", "top_k"}:
                 return f"{key}: Extra inputs are not permitted"
         try:
             # Lists are checked as they are read.

@@ -23,7 +23,7 @@ class FakeResponses:
     def __init__(self, answer: Callable[[list[Item]], str | list[tuple[str, Item]]]) -> None:
         self.answer = answer
         self.issued: dict[str, Item] = {}
-        self.takes_chat = False
+        self.refused = ("temperature", "top_p", "top_logprobs")
         self.extra: Item = {}
         """Further keys of each answer."""
         self._after: dict[str, str] = {}
@@ -73,7 +73,7 @@ class FakeResponses:
         for key in body:
             if key not in _KNOWN:
                 return f"Unknown parameter: '{key}'.", key
-        for key in ("temperature", "top_p", "top_logprobs"):
+        for key in self.refused:
             if key in body:
                 return f"Unsupported parameter: '{key}' is not supported with this model.", key
         try:

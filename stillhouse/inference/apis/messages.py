@@ -58,7 +58,7 @@ class Messages(Api):
         }
         sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         body |= {key: value for key, value in sampled.items() if value is not None}
-        if system := [_text_block(text) for one in messages[:num_first] if (text := self.text(one))]:
+        if system := [_text_block(text) for one in messages[:num_first] if (text := self.text(one)).strip()]:
             body["system"] = system
         if tools:
             body["tools"] = [_tool(tool["function"]) for tool in tools]
