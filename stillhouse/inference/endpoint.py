@@ -81,6 +81,11 @@ class Endpoint:
             return turn
         return replace(turn, cost_usd=self.price.of(turn.usage))
 
+    def is_at(self, *domains: str) -> bool:
+        """Return whether its host is one of the domains, or below one."""
+        host = urlsplit(self.base_url).hostname or ""
+        return any(f".{host}".endswith(f".{domain}") for domain in domains)
+
     @property
     def may_use_proxy(self) -> bool:
         """Return whether requests may go through the environment's proxy, which is never meant for this machine."""

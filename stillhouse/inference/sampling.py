@@ -24,6 +24,8 @@ class Sampling:
     """JSON schema of the answer; None takes any text."""
     reasoning_effort: str | None = None
     """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
+    is_sent_once: bool = False
+    """No other request holds this prompt: one sample of one turn."""
     extra_body: JsonObject = field(default_factory=dict)
     """Further keys of the request, which win over all others."""
 

@@ -181,6 +181,7 @@ class Rollout:
             tool_choice=tool_choice,
             response_schema=config.response_schema or None,
             reasoning_effort=config.reasoning_effort,
+            is_sent_once=config.num_samples == 1 and not self._prepared.schemas and not config.response_schema,
             extra_body=config.extra_body,
         )
 

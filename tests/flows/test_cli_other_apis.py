@@ -60,7 +60,15 @@ def arguments(name: str, teacher: SimulatedProvider, tmp_path: Path) -> list[str
     (tmp_path / "prompts.txt").write_text("\n\n".join(f"How warm is it in {city}?" for city in CITIES))
     (tmp_path / "tools.py").write_text(TOOLS)
     given = ["prompts.txt", "-o", "out.jsonl", "-t", "tools.py", "-m", name, "--base-url", teacher.url]
-    return ["generate", *given, "--api-key-env", "STILLHOUSE_TEST_KEY", "--set", "tracking.enabled=false", *MODELS[name]]
+    return [
+        "generate",
+        *given,
+        "--api-key-env",
+        "STILLHOUSE_TEST_KEY",
+        "--set",
+        "tracking.enabled=false",
+        *MODELS[name],
+    ]
 
 
 def test_a_model_of_another_api_answers_with_tools_and_what_it_hides_reaches_no_dataset(

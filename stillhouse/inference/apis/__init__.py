@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
-from urllib.parse import urlsplit
 
 from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.api import Api
@@ -39,7 +38,7 @@ class ApiChoice:
             return _APIS[endpoint.api]
         if speaks_messages(endpoint):
             return _APIS["messages"]
-        is_openai = _is_at(endpoint, "openai.com", "azure.com")
+        is_openai = endpoint.is_at("openai.com", "azure.com")
         if is_openai and needs_responses(endpoint.model, has_tools=bool(tools), effort=sampling.reasoning_effort):
             return _APIS["responses"]
         return _APIS[self._learnt or "chat"]
@@ -56,7 +55,7 @@ class ApiChoice:
 
 def speaks_messages(endpoint: Endpoint) -> bool:
     """Return whether an endpoint is asked through Anthropic's own API."""
-    return endpoint.api == "messages" or (endpoint.api == "auto" and _is_at(endpoint, "anthropic.com"))
+    return endpoint.api == "messages" or (endpoint.api == "auto" and endpoint.is_at("anthropic.com"))
 
 
 def require_client(endpoint: Endpoint) -> None:
@@ -67,8 +66,3 @@ def require_client(endpoint: Endpoint) -> None:
             f"install 'stillhouse[anthropic]'. Or set {endpoint.role.section}.api: chat, which loses thinking, schemas "
             "of answers and the cache"
         )
-
-
-def _is_at(endpoint: Endpoint, *domains: str) -> bool:
-    host = urlsplit(endpoint.base_url).hostname or ""
-    return any(f".{host}".endswith(f".{domain}") for domain in domains)

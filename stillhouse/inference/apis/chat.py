@@ -4,6 +4,7 @@ from collections.abc import Sequence, Set
 from typing import ClassVar, Literal
 
 from stillhouse.inference.apis.api import Api
+from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.providers import provider_of
 from stillhouse.inference.resending import resent
@@ -25,7 +26,8 @@ class ChatCompletions(Api):
         sampling: Sampling,
         refused: Set[str] = frozenset(),
     ) -> JsonObject:
-        body: JsonObject = {"model": endpoint.model, "messages": resent(messages, refused)}
+        sent, cache = planned_cache(endpoint, resent(messages, refused), sampling, "text")
+        body: JsonObject = {"model": endpoint.model, "messages": sent, **cache}
         if tools:
             body["tools"] = tools
             if sampling.tool_choice != "auto":

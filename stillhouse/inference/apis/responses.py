@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from stillhouse.chat.content import calls_of
 from stillhouse.inference.apis.api import Api
+from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.apis.responses_answer import as_chat
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.sampling import Sampling
@@ -46,12 +47,9 @@ class Responses(Api):
         sampling: Sampling,
         refused: Set[str] = frozenset(),
     ) -> JsonObject:
-        body: JsonObject = {
-            "model": endpoint.model,
-            "input": list(self._items(messages)),
-            "max_output_tokens": sampling.max_tokens,
-            "store": False,
-        }
+        items, cache = planned_cache(endpoint, list(self._items(messages)), sampling, "input_text")
+        body: JsonObject = {"model": endpoint.model, "input": items, "store": False, **cache}
+        body["max_output_tokens"] = sampling.max_tokens
         sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_logprobs": sampling.record_top_k}
         body |= {key: value for key, value in sampled.items() if value is not None}
         included = [] if _NO_REASONING.match(endpoint.model) else [_REASONING]

@@ -24,8 +24,7 @@ from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsCon
 from stillhouse.errors import ConfigError
 from stillhouse.inference.apis import speaks_messages
 from stillhouse.inference.batch.message_batches import MessageBatches
-from stillhouse.inference.batch.notes import BatchNote, BatchNotes
-from stillhouse.inference.batch.open_batches import BatchRequest, OpenBatch
+from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
 from stillhouse.inference.batch.wire import BatchEndpoint
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import orjson
 
-from stillhouse.inference.batch.notes import BatchNote
 from stillhouse.inference.batch.wire import TIMEOUT_S, Batch, BatchEndpoint
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
@@ -21,18 +20,10 @@ from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
     from stillhouse.inference.anthropic_client import AnthropicClient
+    from stillhouse.inference.batch.open_batches import BatchNote
 
-_STATUS: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
+_ERRORS: Final = "invalid_request authentication billing permission not_found rate_limit timeout overloaded"
+_STATUS: Final = dict(zip(_ERRORS.split(), (400, 401, 402, 403, 404, 429, 504, 529), strict=True))
 """https://platform.claude.com/docs/en/api/errors"""
 _CLOCKS_S: Final = 600.0
 """How far the endpoint's clock and ours may be apart."""
@@ -67,7 +58,9 @@ class MessageBatches(BatchEndpoint):
             return HttpAnswer(exact_json.dumps(result.get("message")), {}, latency_s)
         if kind == "errored" and isinstance(told := result.get("error"), dict):
             error = told.get("error") or {}
-            raise RequestFailed(classify(_STATUS.get(str(error.get("type")), 500), {}, told, datetime.now(UTC)))
+            raise RequestFailed(
+                classify(_STATUS.get(str(error.get("type")).removesuffix("_error"), 500), {}, told, datetime.now(UTC))
+            )
         if kind == "canceled":
             message = "the batch was cancelled at the endpoint. Run the same command again to request the rest again"
             raise RequestFailed(Failure(FailureKind.PERMANENT, message))
@@ -85,7 +78,7 @@ class MessageBatches(BatchEndpoint):
             ]
         }
 
-    async def is_of(self, batch: Batch, note: BatchNote) -> bool:
+    async def is_of(self, batch: Batch, note: "BatchNote") -> bool:
         if batch.num_requests != len(note.custom_ids) or batch.created < note.created - _CLOCKS_S:
             return False
         await self.ended(batch.id)

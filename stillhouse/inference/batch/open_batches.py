@@ -1,15 +1,95 @@
-"""Batches that are under way at the endpoint, and who waits for their answers."""
+"""Batches that are under way at the endpoint: their notes on disk, and who waits for their answers.
+
+The notes let a killed run find its batches again instead of paying twice. A note is written before its batch is created
+and again when the batch has an id. A run that is killed in between finds the batch by the note
+(`BatchEndpoint.find`). A note is removed when all its requests are answered.
+"""
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
-from stillhouse.inference.batch.notes import BatchNote
+import orjson
+
 from stillhouse.inference.batch.wire import BatchEndpoint, end_failure
 from stillhouse.inference.failures import RequestFailed
+from stillhouse.store.atomic import write_atomic
 from stillhouse.types import JsonObject
 
 _LOG = logging.getLogger(__name__)
+_KEPT_S: Final = 30 * 86_400.0
+"""OpenAI deletes a batch's files 30 days after it ended (https://platform.openai.com/docs/guides/batch), Anthropic its
+results 29 days after."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNote:
+    tag: str
+    """In the batch's metadata, and the name of the note's file."""
+    base_url: str
+    model: str
+    created: float
+    """Seconds since 1970."""
+    batch_id: str | None
+    """None until the batch is created."""
+    custom_ids: tuple[str, ...]
+    """Of the requests that are not known to be answered."""
+
+
+class BatchNotes:
+    """The notes of one folder, for one model of one endpoint."""
+
+    def __init__(self, folder: Path, base_url: str, model: str) -> None:
+        self._folder = folder
+        self._base_url = base_url
+        self._model = model
+
+    def open(self) -> Iterator[BatchNote]:
+        """Yield the notes of batches that may still hold answers, oldest first."""
+        notes = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                row = orjson.loads(path.read_bytes())
+                note = BatchNote(**row | {"custom_ids": tuple(row["custom_ids"])})
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                _LOG.warning("%s: not a note of a batch, left alone: %s", path, error)
+                continue
+            if note.created < time.time() - _KEPT_S:
+                path.unlink(missing_ok=True)
+            elif (note.base_url, note.model) == (self._base_url, self._model):
+                notes.append(note)
+        yield from sorted(notes, key=lambda note: note.created)
+
+    def add(self, custom_ids: tuple[str, ...]) -> BatchNote:
+        """Write and return the note of a batch about to be created; raise StoreError if it cannot be written."""
+        note = BatchNote(uuid.uuid4().hex, self._base_url, self._model, time.time(), None, custom_ids)
+        self._write(note)
+        return note
+
+    def with_id(self, note: BatchNote, batch_id: str) -> BatchNote:
+        """Return the note with its batch's id, on disk; raise StoreError if it cannot be written."""
+        note = replace(note, batch_id=batch_id)
+        self._write(note)
+        return note
+
+    def strike(self, note: BatchNote, answered: set[str]) -> None:
+        """Strike out answered requests; a note with none left is removed. Raise StoreError if it cannot be written."""
+        left = tuple(custom_id for custom_id in note.custom_ids if custom_id not in answered)
+        if left:
+            self._write(replace(note, custom_ids=left))
+        else:
+            self._path(note).unlink(missing_ok=True)
+
+    def _write(self, note: BatchNote) -> None:
+        write_atomic(self._path(note), orjson.dumps(note))
+
+    def _path(self, note: BatchNote) -> Path:
+        return self._folder / f"{note.tag}.json"
 
 
 @dataclass(slots=True, eq=False)

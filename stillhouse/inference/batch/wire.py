@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from stillhouse.inference.batch.notes import BatchNote
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
@@ -23,6 +22,7 @@ from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
     from stillhouse.inference.anthropic_client import AnthropicClient
+    from stillhouse.inference.batch.open_batches import BatchNote
     from stillhouse.inference.http_client import HttpClient
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
@@ -120,7 +120,7 @@ class BatchEndpoint:
         self._poll_s = poll_s
         self._client = self.connect(endpoint)
 
-    async def create(self, note: BatchNote, path: str, bodies: Mapping[str, bytes], known: Set[str]) -> str:
+    async def create(self, note: "BatchNote", path: str, bodies: Mapping[str, bytes], known: Set[str]) -> str:
         """Return the id of a new batch of requests to `path`, whose bodies are by custom id.
 
         `known` are ids of batches that belong to other notes. Raise RequestFailed if there is none, or it is not known
@@ -137,7 +137,7 @@ class BatchEndpoint:
                     return ids[note.tag]
             raise
 
-    async def find(self, notes: Sequence[BatchNote], known: Set[str]) -> dict[str, str]:
+    async def find(self, notes: "Sequence[BatchNote]", known: Set[str]) -> dict[str, str]:
         """Return the ids of the notes' batches, by tag; raise RequestFailed if batches are not listed.
 
         `known` are ids of batches that belong to other notes.
@@ -228,7 +228,7 @@ class BatchEndpoint:
         made = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
         return {**made, "metadata": {_TAG: tag}}
 
-    async def is_of(self, batch: Batch, note: BatchNote) -> bool:
+    async def is_of(self, batch: Batch, note: "BatchNote") -> bool:
         """Return whether a listed batch is that of a note which has no id yet."""
         return batch.tag == note.tag
 

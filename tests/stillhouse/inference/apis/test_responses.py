@@ -269,3 +269,26 @@ def test_an_endpoint_that_names_the_responses_api_is_asked_through_it_from_then_
 
         asyncio.run(main())
         assert ["input" in body for body in provider.requests] == [False, True, True]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("model", ["gpt-5.6-sol", "gpt-6-sol"])
+def test_a_long_prompt_that_is_sent_once_is_not_written_to_a_cache_that_charges_for_it(api: Any, model: str) -> None:
+    def body_of(messages: list[Message], **changes: Any) -> Message:
+        there = Endpoint("https://api.openai.com/v1", changes.pop("model", model), "m", api=api)
+        settings = {**AS_IT_IS, "is_sent_once": True, **changes}
+        return ApiChoice(there).of([], Sampling(**settings)).request(there, messages, [], Sampling(**settings))
+
+    long, short = "word " * 1500, "Be kind."
+    asked = {"role": "user", "content": long}
+    explicit = {"mode": "explicit"}
+    body = body_of([{"role": "system", "content": short}, asked])
+    assert body["prompt_cache_options"] == explicit
+    assert "prompt_cache_breakpoint" not in json.dumps(body)
+    # All rollouts share the system prompt.
+    first = body_of([{"role": "system", "content": long}, asked])["messages" if api == "chat" else "input"][0]
+    kind = "text" if api == "chat" else "input_text"
+    assert first["content"] == [{"type": kind, "text": long, "prompt_cache_breakpoint": explicit}]
+    for changes in ({"is_sent_once": False}, {"model": "gpt-5.5"}):
+        assert "cache" not in json.dumps(body_of([asked], **changes))
+    assert "cache" not in json.dumps(body_of([{"role": "user", "content": short}]))
