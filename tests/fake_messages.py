@@ -25,7 +25,7 @@ class FakeMessages:
         self.stop: Item = {}
         """Further keys of each answer."""
         self.shows_thinking = True
-        self.refused = ("temperature", "top_p", "top_k")
+        self.refused: tuple[str, ...] = ("temperature", "top_p", "top_k")
         self._issued: dict[str, list[Item]] = {}
         self._lock = threading.Lock()
 

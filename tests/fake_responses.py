@@ -23,7 +23,7 @@ class FakeResponses:
     def __init__(self, answer: Callable[[list[Item]], str | list[tuple[str, Item]]]) -> None:
         self.answer = answer
         self.issued: dict[str, Item] = {}
-        self.refused = ("temperature", "top_p", "top_logprobs")
+        self.refused: tuple[str, ...] = ("temperature", "top_p", "top_logprobs")
         self.extra: Item = {}
         """Further keys of each answer."""
         self._after: dict[str, str] = {}

@@ -72,7 +72,7 @@ def arguments(name: str, teacher: SimulatedProvider, tmp_path: Path) -> list[str
 
 
 def test_a_model_of_another_api_answers_with_tools_and_what_it_hides_reaches_no_dataset(
-    shell, arguments: list[str], teacher: SimulatedProvider, tmp_path: Path
+    shell: Any, arguments: list[str], teacher: SimulatedProvider, tmp_path: Path
 ) -> None:
     code, output = shell(*arguments)
     assert code == 0, output

@@ -131,6 +131,13 @@ def test_results_of_tools_and_what_the_user_adds_are_one_message_results_first()
     assert asked["role"] == told["role"] == "user"
 
 
+def test_messages_without_a_word_are_left_out() -> None:
+    blank: list[Any] = [{"role": "system", "content": " \n"}, *ASKED, {"role": "assistant", "content": ""}, *ASKED]
+    body = body_of(blank)
+    assert "system" not in body
+    assert [block["type"] for [message] in [body["messages"]] for block in message["content"]] == ["text", "text"]
+
+
 def test_effort_schema_and_a_closing_answer_are_asked_for_in_the_words_of_this_api(
     endpoint: Endpoint, model: FakeMessages
 ) -> None:

@@ -12,6 +12,7 @@ from stillhouse.inference.apis.responses import Responses
 from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
+from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import Sampling
@@ -144,7 +145,7 @@ def test_a_request_asks_for_effort_schema_and_a_closing_answer_in_the_words_of_t
 ) -> None:
     model.answer = lambda items: "{}"
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    settings = {"reasoning_effort": "high", "response_schema": schema, "tool_choice": "none"}
+    settings: dict[str, Any] = {"reasoning_effort": "high", "response_schema": schema, "tool_choice": "none"}
     extra = {"reasoning": {"summary": "auto"}, "text": {"verbosity": "low"}, "service_tier": "flex"}
     with SimulatedProvider(model) as provider:
         there = Endpoint(provider.url, "gpt-5-pro", "m", "key-of-some-length", api="responses")
@@ -180,8 +181,6 @@ def test_an_image_is_refused_with_a_sentence(endpoint: Endpoint) -> None:
     ],
 )
 def test_why_a_response_ended(body: Message, finish_reason: str | None, stop: StopReason) -> None:
-    from stillhouse.inference.finish_reasons import stop_of
-
     turn = answered({"output": [text_item("so far")], **body}).turn
     assert turn.finish_reason == (finish_reason or body["incomplete_details"]["reason"])
     assert stop_of(turn.finish_reason) is stop
@@ -209,6 +208,23 @@ def test_a_failure_within_http_200_is_told_apart(code: str | None, kind: Failure
     with pytest.raises(RequestFailed) as failed:
         answered({"status": "failed", "error": error, "output": []})
     assert failed.value.failure.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("model", "is_asked"),
+    [("gpt-5-pro", True), ("o3", True), ("my-deployment", True), ("gpt-4.1", False), ("gpt-5-chat-latest", False)],
+)
+def test_only_models_that_reason_are_asked_for_their_reasoning(model: str, is_asked: bool) -> None:
+    endpoint = Endpoint("https://api.openai.com/v1", model, "m")
+    body = Responses().request(endpoint, [{"role": "user", "content": "hi"}], [], Sampling(**AS_IT_IS))
+    assert ("include" in body) is is_asked
+
+
+def test_a_response_that_was_cut_amid_its_reasoning_is_a_cut_completion() -> None:
+    reasoning = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    completion = answered({"output": [reasoning], **cut, "usage": {"input_tokens": 5, "output_tokens": 500}})
+    assert (completion.message["content"], completion.turn.finish_reason) == ("", "max_output_tokens")
 
 
 def test_a_refusal_is_no_content() -> None:
@@ -274,7 +290,7 @@ def test_an_endpoint_that_names_the_responses_api_is_asked_through_it_from_then_
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("model", ["gpt-5.6-sol", "gpt-6-sol"])
 def test_a_long_prompt_that_is_sent_once_is_not_written_to_a_cache_that_charges_for_it(api: Any, model: str) -> None:
-    def body_of(messages: list[Message], **changes: Any) -> Message:
+    def body_of(messages: list[Any], **changes: Any) -> Message:
         there = Endpoint("https://api.openai.com/v1", changes.pop("model", model), "m", api=api)
         settings = {**AS_IT_IS, "is_sent_once": True, **changes}
         return ApiChoice(there).of([], Sampling(**settings)).request(there, messages, [], Sampling(**settings))
