@@ -81,6 +81,11 @@ class Endpoint:
             return turn
         return replace(turn, cost_usd=self.price.of(turn.usage))
 
+    @property
+    def speaks_messages(self) -> bool:
+        """Return whether it is asked through Anthropic's own API."""
+        return self.api == "messages" or (self.api == "auto" and self.is_at("anthropic.com"))
+
     def is_at(self, *domains: str) -> bool:
         """Return whether its host is one of the domains, or below one."""
         host = urlsplit(self.base_url).hostname or ""

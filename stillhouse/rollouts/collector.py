@@ -13,7 +13,6 @@ from typing import Final
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
-from stillhouse.inference.apis import speaks_messages
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.fitting_client import FittingClient
@@ -163,7 +162,7 @@ class RolloutCollector:
 
     def _open_transport(self) -> Transport:
         # Both packages take a third of a second and more to import, for which no command without requests should wait.
-        if speaks_messages(self._endpoint):
+        if self._endpoint.speaks_messages:
             from stillhouse.inference.anthropic_client import AnthropicClient as Client
         else:
             from stillhouse.inference.http_client import HttpClient as Client  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from stillhouse.inference.providers.openai import needs_responses
 from stillhouse.inference.sampling import Sampling
 from stillhouse.types import ToolSchema
 
-__all__ = ["Api", "ApiChoice", "require_client", "speaks_messages"]
+__all__ = ["Api", "ApiChoice", "require_client"]
 
 _LOG = logging.getLogger(__name__)
 _APIS: Final[dict[str, Api]] = {api.name: api for api in (ChatCompletions(), Responses(), Messages())}
@@ -36,7 +36,7 @@ class ApiChoice:
         endpoint = self._endpoint
         if endpoint.api != "auto":
             return _APIS[endpoint.api]
-        if speaks_messages(endpoint):
+        if endpoint.speaks_messages:
             return _APIS["messages"]
         is_openai = endpoint.is_at("openai.com", "azure.com")
         if is_openai and needs_responses(endpoint.model, has_tools=bool(tools), effort=sampling.reasoning_effort):
@@ -53,14 +53,9 @@ class ApiChoice:
         return True
 
 
-def speaks_messages(endpoint: Endpoint) -> bool:
-    """Return whether an endpoint is asked through Anthropic's own API."""
-    return endpoint.api == "messages" or (endpoint.api == "auto" and endpoint.is_at("anthropic.com"))
-
-
 def require_client(endpoint: Endpoint) -> None:
     """Raise ConfigError if the package is missing that an endpoint's API is spoken with."""
-    if speaks_messages(endpoint) and find_spec("anthropic") is None:
+    if endpoint.speaks_messages and find_spec("anthropic") is None:
         raise ConfigError(
             f"{endpoint.base_url} is asked through Anthropic's Messages API, which needs the package anthropic: pip "
             f"install 'stillhouse[anthropic]'. Or set {endpoint.role.section}.api: chat, which loses thinking, schemas "

@@ -22,7 +22,6 @@ import orjson
 
 from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.inference.apis import speaks_messages
 from stillhouse.inference.batch.message_batches import MessageBatches
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
 from stillhouse.inference.batch.wire import BatchEndpoint
@@ -58,7 +57,7 @@ class BatchClient:
         self._endpoint = endpoint
         self._notes = BatchNotes(folder, endpoint.base_url, endpoint.model)
         self._pace = pace or BatchPace()
-        wire = MessageBatches if speaks_messages(endpoint) else BatchEndpoint
+        wire = MessageBatches if endpoint.speaks_messages else BatchEndpoint
         self._wire: BatchEndpoint = wire(endpoint, poll_s=self._pace.poll_s)
         self._gathered: list[BatchRequest] = []
         self._gathered_bytes = 0
