@@ -245,7 +245,12 @@ def _import_ahead(config: DistillConfig) -> None:
     """Prepare, while the server starts, what the flow needs later and would otherwise wait for."""
     if config.tracking.enabled:
         _connect_ahead(config)
-    for name in ("aiohttp", "matplotlib.backends.backend_svg", "matplotlib.figure"):
+    from stillhouse.inference.endpoint import through_package
+
+    models = (config.teacher, config.dataset.judge.model)
+    is_hosted = any(one.base_url is not None and through_package(one.base_url, one.client) for one in models)
+    client = "openai_client" if is_hosted else "http_client"
+    for name in (f"stillhouse.inference.{client}", "matplotlib.backends.backend_svg", "matplotlib.figure"):
         import_module(name)
 
 

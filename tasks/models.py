@@ -1,17 +1,17 @@
 """The models of a run, and the endpoints that serve them."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, RuntimeConfig, StudentConfig, TeacherConfig
-from stillhouse.errors import AuthenticationError
 from stillhouse.inference.apis import require_client
 from stillhouse.inference.budget import price_of, stated_price
+from stillhouse.inference.credentials import signed
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.store.fingerprint import digest
@@ -56,22 +56,15 @@ async def endpoint_of(
 
     Raises:
         ConfigError: the file of prices cannot be read.
-        AuthenticationError: the endpoint is remote and the key's variable is not set.
+        AuthenticationError: the endpoint is remote and the key's variable is not set, or holds no key.
         EndpointError: the local server did not come up.
     """
     if teacher is not None and teacher.base_url is not None:
-        variable = role.key_variable(runtime)
-        endpoint = Endpoint(
-            teacher.base_url,
-            model.ref,
-            model.fingerprint,
-            api_key=_api_key(teacher.base_url, variable, role),
-            role=role,
-            key_variable=variable,
-            api=teacher.api,
-        )
-        require_client(endpoint)
-        yield replace(endpoint, price=await price_of(endpoint, teacher))
+        kinds: Any = {"role": role, "client": teacher.client, "api": teacher.api}
+        unsigned = Endpoint(teacher.base_url, model.ref, model.fingerprint, **kinds)
+        require_client(unsigned)
+        async with signed(unsigned, role.key_variable(runtime)) as endpoint:
+            yield replace(endpoint, price=await price_of(endpoint, teacher))
         return
     with ExitStack() as stack:
         progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")
@@ -79,13 +72,3 @@ async def endpoint_of(
         progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
         yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, capacity=CAPACITY)
-
-
-def _api_key(base_url: str, variable: str, role: ModelRole) -> str:
-    if key := os.environ.get(variable):
-        return key
-    raise AuthenticationError(
-        f"{base_url}: no API key: the environment variable {variable} is not set. Put {variable}=... into .env or the "
-        f"environment, or name another variable in {role.key_setting} (any value will do where no key is asked for)",
-        code="no-key",
-    )

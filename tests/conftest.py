@@ -5,6 +5,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from email import message_from_bytes
+from email.message import Message
+from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,10 @@ class Site:
         """Path and query of every request, in order."""
         self.authorizations: list[str] = []
         """The header `Authorization` of every request."""
+        self.headers_seen: list[Any] = []
+        self.cookies: list[str] = []
+        self.forms: list[dict[str, Any]] = []
+        """Of requests with a form: its fields, the name of its file, and the request's transfer encoding."""
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -105,7 +112,11 @@ class Site:
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         self.seen.append(handler.path)
         self.authorizations.append(handler.headers.get("Authorization", ""))
-        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        self.headers_seen.append(handler.headers)
+        self.cookies.append(handler.headers.get("Cookie", ""))
+        sent = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        if handler.headers.get_content_type() == "multipart/form-data":
+            self.forms.append(_form(handler.headers, sent))
         time.sleep(self.delay_s)
         default = (self.status, {"Content-Type": self.content_type, **self.headers}, self.body)
         status, headers, body = self.pages.get(handler.path.partition("?")[0], default)
@@ -115,6 +126,16 @@ class Site:
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(content)
+
+
+def _form(headers: Message, content: bytes) -> dict[str, Any]:
+    head = f"Content-Type: {headers['Content-Type']}\r\n\r\n".encode()
+    parts = message_from_bytes(head + content, policy=HTTP).iter_parts()
+    fields, name = {}, None
+    for part in parts:
+        fields[part.get_param("name", header="content-disposition")] = part.get_payload(decode=True)
+        name = part.get_filename() or name
+    return {"fields": fields, "name": name, "encoding": headers.get("Transfer-Encoding", "")}
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """What the engine is held to, each part alone:
 
-    python -m benchmarks.rollouts.acceptance --parts cpu ideal rate memory flow limits steps
+    python -m benchmarks.rollouts.acceptance --parts cpu ideal rate hosted memory flow limits steps
 
 Claims
     cpu       client CPU at most 0.25 of the `openai` package's in a loop, with journal and rate control on.
     ideal     at least 0.9 of the ideal with 256 in flight and answers after 200 ms.
     rate      1,000 in flight, and 2,500 short requests for a second of CPU.
+    hosted    600 short requests for a second of CPU through the package `openai`.
     memory    at most 100 MB more at 100,000 prompts than at 10,000.
     flow      `stillhouse generate`, with Prefect, journal and Parquet, takes at most 5 % longer than the engine alone.
     limits    at least 0.97 of a hidden limit once converged and at most 1 % refused: RPM, TPM, concurrency, each with
@@ -18,9 +19,10 @@ Measured
     more the fewer prompts there are) and for one that starts at 256, as the scripts do (`warm`). Answers
     after exactly 200 ms come in bursts, which a client works off one by one; for latencies that vary as in S1 the
     optimum is an event simulation. `rate` gives rows per second of CPU, of all threads, and rows per second. `memory`
-    draws prompts lazily and drops trajectories. `flow` takes the time from the first request to the end of a command
-    with many prompts less that of one with few, so that neither imports nor the start and end of Prefect count; with
-    the 20 requests in flight that a run starts with, and with 256. `limits` and `steps` give the engine more prompts
+    draws prompts lazily and drops trajectories. `hosted` asks through either client in turn, 256 in flight. `flow`
+    takes the time from the first request to the end of a command with many prompts less that of one with few, so that
+    neither imports nor the start and end of Prefect count; with the 20 requests in flight that a run starts with, and
+    with 256. `limits` and `steps` give the engine more prompts
     than it can use, stop it, and read the ledger by seconds; the first 30 s of each limit are for finding it.
 
 Learnt
@@ -38,7 +40,7 @@ Learnt
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.frame.rounds import Spread, argument_parser, publish, ratio, spread
 from benchmarks.rollouts.hidden_limits import limits, steps
@@ -121,6 +123,25 @@ def rate(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
     return lines, {name: asdict(figure) for name, figure in spreads.items()}
 
 
+def hosted(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """CPU of a row and rows per second, asked directly and through the package, in turn."""
+    clients: tuple[Literal["direct", "openai"], ...] = ("direct", "openai")
+    cpu_ms: dict[str, list[float]] = {client: [] for client in clients}
+    per_s: dict[str, list[float]] = {client: [] for client in clients}
+    for _ in range(effort.rounds):
+        for client in clients:
+            with fresh(folder) as aside, running(Service(latency_s=LATENCY_S)) as provider:
+                took = run("engine", Job(provider.url, str(aside), effort.num_prompts, _SLOTS, _SLOTS, client=client))
+                per_s[client].append(effort.num_prompts / span_s(provider.ledger()))
+            cpu_ms[client].append(took.cpu_s / effort.num_prompts * 1e3)
+    lines = [
+        f"hosted, {client}: {spread(cpu_ms[client])} ms of CPU a row, "
+        f"{spread([1e3 / ms for ms in cpu_ms[client]])} rows for a second of CPU, {spread(per_s[client])} a second"
+        for client in cpu_ms
+    ]
+    return lines, {"cpu_ms": cpu_ms, "rows_per_s": per_s}
+
+
 def memory(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Growth of the peak RSS from few prompts to many."""
     peaks = []
@@ -161,6 +182,7 @@ PARTS: Final[dict[str, Part]] = {
     "cpu": cpu,
     "ideal": ideal,
     "rate": rate,
+    "hosted": hosted,
     "memory": memory,
     "flow": flow,
     "limits": limits,

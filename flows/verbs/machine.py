@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.verbs import Overrides
 from flows.verbs.data import Store
-from flows.verbs.run_config import shown_progress
+from flows.verbs.run_config import addressed, shown_progress
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.config.expected import expected
 from stillhouse.config.section import ChatTemplateKwargs
@@ -85,7 +86,7 @@ def doctor(
     from stillhouse.doctor import examine
 
     changes = overrides or ()
-    checked = load_config(config, changes) if config else parse_config({}, origin="--set", overrides=changes)
+    checked = addressed(partial(load_config, config) if config else partial(parse_config, {}, "--set"), changes)
     if pair and store:
         raise ConfigError("--pair and --store are two examinations; give one of them")
     if pair:

@@ -1,13 +1,16 @@
 """Common parts of the verbs that sample: the config of a file and its options, and progress on the terminal."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillhouse.chat.template_defaults import require_variables
 from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.config.hosted import hosted_addresses
 from stillhouse.config.suggest import PROMPT_SUFFIXES
 from stillhouse.embedded import unknown_embedded_model
 from stillhouse.errors import ConfigError, StillhouseError
@@ -24,7 +27,8 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
     `overrides`, as `section.key=value`, win over the options.
 
     Raises:
-        ConfigError: a key or value is wrong, there is no such file, or prompts of the user's have no teacher.
+        ConfigError: a key or value is wrong, there is no such file, prompts of the user's have no teacher, or a model
+            may be here or at an endpoint.
     """
     settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     if source.suffix in {".yaml", ".yml"}:
@@ -40,11 +44,11 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
-    config = parse_config(body, origin=str(source), overrides=[*settings, *overrides])
+    config = addressed(partial(parse_config, body, str(source)), [*settings, *overrides])
     return _checked(
         config,
-        "Add -m MODEL and, for an endpoint, --base-url URL, for instance: -m openai/gpt-4o-mini --base-url "
-        "https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
+        "Add -m MODEL and, for an endpoint other than OpenAI's, --base-url URL, for instance: -m gpt-5-mini, or "
+        "-m openai/gpt-5-mini --base-url https://openrouter.ai/api/v1 --api-key-env OPENROUTER_API_KEY",
     )
 
 
@@ -78,7 +82,14 @@ def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
     Raises:
         ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
     """
-    return _checked(load_config(path, overrides), origin=f"{path}: ")
+    return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ")
+
+
+def addressed(read: Callable[[Sequence[str]], DistillConfig], overrides: Sequence[str]) -> DistillConfig:
+    """Return the config with the addresses of models that are known to be hosted without one."""
+    config = read(overrides)
+    addresses = list(hosted_addresses(config, os.environ))
+    return read([*overrides, *addresses]) if addresses else config
 
 
 def _checked(

@@ -120,6 +120,10 @@ class ToolsConfig(Section):
     """`browser` renders pages in Chromium, `http` only fetches them; `auto` takes Chromium where there is one."""
 
 
+ClientKind = Literal["auto", "openai", "direct"]
+"""How an endpoint is asked."""
+
+
 class TeacherConfig(Section):
     """The model imitated."""
 
@@ -138,6 +142,10 @@ class TeacherConfig(Section):
     usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
     """Price of `prompt` and `completion` tokens, and of `cached_prompt` ones where it differs, in USD per million;
     empty takes the endpoint's list, where it has one, and costs are else reported as unknown."""
+    client: ClientKind = later_field("auto")
+    """`openai` asks through the package `openai`, `direct` by plain HTTP for a fifth of the CPU; `auto` takes `direct`
+    for this machine and private networks, as far as the host's name or number tells. Set `direct` for a server of your
+    own behind a public name, and where a gateway refuses the headers of the package."""
     batch: bool = False
     """Use the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only. Try the config
     without it first."""
@@ -150,6 +158,8 @@ class TeacherConfig(Section):
         return self
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        # Answers are the same through either.
+        fields.pop("client", None)
         prices = fields.pop("usd_per_million_tokens", {})
         fields |= {f"usd_per_million_{kind}_tokens": prices.pop(kind, None) for kind in ("prompt", "completion")}
         return {**fields, "usd_per_million_tokens": prices} if prices else fields

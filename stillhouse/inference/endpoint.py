@@ -1,13 +1,17 @@
 """An endpoint and its prices."""
 
+import ipaddress
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from stillhouse.config import ApiName, ModelRole
+from stillhouse.config.rollouts import ClientKind
 from stillhouse.types import TokenUsage, Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_PRIVATE_SUFFIXES: Final = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,9 @@ class Endpoint:
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
+    token: Callable[[], Awaitable[str]] | None = field(default=None, repr=False)
+    """Gives a token for each request in place of `api_key`, which is then empty."""
+    client: ClientKind = "auto"
     capacity: int | None = None
     """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
     api: ApiName = "auto"
@@ -95,3 +102,17 @@ class Endpoint:
     def may_use_proxy(self) -> bool:
         """Return whether requests may go through the environment's proxy, which is never meant for this machine."""
         return urlsplit(self.base_url).hostname not in _LOOPBACK
+
+
+def through_package(base_url: str, client: ClientKind) -> bool:
+    """Return whether an address is asked through the package `openai`.
+
+    `auto` does so unless it is of this machine or a private network, as its host's name or number tells.
+    """
+    if client != "auto":
+        return client == "openai"
+    host = urlsplit(base_url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_PRIVATE_SUFFIXES)

@@ -1,13 +1,11 @@
-"""The plain HTTP client: one attempt at one request through aiohttp.
+"""The plain HTTP client, for servers of one's own: one attempt at one request through aiohttp.
 
-aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
-package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
-is not needed here: few keys of an answer are read, and retries have one owner, `requester`.
+It takes some 0.09 ms of CPU a request, the `openai` package, through which hosted endpoints are asked, several times
+that (`benchmarks/rollouts`): a server on loopback answers faster than the package could ask.
 """
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, Final
 
@@ -19,8 +17,7 @@ from stillhouse.http.keys import KeyRedactor
 from stillhouse.inference.connections import connector_of_client
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.rate_limit import read_limits
-from stillhouse.inference.transport import HttpAnswer, refusal
+from stillhouse.inference.transport import HttpAnswer, answered, refusal
 from stillhouse.store import exact_json
 
 _CONNECT_TIMEOUT_S: Final = 30.0
@@ -50,7 +47,8 @@ class HttpClient:
         timeout_setting: str | None = "runtime.request_timeout_s",
     ) -> None:
         self._endpoint = endpoint
-        self._redactor = KeyRedactor(endpoint.api_key)
+        self._key = endpoint.api_key
+        self._redactor = KeyRedactor(self._key)
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._timeout_hint = "" if timeout_setting is None else f" ({timeout_setting})"
@@ -58,7 +56,7 @@ class HttpClient:
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
         connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
-        self._long_timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=timeout_s)
+        self.long_timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=timeout_s)
         key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         connector, is_own = connector_of_client()
         self._session = aiohttp.ClientSession(
@@ -72,19 +70,19 @@ class HttpClient:
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
-        return await self.send("POST", path, data=exact_json.dumps(body))
+        return await self._ask("POST", path, data=exact_json.dumps(body))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """Return as `post` does, for a GET."""
-        return await self.send("GET", path, params=query or None)
+        return await self._ask("GET", path, params=query or None)
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
         """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
         form = aiohttp.FormData(fields)
         form.add_field("file", BytesIO(content), filename=name)
         body = form()
-        return await self.send(
-            "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self._long_timeout
+        return await self._ask(
+            "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self.long_timeout
         )
 
     async def lines(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
@@ -95,46 +93,54 @@ class HttpClient:
         """
         status = None
         try:
-            async with self._session.get(self._url(path), headers=headers, timeout=self._long_timeout) as answer:
+            async with self._session.get(self._base / path, timeout=self.long_timeout, headers=headers) as answer:
                 status, told = answer.status, self._redactor.headers(answer.headers)
                 Decoder(told)
                 if status != 200:
-                    content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
-                    raise RequestFailed(refusal(status, told, content))
+                    raise RequestFailed(refusal(status, told, await self._whole(answer)))
                 async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
                     for line in self._redactor.body(chunk.removesuffix(b"\n")).split(b"\n"):
                         yield line
-        except BodyRefused as error:
-            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
-        except _CONNECTION_ERRORS as error:
-            raise RequestFailed(self._no_answer(error)) from None
+        except (BodyRefused, *_CONNECTION_ERRORS) as error:
+            raise RequestFailed(self._no_answer(error, status)) from None
 
-    async def send(self, method: str, path: str, **request: Any) -> HttpAnswer:
-        """Return as `post` does, for any request of aiohttp's; `path` may be a whole address."""
-        started = self._clock()
+    async def exchange(self, method: str, url: yarl.URL, **request: Any) -> tuple[int, Mapping[str, str], bytes]:
+        """Return the status, headers and body of an answer, the latter two without the key.
+
+        Redirects are not followed. `request` is as aiohttp takes it. Raise RequestFailed if there is no answer, or none
+        that may be read.
+        """
+        status = None
         try:
-            async with self._session.request(method, self._url(path), allow_redirects=False, **request) as answer:
+            async with self._session.request(method, url, allow_redirects=False, **request) as answer:
                 status, headers = answer.status, self._redactor.headers(answer.headers)
                 # Refuses codings that were not requested; aiohttp itself decodes, in pieces that wait to be read.
                 Decoder(headers)
-                content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
-        except BodyRefused as error:
-            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
-        except _CONNECTION_ERRORS as error:
+                return status, headers, await self._whole(answer)
+        except (BodyRefused, *_CONNECTION_ERRORS) as error:
             # Without its cause, which may hold the key as it came.
-            raise RequestFailed(self._no_answer(error)) from None
-        if status != 200:
-            raise RequestFailed(refusal(status, headers, content))
-        return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
+            raise RequestFailed(self._no_answer(error, status)) from None
+
+    def redact(self, key: str) -> None:
+        """Take `key` out of answers from now on, in place of the one before."""
+        if key != self._key:
+            self._key, self._redactor = key, KeyRedactor(key)
+
+    async def _ask(self, method: str, path: str, **request: Any) -> HttpAnswer:
+        started = self._clock()
+        answer = await self.exchange(method, self._base / path, **request)
+        return answered(*answer, self._clock() - started)
+
+    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+        return self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
 
     async def aclose(self) -> None:
         await self._session.close()
 
-    def _url(self, path: str) -> yarl.URL:
-        return yarl.URL(path, encoded=True) if path.startswith("http") else self._base / path
-
-    def _no_answer(self, error: Exception) -> Failure:
-        """Return the failure of an endpoint that is not there, one that is slow, or a lost connection."""
+    def _no_answer(self, error: Exception, status: int | None) -> Failure:
+        """Return the failure of a refused body, an endpoint that is not there or is slow, or a lost connection."""
+        if isinstance(error, BodyRefused):
+            return Failure(FailureKind.PERMANENT, self._redactor.text(f"the answer {error}"), status)
         if isinstance(error, _NEVER_SENT):
             return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):

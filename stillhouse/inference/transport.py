@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
-from stillhouse.inference.failures import Failure, FailureKind, classify
-from stillhouse.inference.rate_limit import RateLimits
+from stillhouse.inference.endpoint import Endpoint, through_package
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.rate_limit import RateLimits, read_limits
 
 
 class HttpAnswer(NamedTuple):
@@ -45,6 +46,32 @@ class HttpTransport(Transport, Protocol):
 
     def lines(self, path: str) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length; raise RequestFailed if it cannot be read, or not to its end."""
+
+
+def open_transport(endpoint: Endpoint, **options: Any) -> HttpTransport:
+    """Return the client of this endpoint: the package `anthropic` or `openai` for a hosted one, else the plain one.
+
+    Make it inside a running event loop; `options` are those of `HttpClient`.
+    """
+    # Commands without requests should not wait for the imports: a third of a second for aiohttp, one for `openai`.
+    if endpoint.speaks_messages:
+        from stillhouse.inference.anthropic_client import AnthropicClient
+
+        return AnthropicClient(endpoint, **options)
+    if through_package(endpoint.base_url, endpoint.client):
+        from stillhouse.inference.openai_client import OpenAIClient
+
+        return OpenAIClient(endpoint, **options)
+    from stillhouse.inference.http_client import HttpClient
+
+    return HttpClient(endpoint, **options)
+
+
+def answered(status: int, headers: Mapping[str, str], content: bytes, latency_s: float) -> HttpAnswer:
+    """Return the answer if its status is 200; raise RequestFailed for any other."""
+    if status != 200:
+        raise RequestFailed(refusal(status, headers, content))
+    return HttpAnswer(content, headers, latency_s, read_limits(headers, datetime.now(UTC)))
 
 
 def refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:

@@ -23,7 +23,7 @@ from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
 from stillhouse.inference.stats import RolloutStats
-from stillhouse.inference.transport import Transport
+from stillhouse.inference.transport import Transport, open_transport
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.progress.state import NoProgress, RolloutWatcher
 from stillhouse.rollouts.context import RolloutContext, ToolSets
@@ -128,7 +128,9 @@ class RolloutCollector:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_UNREAD)
         async with self._toolbox:
-            transport = self._given_transport or self._open_transport()
+            transport = self._given_transport or open_transport(
+                self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock
+            )
             client = FittingClient(ModelClient(self._endpoint, transport), self._endpoint)
             journalled = JournalledClient(client, self._journal, self.stats)
             rollouts = asyncio.create_task(self._scheduler.run(self._make_context(client=journalled)))
@@ -159,15 +161,6 @@ class RolloutCollector:
             )
         if self._scheduler.error is not None:
             raise self._scheduler.error
-
-    def _open_transport(self) -> Transport:
-        # Both packages take a third of a second and more to import, for which no command without requests should wait.
-        if self._endpoint.speaks_messages:
-            from stillhouse.inference.anthropic_client import AnthropicClient as Client
-        else:
-            from stillhouse.inference.http_client import HttpClient as Client  # type: ignore[assignment]
-
-        return Client(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
 
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason in (StopReason.ERROR, StopReason.UNFINISHED):

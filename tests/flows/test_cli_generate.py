@@ -95,6 +95,25 @@ def test_generate_writes_rows_and_asks_nothing_again(
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 2
 
 
+def test_a_model_of_openais_needs_no_address_and_a_name_that_may_be_local_is_refused(
+    shell, monkeypatch: pytest.MonkeyPatch, prompts: Path, provider: SimulatedProvider
+) -> None:
+    seen: list[str] = []
+    known = provider.script
+    provider.script = lambda request: seen.append(request.authorization) or known(request)
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
+    command = ["generate", prompts.name, "-n", "2", "--set", "tracking.enabled=false", "--set", "teacher.client=openai"]
+    code, output = shell(*command, "-o", "out.jsonl", "-m", "gpt-5-mini")
+    assert code == 0, output
+    assert set(seen) == {"Bearer openai-key"}
+    num_asked = len(seen)
+    assert {body["model"] for body in provider.requests} == {"gpt-5-mini"}
+    code, output = shell(*command, "-m", "Qwen/Qwen3-8B")
+    assert (code, "which-endpoint" in output) == (2, True), output
+    assert len(seen) == num_asked
+
+
 def without_null(messages: list[Any]) -> list[dict[str, Any]]:
     """Return the messages without the null content beside calls, which rnow has no word for."""
     return [{key: value for key, value in message.items() if value is not None} for message in messages]

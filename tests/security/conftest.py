@@ -16,6 +16,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.model_server import ModelServer
+from stillhouse.inference.openai_client import OpenAIClient
 from stillhouse.inference.sampling import Sampling
 from stillhouse.tools.mcp_servers.tools import McpTools
 
@@ -78,14 +79,14 @@ def leaks(written: str | bytes) -> bool:
 def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
     """Return, by name, what sends a key to an address and returns or raises what it makes of the answer."""
 
-    async def chat(url: str, key: str, **limits: Any) -> Any:
+    async def chat(url: str, key: str, *, opened: Any = HttpClient, **limits: Any) -> Any:
         endpoint = Endpoint(url, "m", "m", key)
-        async with aclosing(ModelClient(endpoint, HttpClient(endpoint, timeout_s=20, **limits))) as client:
+        async with aclosing(ModelClient(endpoint, opened(endpoint, timeout_s=20, **limits))) as client:
             return await client.complete(QUESTION, [], SAMPLING)
 
-    async def batch(url: str, key: str) -> Any:
+    async def batch(url: str, key: str, kind: Any = "auto") -> Any:
         pace = BatchPace(gather_s=0.01, poll_s=0.01)
-        endpoint = Endpoint(url, "m", "m", key)
+        endpoint = Endpoint(url, "m", "m", key, client=kind)
         async with aclosing(ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=pace))) as client:
             # What never says that the batch has ended is asked for as long as a batch may take.
             return await asyncio.wait_for(client.complete(QUESTION, [], SAMPLING), 2)
@@ -100,8 +101,10 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
 
     return {
         "chat": lambda *args, **limits: asyncio.run(chat(*args, **limits)),
+        "hosted chat": lambda *args, **limits: asyncio.run(chat(*args, opened=OpenAIClient, **limits)),
         "score": score,
         "price": lambda url, key: asyncio.run(listed_price(Endpoint(url, "m", "m", key))),
         "batch": lambda *args: asyncio.run(batch(*args)),
+        "hosted batch": lambda *args: asyncio.run(batch(*args, "openai")),
         "mcp": offer_tools,
     }

@@ -60,6 +60,7 @@ def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], An
     return {
         "browse": _browse,
         "chat": lambda url: clients["chat"](url, "none", max_bytes=MAX_BYTES),
+        "hosted chat": lambda url: clients["hosted chat"](url, "none", max_bytes=MAX_BYTES),
         "score": lambda url: clients["score"](url, "none", max_bytes=MAX_BYTES),
         "batch": lambda url: clients["batch"](url, "none"),
         "mcp": lambda url: clients["mcp"](url, "none"),
@@ -69,7 +70,7 @@ def ways(clients: dict[str, Callable[..., Any]]) -> dict[str, Callable[[str], An
 @pytest.mark.parametrize(
     "bomb", ["gzip thrice", "brotli", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gzip", "deflate"))]
 )
-@pytest.mark.parametrize("way", ["browse", "chat", "score", "batch", "mcp"])
+@pytest.mark.parametrize("way", ["browse", "chat", "hosted chat", "score", "batch", "mcp"])
 def test_a_body_is_decoded_within_a_bound(
     stranger, bombs: dict[str, tuple[str, bytes]], ways: dict[str, Callable[[str], Any]], way: str, bomb: str
 ) -> None:
@@ -87,7 +88,7 @@ def test_a_body_is_decoded_within_a_bound(
     assert way == "browse" or any(refusal in outcome for refusal in refusals), outcome
 
 
-@pytest.mark.parametrize("way", ["chat", "score"])
+@pytest.mark.parametrize("way", ["chat", "hosted chat", "score"])
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     stranger, ways: dict[str, Callable[[str], Any]], way: str
 ) -> None:

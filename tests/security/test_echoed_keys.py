@@ -17,7 +17,7 @@ KEY = "sk-canary-0123456789"
 Clients = dict[str, Callable[..., Any]]
 
 
-@pytest.fixture(params=["chat", "score", "price", "batch", "mcp"])
+@pytest.fixture(params=["chat", "hosted chat", "score", "price", "batch", "hosted batch", "mcp"])
 def ask(request: pytest.FixtureRequest, clients: Clients) -> Callable[[str, str], Any]:
     return clients[request.param]
 
@@ -32,7 +32,7 @@ def _everything(ask: Callable[[str, str], Any], url: str, key: str) -> str:
         return "".join(traceback.format_exception(error)) + repr(getattr(error, "failure", ""))
 
 
-@pytest.mark.parametrize("name", ["chat", "score"])
+@pytest.mark.parametrize("name", ["chat", "hosted chat", "score"])
 def test_a_key_that_an_answer_or_a_refusal_repeats_is_taken_out_of_it(clients: Clients, name: str) -> None:
     with SimulatedProvider(lambda _: Reply(completion(f"You are signed in with {KEY}."))) as provider:
         answer = str(clients[name](provider.url, KEY))
@@ -89,6 +89,8 @@ def test_an_answer_that_is_no_http_is_not_repeated_with_its_key(ask, canary) -> 
 
 def test_an_answer_in_utf_16_hides_no_key(clients: Clients, stranger, canary) -> None:
     stranger.body = json.dumps(completion(canary.key)).encode("utf-16")
-    written = "".join(_everything(clients[name], stranger.url("/v1"), canary.key) for name in ("chat", "score"))
+    written = "".join(
+        _everything(clients[name], stranger.url("/v1"), canary.key) for name in ("chat", "hosted chat", "score")
+    )
     assert not canary.in_text(written)
     assert not canary.in_text(written.replace("\\x00", "").replace("\x00", ""))

@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiohttp  # noqa: F401  (the engine imports it when it first asks, which is no cost of a request)
 import uvloop
 
 from benchmarks.rollouts.sides.job import Job, Question, load, mark_ready, row
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.inference import Endpoint, Journal
+
+# The engine imports its clients when it first asks, which is no cost of a request.
+from stillhouse.inference import Endpoint, Journal, http_client, openai_client  # noqa: F401
 from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.store import prompt_id
 from stillhouse.tools import Tool, Toolbox, tool
@@ -26,7 +27,7 @@ async def collect(job: Job) -> None:
     with Journal(Path(job.folder) / "journal.sqlite3") as journal, job.rows_file.open("w", encoding="utf-8") as rows:
         collection = RolloutCollector(
             EverySample(_prompts(job, cases), job.num_samples),
-            endpoint=Endpoint(job.url, "simulated-1", "simulated-1"),
+            endpoint=Endpoint(job.url, "simulated-1", "simulated-1", client=job.client),
             config=RolloutsConfig(max_tokens=job.max_tokens, num_samples=job.num_samples),
             toolbox=Toolbox(_tools(job) if job.tools else [], timeout_s=_TOOL_TIMEOUT_S),
             journal=journal,

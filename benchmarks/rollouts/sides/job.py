@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 TOOL_SCHEMAS: list[dict[str, Any]] = [
     {
@@ -55,6 +55,8 @@ class Job:
     """Time of a call of a tool; every other tool is asynchronous."""
     hanging_every: int = 0
     """Every so many cases a tool never returns; 0 has none."""
+    client: Literal["direct", "openai"] = "direct"
+    """How the engine asks: `direct`, or `openai` as it asks hosted endpoints."""
     keep_rows: bool = True
     """Write rows; without, the client drops each answer at once."""
 

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import orjson
 
-from stillhouse.inference.batch.wire import TIMEOUT_S, Batch, BatchEndpoint
-from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.batch.wire import Batch, BatchEndpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
-    from stillhouse.inference.anthropic_client import AnthropicClient
     from stillhouse.inference.batch.open_batches import BatchNote
 
 _ERRORS: Final = "invalid_request authentication billing permission not_found rate_limit timeout overloaded"
@@ -34,11 +32,6 @@ class MessageBatches(BatchEndpoint):
 
     batches: ClassVar[str] = "messages/batches"
     next_page: ClassVar[str] = "after_id"
-
-    def connect(self, endpoint: Endpoint) -> "AnthropicClient":
-        from stillhouse.inference.anthropic_client import AnthropicClient
-
-        return AnthropicClient(endpoint, timeout_s=TIMEOUT_S, timeout_setting=None)
 
     def read(self, body: object) -> Batch:
         try:

@@ -16,14 +16,12 @@ import orjson
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
-from stillhouse.inference.transport import HttpAnswer
+from stillhouse.inference.transport import HttpAnswer, open_transport
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
-    from stillhouse.inference.anthropic_client import AnthropicClient
     from stillhouse.inference.batch.open_batches import BatchNote
-    from stillhouse.inference.http_client import HttpClient
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
 _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
@@ -118,7 +116,7 @@ class BatchEndpoint:
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
         self._poll_s = poll_s
-        self._client = self.connect(endpoint)
+        self._client = open_transport(endpoint, timeout_s=TIMEOUT_S, timeout_setting=None)
 
     async def create(self, note: "BatchNote", path: str, bodies: Mapping[str, bytes], known: Set[str]) -> str:
         """Return the id of a new batch of requests to `path`, whose bodies are by custom id.
@@ -201,13 +199,6 @@ class BatchEndpoint:
         """Return the answer in a line of a batch's files; raise RequestFailed if it has no HTTP 200."""
         return read_answer(row, latency_s=latency_s)
 
-    def connect(self, endpoint: Endpoint) -> "HttpClient | AnthropicClient":
-        """Return the client of the endpoint."""
-        # aiohttp takes a third of a second to import, which commands without requests should not wait for.
-        from stillhouse.inference.http_client import HttpClient
-
-        return HttpClient(endpoint, timeout_s=TIMEOUT_S, timeout_setting=None)
-
     def file(self, file_id: str) -> str:
         """Return the path of a file of answers."""
         return f"files/{file_id}/content"
@@ -220,8 +211,7 @@ class BatchEndpoint:
             + b"\n"
             for custom_id, body in bodies.items()
         )
-        client: Any = self._client
-        file = await self._retried(lambda: client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
+        file = await self._retried(lambda: self._client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
         if not isinstance(file, dict) or "id" not in file:
             message = f"the answer is no file: {str(file)[:200]}"
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))

@@ -21,6 +21,7 @@ from stillhouse.config import BudgetConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.transport import open_transport
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
@@ -48,11 +49,8 @@ async def listed_price(endpoint: Endpoint) -> Price | None:
     with _lock:
         if key in _listed:
             return _listed[key]
-    # aiohttp takes a third of a second to import, which commands without requests should not wait for.
-    from stillhouse.inference.http_client import HttpClient
-
     try:
-        async with aclosing(HttpClient(endpoint, timeout_s=_TIMEOUT_S)) as client:
+        async with aclosing(open_transport(endpoint, timeout_s=_TIMEOUT_S)) as client:
             models = orjson.loads((await client.get("models")).content)
     except (RequestFailed, ValueError) as error:
         _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)

@@ -28,6 +28,7 @@ PROGRAM = textwrap.dedent("""
     from stillhouse.types import Prompt
 
     url, store, count, concurrency = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    client = sys.argv[5]
 
     @tool
     def note(text: str) -> str:
@@ -44,7 +45,7 @@ PROGRAM = textwrap.dedent("""
     async def main():
         with Journal(store / "journal.sqlite3") as journal:
             collection = RolloutCollector(
-                EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(),
+                EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m", client=client), config=RolloutsConfig(),
                 toolbox=Toolbox([note]),
                 journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency),
                 progress=NoProgress())
@@ -65,8 +66,8 @@ def answer(request: ReceivedRequest) -> Reply:
     return Reply(completion(f"done with {name}"), delay_s=0.02)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize(("client", "share"), [("direct", 0.1), ("direct", 0.5), ("direct", 0.9), ("openai", 0.5)])
+def test_only_requests_in_flight_are_asked_again(tmp_path: Path, client: str, share: float) -> None:
     total = NUM_PROMPTS * NUM_TURNS
     until_kill = int(share * total)
 
@@ -75,7 +76,16 @@ def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -
         return answer(request) if is_answered else Reply({}, fault="hang")
 
     with SimulatedProvider(answer_few_more) as provider:
-        command = [sys.executable, "-c", PROGRAM, provider.url, str(tmp_path), str(NUM_PROMPTS), str(CONCURRENCY)]
+        command = [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            provider.url,
+            str(tmp_path),
+            str(NUM_PROMPTS),
+            str(CONCURRENCY),
+            client,
+        ]
         with (tmp_path / "first").open("wb") as out:
             child = subprocess.Popen(command, stdout=out)
             while provider.num_billed < until_kill:

@@ -27,8 +27,8 @@ from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.model_client import ModelClient
 
-async def main(url, folder, questions):
-    endpoint = Endpoint(url, "m", "m", "key")
+async def main(url, folder, questions, kind):
+    endpoint = Endpoint(url, "m", "m", "key", client=kind)
     client = ModelClient(endpoint, BatchClient(endpoint, Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1)))
     async def ask(index, question):
         answer = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
@@ -37,7 +37,7 @@ async def main(url, folder, questions):
     await client.aclose()
     print(json.dumps(answers))
 
-asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
+asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]))
 """
 
 
@@ -222,10 +222,13 @@ def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_se
     assert asyncio.run(main()) == "answer to a\u2028end"
 
 
+@pytest.mark.parametrize("client", ["direct", "openai"])
 @pytest.mark.parametrize("moment", ["created but not confirmed", "in progress"])
-def test_a_killed_run_returns_to_its_batch_and_pays_once(batch_server: Any, tmp_path: Path, moment: str) -> None:
+def test_a_killed_run_returns_to_its_batch_and_pays_once(
+    batch_server: Any, tmp_path: Path, moment: str, client: str
+) -> None:
     questions = ["a", "b", "c"]
-    command = [sys.executable, "-c", CHILD, batch_server.url, str(tmp_path), json.dumps(questions)]
+    command = [sys.executable, "-c", CHILD, batch_server.url, str(tmp_path), json.dumps(questions), client]
     if moment == "created but not confirmed":
         batch_server.answer_create.clear()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
