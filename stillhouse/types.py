@@ -166,6 +166,8 @@ class Turn:
     """Log-probability of each token when it was sampled."""
     top_logprobs: str | None = None
     """The most probable tokens at each sampled one, packed by `stillhouse.inference.top_tokens`."""
+    not_taken: JsonObject | None = None
+    """Parameters that the endpoint refused, with what was sent instead, null for nothing; None if it took all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
     body = {
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
+        "rollouts": {"temperature": 0.7},
     }
     config = addressed(partial(parse_config, body, str(source)), [*settings, *overrides])
     return _checked(

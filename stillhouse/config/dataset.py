@@ -71,10 +71,15 @@ class JudgeConfig(Section):
     num_samples: int = Field(default=1, ge=1)
     """Judgements of each trajectory; scores are their mean and verdicts their majority. 1 is enough to filter by; 3 or
     5, at a `temperature` above 0, where single verdicts decide."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Sampling temperature; 0 is greedy. Above 0 only where `num_samples` is above 1."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """Sampling temperature; None leaves it to the model. 0 is greedy, which suits a judge that takes it and is asked
+    once; above 0 only where `num_samples` is above 1."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        # Datasets without a judge keep their keys.
+        return fields if self.enabled else {**fields, "temperature": self.temperature or 0.0}
 
 
 class DuplicatesConfig(Section):

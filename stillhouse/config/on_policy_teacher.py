@@ -1,9 +1,7 @@
-"""A teacher of on-policy distillation, how the student is compared with it, and which models are none."""
+"""A teacher of on-policy distillation, and how the student is compared with it."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -170,35 +168,3 @@ class OnPolicyTeacher(Section):
                 f"{self.template!r} has no use for what is set here: leave out {', '.join(misplaced)}"
             )
         return self
-
-
-_API_ONLY: Final = re.compile(
-    # Not gpt-oss, gpt2, gpt-j or gpt-neo, whose weights are open.
-    r"(?:(?:openrouter/)?(?:openai|anthropic|google)/)?(?:gpt-(?!oss|2\b|j\b|neo)|chatgpt-|o[134](?:-|$)|claude|gemini)",
-    re.IGNORECASE,
-)
-_API_HOSTS: Final = (
-    "api.openai.com",
-    "openai.azure.com",
-    "api.anthropic.com",
-    "generativelanguage.googleapis.com",
-    "openrouter.ai",
-)
-
-
-def cannot_score(model: str) -> str | None:
-    """Return why the model cannot score a student's tokens, as a clause; None if its name does not rule it out.
-
-    OpenAI's chat models return log-probabilities only of tokens that they sampled; Anthropic's and Gemini return none.
-    """
-    if _API_ONLY.match(model) is None:
-        return None
-    return f"{model} cannot score what a student sampled: its API gives no log-probabilities of given tokens"
-
-
-def cannot_score_at(base_url: str) -> str | None:
-    """Return why models of the server cannot score a student's tokens; None if its address does not rule it out."""
-    host = urlsplit(base_url).hostname or ""
-    if not any(host == known or host.endswith(f".{known}") for known in _API_HOSTS):
-        return None
-    return f"{host} cannot score what a student sampled: its API gives no log-probabilities of given tokens"

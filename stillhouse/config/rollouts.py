@@ -187,12 +187,14 @@ class RolloutsConfig(Section):
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own; None adds none. The student is trained with it:
     serve it with the same text."""
-    temperature: float = Field(default=0.7, ge=0.0)
-    """Sampling temperature; 0 is greedy. Try 0.6 to 0.8 for one careful answer a prompt, 1 for several different
-    ones."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus of the sampling distribution; 1 keeps all of it. Reasoning models are mostly published with 0.95 at
-    temperature 0.6 (Qwen3, DeepSeek-R1)."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """Sampling temperature; 0 is greedy. None leaves it to the model, and one that the run serves itself is sampled
+    at 1. Newer models of OpenAI and Anthropic take no other than their own; elsewhere try 0.6 to 0.8 for one careful
+    answer a prompt, 1 for several different ones. One that the endpoint refuses is left out, and the trajectory says
+    so."""
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Nucleus of the sampling distribution; 1 keeps all of it, None leaves it to the model. Reasoning models are mostly
+    published with 0.95 at temperature 0.6 (Qwen3, DeepSeek-R1)."""
     max_tokens: int = Field(default=2048, ge=1)
     """Most tokens of one completion, reasoning included. Reasoning models need 8,000 to 32,000: a completion that is
     cut is paid for and of little use."""
@@ -234,6 +236,14 @@ class RolloutsConfig(Section):
     seed: int | None = 0
     """Seed from which each request's own seed is derived; None sends no seed. Another seed samples, and pays for,
     everything anew."""
+
+    @property
+    def keyed_top_p(self) -> float | None:
+        """Return the nucleus that keys hold: 1 where only a temperature is set, as all of them had it at first."""
+        return 1.0 if self.top_p is None and self.temperature is not None else self.top_p
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "top_p": self.keyed_top_p}
 
 
 class BudgetConfig(Section):

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.on_policy_teacher import OnPolicyTeacher, cannot_score, cannot_score_at
+from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
@@ -14,6 +14,7 @@ from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in
 from stillhouse.config.section import Section
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
 from stillhouse.errors import WrongSetting
+from stillhouse.sellers import cannot_score, cannot_score_at
 
 
 class DistillConfig(Section):

@@ -23,9 +23,9 @@ class EvaluationConfig(Section):
     way."""
     num_samples: int = Field(default=1, ge=1)
     """Trajectories per prompt. 1 first; 4 narrow the interval where prompts are few."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature; teacher_kl estimates the reverse KL at 1 and is left out at other values. 0 measures the
-    most likely answer, as benchmarks often do."""
+    temperature: float | None = Field(default=1.0, ge=0.0)
+    """Sampling temperature, where the model takes it; teacher_kl estimates the reverse KL at 1 and is left out at other
+    values. 0 measures the most likely answer, as benchmarks often do; None leaves it to each model."""
     max_tokens: int = Field(default=2048, ge=1)
     """Most tokens of one completion, the teacher's as well: long enough for its reasoning, or it is measured too
     low."""

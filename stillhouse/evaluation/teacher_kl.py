@@ -15,7 +15,7 @@ from stillhouse.types import Trajectory, Turn
 
 
 def teacher_kl(
-    trajectories: Iterable[Trajectory], teacher: str | ServedBy, runtime: RuntimeConfig, *, temperature: float
+    trajectories: Iterable[Trajectory], teacher: str | ServedBy, runtime: RuntimeConfig, *, temperature: float | None
 ) -> float | None:
     """Return the mean over sampled tokens of student minus teacher log-probability, in nats per token.
 

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -97,6 +98,15 @@ class Endpoint:
         """Return whether its host is one of the domains, or below one."""
         host = urlsplit(self.base_url).hostname or ""
         return any(f".{host}".endswith(f".{domain}") for domain in domains)
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether its server is on this machine or in a private network."""
+        host = urlsplit(self.base_url).hostname or ""
+        try:
+            return ip_address(host).is_private
+        except ValueError:
+            return "." not in host or host.endswith((".local", ".internal", ".lan"))
 
     @property
     def may_use_proxy(self) -> bool:

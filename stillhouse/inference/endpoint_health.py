@@ -8,6 +8,7 @@ from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.inference.retry import RetryPolicy
 
 _MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
+_OF_ONE_PROMPT: Final = (FailureKind.CONTENT, FailureKind.LENGTH, FailureKind.MALFORMED)
 _AGAIN: Final = "then run the same command again: what was paid for is used again"
 
 
@@ -62,6 +63,8 @@ class EndpointHealth:
             )
         if self._has_answered:
             return None
+        if failure.is_of_settings:
+            return EndpointError(f"{url}: model {model!r} does not take what the config asks for: {failure.message}")
         if failure.status == 404 and "no endpoints" in failure.message.lower():
             return EndpointError(
                 f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
@@ -74,7 +77,7 @@ class EndpointHealth:
                 "base_url goes up to and with /v1",
                 code="unknown-model",
             )
-        if not failure.context_overflow and failure.kind not in (FailureKind.CONTENT, FailureKind.MALFORMED):
+        if not failure.context_overflow and failure.kind not in _OF_ONE_PROMPT:
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
             return None

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.inference.completion import ChatClient, Completion, decode_completion, encode_completion
-from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.journal import Journal
-from stillhouse.inference.sampling import Sampling, explain_refusal
+from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.types import Message, ToolSchema
 
@@ -49,10 +48,7 @@ class JournalledClient:
         `attempt` is entered until the answer is durable. Raise RequestFailed as `ChatClient.complete`, and StoreError.
         """
         with attempt():
-            try:
-                completion = await self._client.complete(messages, tools, sampling)
-            except RequestFailed as failed:
-                raise RequestFailed(explain_refusal(failed.failure, sampling)) from failed
+            completion = await self._client.complete(messages, tools, sampling)
             self._stats.num_without_top += sampling.record_top_k is not None and completion.turn.top_logprobs is None
             completion = replace(completion, message=with_own_ids(completion.message, messages))
             body = encode_completion(completion)

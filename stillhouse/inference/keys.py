@@ -80,14 +80,16 @@ def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]
     body: JsonObject = {
         "model": identity,
         "system_prompt": config.system_prompt,
-        "temperature": float(config.temperature),
-        "top_p": float(config.top_p),
         "max_tokens": config.max_tokens,
         "max_turns": config.max_turns,
         "timeout_s": None if config.timeout_s is None else float(config.timeout_s),
         "seed": config.seed,
         "tools": list(schemas),
     }
+    if config.temperature is not None:
+        body["temperature"] = float(config.temperature)
+    if (top_p := config.keyed_top_p) is not None:
+        body["top_p"] = float(top_p)
     if config.record_tokens:
         # A trajectory without token ids cannot stand in for one with them.
         body["record_tokens"] = True

@@ -1,66 +1,120 @@
 """`ModelClient`: completions of one endpoint's model, in its API's form over a transport."""
 
+import asyncio
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-from stillhouse.inference.apis import ApiChoice
+from stillhouse.config import ModelRole
+from stillhouse.inference.apis import Api, ApiChoice
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import RequestFailed
-from stillhouse.inference.resending import demanded_keys, refused_key
+from stillhouse.inference.failures import Failure, RequestFailed
+from stillhouse.inference.negotiation import Asked, Terms, TermsBook, learnt
+from stillhouse.inference.negotiation.message_keys import demanded_keys
+from stillhouse.inference.providers import provider_of
 from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.schema_forms import Misfit
 from stillhouse.inference.transport import Transport
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
+ALONE_S: Final = 5.0
+"""Longest time that others wait for the first request; a refusal of a parameter takes less, an answer may take more."""
 
 
 class ModelClient:
-    """A `ChatClient` of one endpoint. It closes its transport."""
+    """A `ChatClient` of one endpoint, which learns from refusals what its model takes. It closes its transport.
 
-    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+    What it learns holds for all clients of that model in this process, and is kept in `folder`. The first request goes
+    alone for up to `alone_s`, so that not all of them are refused for the same reason.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, transport: Transport, *, folder: Path | None = None, alone_s: float = 0.0
+    ) -> None:
         self._endpoint = endpoint
         self._transport = transport
         self._apis = ApiChoice(endpoint)
-        self._refused_keys: set[str] = set()
+        self._provider = provider_of(endpoint)
+        self._folder = folder
+        self._books: dict[str, TermsBook] = {}
+        self._alone_s = alone_s
+        self._may_go: asyncio.Event | None = None
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """Return one attempt's completion; messages are sent without the keys that the endpoint refuses by name."""
-        refused: Set[str] = self._refused_keys
-        while True:
-            api = self._apis.of(tools, sampling)
-            body = api.request(self._endpoint, messages, tools, sampling, refused)
-            try:
-                answer = await self._transport.post(api.path, body)
-                break
-            except RequestFailed as failed:
-                if self._apis.learn(api, failed.failure):
-                    continue
-                if refused is not self._refused_keys:
-                    raise
-                if demanded := demanded_keys(failed.failure) & refused:
+        """Return one attempt's completion, asked for as the endpoint takes it."""
+        may_go = await self._turn()
+        restored: set[str] = set()
+        try:
+            while True:
+                api = self._apis.of(tools, sampling)
+                book = self._books.setdefault(api.path, TermsBook(self._endpoint, api.path, self._folder))
+                terms = book.terms
+                if restored:
+                    kept = [key for key in terms.refused_keys if key not in restored]
+                    terms = replace(terms, refused_keys=kept)
+                body, not_taken = self._written(api, terms, messages, tools, sampling)
+                try:
+                    answer = await self._transport.post(api.path, body)
+                    # Routers tell refusals with HTTP 200 as well.
+                    completion = api.completion(self._endpoint, answer, tools, sampling)
+                    break
+                except RequestFailed as failed:
+                    if self._apis.learn(api, failed.failure):
+                        continue
+                    failure = replace(failed.failure, limits=self._provider.limits(failed.failure.limits))
+                    if restored:
+                        raise RequestFailed(failure) from failed
                     # Behind a router one seller may demand what another refuses.
-                    refused = refused - demanded
-                else:
-                    self._learn_refused(failed, body)
-        completion = api.completion(self._endpoint, answer, tools, sampling)
-        return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
+                    if not (restored := demanded_keys(failure).intersection(terms.refused_keys)):
+                        self._learn(book, terms, failure, Asked(self._endpoint, tools, sampling, body))
+        finally:
+            may_go.set()
+        turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
+        return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
 
-    def _learn_refused(self, failed: RequestFailed, body: JsonObject) -> None:
-        """Note the key that a refusal names; raise the refusal where it names none."""
-        key = refused_key(failed.failure, body.get("messages", []))
-        if key is None:
-            raise failed
-        # Another request may have learnt it meanwhile.
-        if key not in self._refused_keys:
-            self._refused_keys.add(key)
-            _LOG.warning(
-                "%s: model %s refuses the key %r in messages of the assistant, which go without it from now on: %s",
-                *(self._endpoint.base_url, self._endpoint.model, key, failed.failure.message),
-            )
+    async def _turn(self) -> asyncio.Event:
+        """Wait until the first request has shown what is taken; return the event that says so."""
+        if self._may_go is None:
+            self._may_go = asyncio.Event()
+            if self._alone_s:
+                asyncio.get_running_loop().call_later(self._alone_s, self._may_go.set)
+        elif self._alone_s:
+            await self._may_go.wait()
+        return self._may_go
+
+    def _written(
+        self, api: Api, terms: Terms, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    ) -> tuple[JsonObject, JsonObject]:
+        """Return the body of a request, and what it holds otherwise than asked."""
+        if not terms.sends_answer and self._endpoint.role is not ModelRole.JUDGE:
+            terms = replace(terms, sends_answer=True)
+        try:
+            sent = terms.fitted(tools, sampling, self._provider.answer_form)
+        except Misfit:
+            # To be refused in the seller's own words.
+            sent = tools, sampling
+        addressed = terms.addressed(messages)
+        body = api.request(self._endpoint, addressed, *sent, set(terms.refused_keys))
+        not_taken = terms.apply(body, sampling.extra_body.keys())
+        return body, not_taken if addressed is messages else {**not_taken, "system": terms.system}
+
+    def _learn(self, book: TermsBook, terms: Terms, failure: Failure, asked: Asked) -> None:
+        """Change the terms by a refusal; raise RequestFailed where it teaches nothing."""
+        with book.lock:
+            # Another request may have taught it meanwhile.
+            if book.terms == terms:
+                changed, what = learnt(terms, failure, asked)
+                book.put(changed)
+                _LOG.warning(
+                    "%s: model %s: from now on %s: %s",
+                    *(self._endpoint.base_url, self._endpoint.model, what, failure.message),
+                )
 
     async def aclose(self) -> None:
         await self._transport.aclose()

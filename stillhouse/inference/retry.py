@@ -12,10 +12,13 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 
 _BASE_S: Final = 1.0
 _CAP_S: Final = 60.0
+_MAX_RETRY_AFTER_S: Final = 600.0
 _OUTAGE_CAP_S: Final = 10.0
 _MAX_MALFORMED: Final = 2
 """Attempts whose answer the endpoint could not read."""
-_FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
+_FINAL: Final = frozenset(
+    {FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.LENGTH, FailureKind.AUTH, FailureKind.QUOTA}
+)
 
 
 ResultT = TypeVar("ResultT")
@@ -66,12 +69,12 @@ class Tries:
         if failure.kind in _FINAL or (self._is_final is not None and self._is_final(failure)):
             return None
         now, policy = self._effects.clock(), self._policy
-        if failure.kind is FailureKind.RATE:
+        if failure.kind in (FailureKind.RATE, FailureKind.BUSY):
             self._num_refused += 1
             self._refused_at = now if self._refused_at is None else self._refused_at
             if now - self._refused_at > policy.max_refused_s:
                 return None
-            if not policy.waits_if_refused:
+            if failure.kind is FailureKind.RATE and not policy.waits_if_refused:
                 return 0.0
         elif failure.unreachable and policy.max_outage_s > 0.0:
             self._num_unreachable += 1
@@ -85,7 +88,8 @@ class Tries:
             self._num_malformed += failure.kind is FailureKind.MALFORMED
             if self._num_failed >= policy.max_attempts or self._num_malformed >= _MAX_MALFORMED:
                 return None
-        num_waits = self._num_failed + self._num_refused * policy.waits_if_refused
+        is_refused = policy.waits_if_refused or failure.kind is FailureKind.BUSY
+        num_waits = self._num_failed + self._num_refused * is_refused
         return backoff_s(num_waits, failure.retry_after_s, self._effects.rng)
 
 
@@ -118,8 +122,9 @@ def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> 
     """Return the seconds to wait before the next try: uniform in [0, min(60, 2^(attempt - 1))], no less than
     Retry-After.
 
-    Full jitter after Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015). A Retry-After above 60 s
-    counts as 60: the next try will show whether the endpoint meant it. `attempt` counts the failed tries, from 1.
+    Full jitter after Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015). A Retry-After above ten
+    minutes counts as ten: the next try will show whether the endpoint meant it. `attempt` counts the failed tries,
+    from 1.
     """
     wait = rng.uniform(0.0, min(_CAP_S, _BASE_S * 2.0 ** min(attempt - 1, 30)))
-    return max(wait, min(retry_after_s or 0.0, _CAP_S))
+    return max(wait, min(retry_after_s or 0.0, _MAX_RETRY_AFTER_S))

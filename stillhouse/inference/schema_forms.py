@@ -7,7 +7,6 @@ What left the schema stands in its description, where the model reads it.
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import orjson
 from referencing import Registry
@@ -17,9 +16,9 @@ from referencing.jsonschema import DRAFT202012
 from stillhouse.types import JsonObject, ToolSchema
 
 _STRUCTURE: Final = frozenset({"type", "description", "enum", "required"})
-_SILENT: Final = frozenset({"$schema", "$id", "$comment", "$defs", "definitions", "title", "examples"})
+SILENT: Final = frozenset({"$schema", "$id", "$comment", "$defs", "definitions", "title", "examples"})
 """Say nothing of an answer, or nothing that is not said elsewhere once references are replaced."""
-_BOUNDS: Final = frozenset(
+BOUNDS: Final = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "minItems", "maxItems"}
 )
 
@@ -51,14 +50,6 @@ class SchemaForm(NamedTuple):
 CLOSED: Final = SchemaForm(is_closed=True)
 OPEN: Final = SchemaForm(is_closed=False)
 """The form of Gemini's function declarations, too."""
-_OPENAI: Final = SchemaForm(is_closed=True, kept=_BOUNDS | _SILENT | {"format", "const", "$ref"})
-_BY_HOST: Final = {"openai.com": _OPENAI, "azure.com": _OPENAI, "anthropic.com": CLOSED, "groq.com": CLOSED}
-
-
-def known_form(base_url: str) -> SchemaForm | None:
-    """Return the form that a seller's answers' schemas must have; None where that is not known."""
-    host = urlsplit(base_url).hostname or ""
-    return next((form for name, form in _BY_HOST.items() if f".{host}".endswith(f".{name}")), None)
 
 
 class _Fitting:
@@ -106,7 +97,7 @@ class _Fitting:
                 fitted[key] = value
             elif key == "const":
                 fitted["enum"] = [value]
-            elif key not in _SILENT and key != "additionalProperties":
+            elif key not in SILENT and key != "additionalProperties":
                 left_out.append(f"{key}: {orjson.dumps(value).decode()}")
         if left_out:
             fitted["description"] = f"{fitted.get('description', '')} ({', '.join(left_out)})".lstrip()

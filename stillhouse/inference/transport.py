@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
 from stillhouse.inference.endpoint import Endpoint, through_package
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.interop.mapping import (
     LEARN_FROM_IT,
     Approximated,
@@ -18,6 +17,7 @@ from stillhouse.interop.mapping import (
     to,
 )
 from stillhouse.interop.paths import absolute_path, with_absolute_models
+from stillhouse.sellers import cannot_score
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

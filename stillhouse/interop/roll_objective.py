@@ -6,11 +6,11 @@ After roll/configs/base_config.py (`_handle_opd_mapping`) and roll/pipeline/*/ac
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.errors import ConfigError
 from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, section
 from stillhouse.interop.roll_agentic import is_agentic, map_agentic, reward_norms
 from stillhouse.interop.roll_keys import TEACHER
+from stillhouse.sellers import cannot_score
 from stillhouse.types import JsonObject
 
 _NOT_READ: Final = "read with is_pure_opd or use_opd only: without either, rewards alone are trained on"

@@ -15,10 +15,9 @@ from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.journalled_client import JournalledClient
-from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.model_client import ALONE_S, ModelClient
 from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
@@ -131,7 +130,11 @@ class RolloutCollector:
             transport = self._given_transport or open_transport(
                 self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock
             )
-            client = FittingClient(ModelClient(self._endpoint, transport), self._endpoint)
+            # Batches go whole, and servers of one's own refuse little.
+            goes_alone = self._given_transport is None and not self._endpoint.is_own
+            client = ModelClient(
+                self._endpoint, transport, folder=self._journal.path.parent, alone_s=ALONE_S if goes_alone else 0.0
+            )
             journalled = JournalledClient(client, self._journal, self.stats)
             rollouts = asyncio.create_task(self._scheduler.run(self._make_context(client=journalled)))
             rollouts.add_done_callback(lambda _: self._finished.put_nowait(None))

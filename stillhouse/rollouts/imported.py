@@ -57,6 +57,7 @@ class _Turn(_Part):
     completion_ids: list[int] | None = None
     sampling_logprobs: list[float] | None = None
     top_logprobs: str | None = None
+    not_taken: JsonObject | None = None
 
 
 class _Error(_Part):

@@ -240,5 +240,9 @@ class _CapReached(Exception):
 def _stop_reason(failure: Failure) -> StopReason:
     if failure.context_overflow:
         return StopReason.CONTEXT_OVERFLOW
-    stops = {FailureKind.CONTENT: StopReason.CONTENT_FILTER, FailureKind.MALFORMED: StopReason.MALFORMED}
+    stops = {
+        FailureKind.CONTENT: StopReason.CONTENT_FILTER,
+        FailureKind.LENGTH: StopReason.LENGTH,
+        FailureKind.MALFORMED: StopReason.MALFORMED,
+    }
     return stops.get(failure.kind, StopReason.ERROR)

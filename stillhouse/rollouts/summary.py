@@ -7,9 +7,13 @@ from stillhouse.types import JsonObject, StopReason, Trajectory
 
 
 def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
-    """Return counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown."""
+    """Return counts, tokens and cost; `cost_usd` is None as soon as the price of one turn is unknown.
+
+    `not_taken` counts turns by the parameters that their endpoint refused, if it refused any.
+    """
     stop_reasons: Counter[str] = Counter()
     errors: Counter[str] = Counter()
+    not_taken: Counter[str] = Counter()
     prompt_tokens = completion_tokens = num_turns = num_tool_calls = num_tool_errors = 0
     costs: list[float | None] = []
     for trajectory in trajectories:
@@ -23,7 +27,10 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
             completion_tokens += turn.usage.get("completion_tokens", 0)
             num_tool_errors += turn.num_tool_errors
             costs.append(turn.cost_usd)
-    return {
+            not_taken.update(
+                name if sent is None else f"{name} (sent: {sent})" for name, sent in (turn.not_taken or {}).items()
+            )
+    summary: JsonObject = {
         "trajectories": stop_reasons.total(),
         "failed": stop_reasons[StopReason.ERROR],
         "turns": num_turns,
@@ -35,6 +42,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
         "stop_reasons": dict(sorted(stop_reasons.items())),
         "errors": dict(sorted(errors.items())),
     }
+    return {**summary, "not_taken": dict(sorted(not_taken.items()))} if not_taken else summary
 
 
 def add_up(summaries: Sequence[JsonObject]) -> JsonObject:

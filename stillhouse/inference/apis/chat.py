@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from stillhouse.inference.apis.api import Api
 from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.negotiation.message_keys import resent
 from stillhouse.inference.providers import provider_of
-from stillhouse.inference.resending import resent
 from stillhouse.inference.sampling import Sampling
 from stillhouse.types import JsonObject, Message, ToolSchema
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 from stillhouse.chat.assistant_message import assistant_message
 from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.completion import Completion
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
+from stillhouse.inference.error_body import classify, error_of
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.finish_reasons import UNSTATED, stop_of
 from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn

@@ -4,7 +4,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.types import JsonObject
 
 _LOG = logging.getLogger(__name__)

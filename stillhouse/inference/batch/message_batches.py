@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import orjson
 
 from stillhouse.inference.batch.wire import Batch, BatchEndpoint
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import orjson
 
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.inference.transport import HttpAnswer, open_transport
 from stillhouse.store import exact_json

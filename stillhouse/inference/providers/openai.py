@@ -1,24 +1,33 @@
-"""OpenAI's own API."""
+"""OpenAI's own API, which refuses keys that it does not know: https://platform.openai.com/docs/api-reference/chat."""
 
 import re
-from typing import ClassVar, Final
+from typing import Final
 
+from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.providers.provider import Provider
-from stillhouse.types import JsonObject
+from stillhouse.inference.schema_forms import BOUNDS, SILENT, SchemaForm
+from stillhouse.sellers import OPENAI as SELLER
 
-
-class OpenAI(Provider):
-    """https://platform.openai.com/docs/api-reference/chat: keys that it does not know are refused."""
-
-    hosts: ClassVar[tuple[str, ...]] = ("openai.com",)
+OPENAI: Final = Provider(
+    SELLER,
     # Newer models refuse `max_tokens`; most other endpoints know nothing else.
-    token_limit: ClassVar[str] = "max_completion_tokens"
-
-    def token_id_keys(self) -> JsonObject:
-        return {}
-
-    def top_token_keys(self) -> JsonObject:
-        return {}
+    token_limit="max_completion_tokens",
+    # https://platform.openai.com/docs/guides/structured-outputs
+    answer_form=SchemaForm(is_closed=True, kept=BOUNDS | SILENT | {"format", "const", "$ref"}),
+    codes={
+        FailureKind.QUOTA: "insufficient_quota billing_hard_limit_reached billing_not_active",
+        FailureKind.RATE: "rate_limit_exceeded",
+        # Of flex, whose lack of capacity is no limit of the account.
+        FailureKind.BUSY: "resource_unavailable",
+        FailureKind.CONTENT: "content_filter content_policy_violation invalid_prompt bio_policy",
+    },
+    wordings={
+        FailureKind.QUOTA: r"(requests|tokens) per day",
+        FailureKind.CONTENT: "flagged as potentially violating|content was flagged",
+        FailureKind.LENGTH: "could not finish the message because max_tokens",
+    },
+    overflow_codes="context_length_exceeded",
+)
 
 
 _RESPONSES_ALONE: Final = re.compile(

@@ -1,12 +1,12 @@
-"""This project's own server, which a run starts for a local model."""
+"""This project's own server, which a run starts for a local model: `stillhouse.serving`."""
+
+from typing import Final
 
 from stillhouse.inference.providers.provider import Provider
 from stillhouse.types import JsonObject
 
 
 class OwnServer(Provider):
-    """`stillhouse.serving`."""
-
     def schema_keys(self, schema: JsonObject) -> JsonObject:
         """Return nothing: it samples freely, and answers are checked here in any case."""
         return {}
@@ -14,3 +14,6 @@ class OwnServer(Provider):
     def top_token_keys(self) -> JsonObject:
         # It gives them under the sampling temperature, unless it is asked otherwise.
         return {**super().top_token_keys(), "raw_logprobs": True}
+
+
+OWN_SERVER: Final = OwnServer(has_token_ids=True)

@@ -2,6 +2,9 @@
 
     OpenAI      x-ratelimit-{limit,remaining,reset}-{requests,tokens}       reset as a duration: "1s", "6m0s", "20ms"
     Anthropic   anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}   reset as an ISO date
+                and the same with {input-tokens,output-tokens}; the first binds, as most tokens are read
+    Mistral     x-ratelimit-{limit,remaining}-{req,tokens}-minute
+    Fireworks   x-ratelimit-{limit,remaining}-tokens-prompt
     OpenRouter  x-ratelimit-{limit,remaining,reset}                         reset in milliseconds since 1970
 
 Sources: platform.openai.com/docs/guides/rate-limits, docs.anthropic.com/en/api/rate-limits,
@@ -45,9 +48,17 @@ _FORMS: Final = (
     ("x-ratelimit-limit-{}", "x-ratelimit-remaining-{}"),
     ("anthropic-ratelimit-{}-limit", "anthropic-ratelimit-{}-remaining"),
 )
+_REQUESTS: Final = ("requests", "req-minute")
+_TOKENS: Final = ("tokens", "tokens-minute", "input-tokens", "tokens-prompt")
 _OPENROUTER: Final = "x-ratelimit-limit"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SPAN: Final = (
+    r"(\d+(?:\.\d+)?) ?(ms|milli|d|h|m|s)(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|rs?|ays?)?(?![a-z])[ ,]*(?:and )?"
+)
+_TOLD: Final = re.compile(
+    rf"(?:retrydelay\W+|(?:try|retry)(?:ing)?(?: again)? (?:in|after) |\bwait(?: for)? )((?:{_SPAN})+)", re.IGNORECASE
+)
 # OpenRouter's limit may be a daily allowance of free models: one that resets later than this is no rate.
 _MAX_WINDOW_S: Final = 120.0
 
@@ -58,10 +69,18 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
     Names of headers are in lower case, or `headers` ignores case; `now` has a time zone.
     """
     for limit, remaining in _FORMS:
-        if limit.format("requests") in headers or limit.format("tokens") in headers:
-            requests, tokens = (
-                _allowance(headers, limit.format(unit), remaining.format(unit)) for unit in ("requests", "tokens")
+        requests, tokens = (
+            next(
+                (
+                    _allowance(headers, limit.format(unit), remaining.format(unit))
+                    for unit in units
+                    if limit.format(unit) in headers or remaining.format(unit) in headers
+                ),
+                None,
             )
+            for units in (_REQUESTS, _TOKENS)
+        )
+        if requests is not None or tokens is not None:
             break
     else:
         reset_s = _until(headers.get("x-ratelimit-reset"), now)
@@ -87,6 +106,20 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0.0, (until - now).total_seconds())
+
+
+def told_wait(text: str) -> float | None:
+    """Return the seconds to wait that the text of an error asks for, such as "try again in 1m2s"; None if none.
+
+    Gemini tells it as `retryDelay` in the details, OpenAI and Azure in the message.
+    """
+    told = _TOLD.search(text)
+    if told is None:
+        return None
+    return sum(
+        float(amount) * _UNIT_S[unit.lower().replace("milli", "ms")]
+        for amount, unit in re.findall(_SPAN, told[1], re.IGNORECASE)
+    )
 
 
 def _allowance(headers: Mapping[str, str], limit: str, remaining: str) -> Allowance | None:

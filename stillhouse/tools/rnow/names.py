@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from stillhouse.sellers import OPENAI
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.decorator import Tool
 from stillhouse.tools.decorator import tool as stillhouse_tool
@@ -23,7 +24,7 @@ __all__ = ["RewardArgs", "ToolArgs", "get_response", "llm_judge", "reward", "too
 
 _ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
 """Keys of a row from which its expected answer may have been taken."""
-_JUDGE_URL: Final = "https://api.openai.com/v1/responses"
+_JUDGE_URL: Final = f"{OPENAI.base_url}/responses"
 _BINARY_SCORE: Final[JsonObject] = {
     "type": "object",
     "properties": {"score": {"type": "integer", "enum": [0, 1], "description": "1 if the criteria are met, else 0"}},

@@ -17,7 +17,7 @@ def rollout_key(
     return KeyForm(identity, config, schemas).key(prompt_id, index, **metadata)
 
 
-KEY = rollout_key("p", 0, "m", RolloutsConfig(), SCHEMAS)
+KEY = rollout_key("p", 0, "m", RolloutsConfig(temperature=0.7), SCHEMAS)
 STRUCTURED = RolloutsConfig(response_schema={"type": "integer"})
 
 
@@ -31,7 +31,9 @@ def test_a_key_stays_what_it_was_when_the_code_changes() -> None:
 
 
 def test_a_key_is_the_digest_of_one_object() -> None:
-    config = RolloutsConfig(extra_body={"top_k": 5}, reasoning_effort="low", closing_answer=False, record_tokens=True)
+    config = RolloutsConfig(
+        temperature=0.7, extra_body={"top_k": 5}, reasoning_effort="low", closing_answer=False, record_tokens=True
+    )
     body = {
         "prompt_id": 'p"\u00e9',
         "prompt_metadata": digest({"a": 1}),
@@ -56,7 +58,7 @@ def test_a_key_is_the_digest_of_one_object() -> None:
 
 @pytest.mark.parametrize(("field", "value"), {"num_samples": 9, "max_prompts": 5, "max_rollout_tokens": 1000}.items())
 def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(field: str, value: object) -> None:
-    assert key(RolloutsConfig.model_validate({field: value})) == KEY
+    assert key(RolloutsConfig.model_validate({"temperature": 0.7, field: value})) == KEY
 
 
 @pytest.mark.parametrize(
@@ -77,15 +79,21 @@ def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(fiel
     ],
 )
 def test_every_other_setting_of_sampling_is_another_rollout(change: dict[str, object]) -> None:
-    assert key(RolloutsConfig.model_validate(change)) != KEY
+    assert key(RolloutsConfig.model_validate({"temperature": 0.7, **change})) != KEY
 
 
 def test_a_setting_enters_only_where_it_changes_what_is_asked() -> None:
     plain = RolloutsConfig()
     assert key(RolloutsConfig(closing_answer=False), []) == key(plain, [])
-    assert key(RolloutsConfig(max_corrections=3)) == KEY
+    assert key(RolloutsConfig(temperature=0.7, max_corrections=3)) == KEY
     assert key(RolloutsConfig(temperature=1)) == key(RolloutsConfig(temperature=1.0))
     assert key(STRUCTURED.model_copy(update={"max_corrections": 3})) != key(STRUCTURED)
+
+
+def test_what_is_left_to_the_model_is_not_in_the_key_and_a_temperature_alone_has_the_key_it_had_with_top_p_1() -> None:
+    keys = [key(RolloutsConfig(temperature=one, top_p=p)) for one in (None, 0.7) for p in (None, 1.0, 0.9)]
+    assert keys[3] == keys[4] == KEY
+    assert len(set(keys)) == 5
 
 
 def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from stillhouse.config import Criterion
 from stillhouse.dataset.judge import judgement_schema
-from stillhouse.inference.schema_forms import CLOSED, OPEN, Misfit, known_form
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.providers import provider_of
+from stillhouse.inference.schema_forms import CLOSED, OPEN, Misfit, SchemaForm
 
 STRING = {"type": "string"}
 
@@ -102,6 +104,10 @@ def test_a_tool_without_parameters_gets_an_object_without_properties() -> None:
     [made] = OPEN.of_tools([tool])
     assert made["function"] == {**tool["function"], "parameters": of({})}
     assert "parameters" not in tool["function"]
+
+
+def known_form(url: str) -> SchemaForm | None:
+    return provider_of(Endpoint(url, "m", "m")).answer_form
 
 
 @pytest.mark.parametrize("host", ["api.openai.com", "x.openai.azure.com"])

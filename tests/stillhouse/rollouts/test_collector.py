@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from stillhouse.config import RolloutsConfig
+from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools import Toolbox, tool
@@ -138,11 +139,9 @@ def test_the_most_probable_tokens_are_in_the_trajectory_and_the_journal(collect:
         assert top.top.ids_NK.shape == (len(top.tokens_N), 5)
 
 
-def test_a_provider_that_gives_fewer_than_asked_says_so_in_every_rollout(collect: Collect) -> None:
-    with SimulatedProvider() as provider:
-        got = collect(provider.url, 2, config=RolloutsConfig(record_top_k=50))
-    assert all("refuses rollouts.record_top_k 50" in row.error["message"] for row in got.trajectories)
-    assert len(provider.ledger) == 2, "a refusal is final"
+def test_a_provider_that_gives_fewer_than_asked_ends_the_run_at_once(collect: Collect) -> None:
+    with SimulatedProvider() as provider, pytest.raises(EndpointError, match=r"refuses rollouts\.record_top_k 50"):
+        collect(provider.url, 2, config=RolloutsConfig(record_top_k=50))
 
 
 def test_answers_without_what_was_to_be_recorded_are_kept_and_counted(

@@ -4,8 +4,7 @@ import pytest
 
 from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind
-from stillhouse.inference.sampling import Sampling, explain_refusal
+from stillhouse.inference.sampling import Sampling
 from stillhouse.tools.calculator import calculator
 
 PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
@@ -18,6 +17,11 @@ def body(
     endpoint = Endpoint(url, "m", "m", capacity=1 if is_local else None)
     offered = [calculator.schema] if tools else []
     return ChatCompletions().request(endpoint, [], offered, Sampling(**{**PLAIN, **sampling}))
+
+
+def test_what_is_not_set_is_not_sent() -> None:
+    sent = body("https://api.openai.com/v1", temperature=None, top_p=None)
+    assert sent == {"model": "m", "messages": [], "max_completion_tokens": 32}
 
 
 def test_nothing_is_sent_that_was_not_asked_for() -> None:
@@ -42,6 +46,11 @@ def test_nothing_is_sent_that_was_not_asked_for() -> None:
             "http://127.0.0.1/v1",
             {"max_tokens": 32, "reasoning_effort": "low", "logprobs": True, "return_token_ids": True},
         ),
+        (
+            "https://mine.openai.azure.com/openai/v1",
+            {"max_completion_tokens": 32, "reasoning_effort": "low", "logprobs": True},
+        ),
+        ("https://api.mistral.ai/v1", {"max_tokens": 32, "reasoning_effort": "low", "logprobs": True}),
     ],
 )
 def test_each_provider_is_sent_the_keys_that_it_takes(url: str, keys: dict[str, Any]) -> None:
@@ -55,16 +64,6 @@ def test_the_most_probable_tokens_are_asked_for_in_the_providers_form(url: str, 
     assert (sent["logprobs"], sent["top_logprobs"]) == (True, 7)
     assert "raw_logprobs" not in sent
     assert sent.get("return_tokens_as_token_ids", False) is as_ids
-
-
-def test_a_refusal_of_log_probabilities_says_what_to_set() -> None:
-    def explained(message: str, kind: FailureKind = FailureKind.PERMANENT, top_k: int | None = 30) -> str:
-        return explain_refusal(Failure(kind, message), Sampling(1.0, 1.0, 8, None, record_top_k=top_k)).message
-
-    refused = "HTTP 400: Invalid 'top_logprobs'"
-    assert "refuses rollouts.record_top_k 30: lower it" in explained(refused)
-    assert explained("HTTP 400: too long") == "HTTP 400: too long"
-    assert explained(refused, FailureKind.TRANSIENT) == explained(refused, top_k=None) == refused
 
 
 def test_tools_are_shown_but_refused_for_a_closing_answer() -> None:

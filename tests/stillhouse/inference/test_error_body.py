@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from stillhouse.inference.failures import FailureKind, classify
+from stillhouse.inference.error_body import classify
+from stillhouse.inference.failures import FailureKind
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ def body(message: str = "no", **error: Any) -> dict[str, Any]:
             body("Request too large for model `x` on tokens per minute (TPM)", code="rate_limit_exceeded"),
             "permanent",
         ),
-        (498, body("Flex tier capacity exceeded", code="capacity_exceeded"), "rate"),
+        (498, body("Flex tier capacity exceeded", code="capacity_exceeded"), "busy"),
         (400, body("The model is overloaded. Please try again later."), "transient"),
         (
             400,

@@ -11,7 +11,6 @@ from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
-from stillhouse.inference.fitting_client import FittingClient
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import Sampling
@@ -33,7 +32,7 @@ def ask(
     endpoint: Endpoint, count: int = 1, tools: Any = (), schema: Any = SCHEMA, client: Any = HttpClient
 ) -> list[Any]:
     async def main() -> list[Any]:
-        chat: ChatClient = FittingClient(ModelClient(endpoint, client(endpoint, timeout_s=10.0)), endpoint)
+        chat: ChatClient = ModelClient(endpoint, client(endpoint, timeout_s=10.0))
         sampling = Sampling(1.0, 1.0, 50, None, response_schema=schema)
         try:
             messages: Any = [{"role": "user", "content": "?"}]

@@ -1,6 +1,8 @@
+from datetime import UTC, datetime
+
 import pytest
 
-from stillhouse.inference.context_overflow import is_overflow
+from stillhouse.inference.error_body import classify
 
 WORDINGS = {
     "OpenAI, DeepSeek": "This model's maximum context length is 65536 tokens. However, you requested 70000",
@@ -63,18 +65,22 @@ OTHERS = (
 )
 
 
+def is_overflow(message: str, **error: str) -> bool:
+    return classify(400, {}, {"error": {"message": message, **error}}, datetime.now(UTC)).context_overflow
+
+
 @pytest.mark.parametrize("message", WORDINGS.values(), ids=WORDINGS)
 def test_each_sellers_wording_is_recognised(message: str) -> None:
-    assert is_overflow(set(), message.lower())
+    assert is_overflow(message)
 
 
 @pytest.mark.parametrize("message", OTHERS)
 def test_limits_of_a_minute_and_of_max_tokens_are_another_thing(message: str) -> None:
-    assert not is_overflow({"invalid_request_error"}, message.lower())
+    assert not is_overflow(message, type="invalid_request_error")
 
 
 @pytest.mark.parametrize(
     "code", ["context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached", "1261"]
 )
 def test_a_code_needs_no_wording(code: str) -> None:
-    assert is_overflow({code}, "")
+    assert is_overflow("no", code=code)

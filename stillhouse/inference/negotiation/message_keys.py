@@ -24,9 +24,10 @@ _KEYS: Final = (
 )
 _CALL_KEYS: Final = _KEYS | {"provider_specific_fields"}
 """Of calls, in which LiteLLM keeps Gemini's signatures under the last key."""
-_REFUSING: Final = re.compile(
-    r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid)|unsupported|unknown|unrecogni[sz]ed"
-    r"|unexpected|additional propert|cannot find field|does not support|invalid (?:key|field|parameter|argument)",
+REFUSING: Final = re.compile(
+    r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid|enabled)|unsupported|unknown"
+    r"|unrecogni[sz]ed|unexpected|deprecated|cannot both|additional propert|cannot find field|does not support"
+    r"|invalid (?:key|field|parameter|argument)",
     re.IGNORECASE,
 )
 _DEMANDING: Final = re.compile(r"\bmissing\b|must be (?:passed|provided|included|sent)|\brequired\b", re.IGNORECASE)
@@ -40,7 +41,7 @@ def resent(messages: Sequence[Message], refused: Set[str] = frozenset()) -> list
 def refused_key(failure: Failure, messages: list[Message]) -> str | None:
     """Return the key of the assistant's messages, as sent, that a refusal names; None if it is of another kind."""
     text = failure.message
-    if failure.kind is not FailureKind.PERMANENT or not _REFUSING.search(text) or _DEMANDING.search(text):
+    if failure.kind is not FailureKind.PERMANENT or not REFUSING.search(text) or _DEMANDING.search(text):
         return None
     return next((key for key in _named_keys(text) if resent(messages, {key}) != messages), None)
 
