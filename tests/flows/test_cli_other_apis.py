@@ -44,8 +44,6 @@ def model(name: str) -> FakeResponses | FakeMessages:
         return responses([{"content": block.get("text") or block["content"]}])
 
     made = FakeResponses(responses) if name == "gpt-5-pro" else FakeMessages(messages)
-    # The command samples at 0.7.
-    made.refused = ()
     return made
 
 
