@@ -1,11 +1,10 @@
 """`Api`: a wire form, which writes requests and reads answers and knows no connection."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, ClassVar, Literal
 
 from stillhouse.chat.content import text_of
-from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.chat_answer import read_completion
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
@@ -21,8 +20,6 @@ class Api(ABC):
     name: ClassVar[Literal["chat", "responses", "messages"]]
     path: ClassVar[str]
     """Below the endpoint's `base_url`."""
-    elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Keys of chat completions that this form lacks or names otherwise, and what to set in their place."""
 
     @abstractmethod
     def request(
@@ -59,18 +56,6 @@ class Api(ABC):
             as_chat=self.as_chat,
         )
 
-    def with_extra(self, body: JsonObject, extra_body: JsonObject) -> JsonObject:
-        """Return the body with `rollouts.extra_body`, objects merged; raise ConfigError for keys of another form."""
-        for key in extra_body.keys() & self.elsewhere.keys():
-            raise ConfigError(
-                f"rollouts.extra_body.{key}: the API {self.path!r} has no {key}: {self.elsewhere[key]}",
-            )
-        merged = {
-            key: {**body[key], **value} if isinstance(value, dict) and isinstance(body.get(key), dict) else value
-            for key, value in extra_body.items()
-        }
-        return body | merged
-
     def text(self, message: Message) -> str:
         """Return the text of a message; raise RequestFailed if a part of it is something else, such as an image."""
         content: Any = message.get("content")
@@ -85,3 +70,12 @@ class Api(ABC):
                 )
                 raise RequestFailed(Failure(FailureKind.PERMANENT, problem))
         return text_of(message)
+
+
+def with_extra(body: JsonObject, extra_body: JsonObject) -> JsonObject:
+    """Return the body with `rollouts.extra_body`; objects under one key become one."""
+    both = ((key, body.get(key), value) for key, value in extra_body.items())
+    return body | {
+        key: {**mine, **value} if isinstance(mine, dict) and isinstance(value, dict) else value
+        for key, mine, value in both
+    }

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from stillhouse.chat.content import calls_of, tool_error_of
 from stillhouse.errors import ConfigError
-from stillhouse.inference.apis.api import Api
+from stillhouse.inference.apis.api import Api, with_extra
 from stillhouse.inference.apis.messages_answer import as_chat
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.sampling import Sampling
@@ -30,15 +30,6 @@ class Messages(Api):
 
     name: ClassVar[Literal["messages"]] = "messages"
     path: ClassVar[str] = "messages"
-    elsewhere: ClassVar = {
-        **dict.fromkeys(("n", "seed", "logit_bias", "frequency_penalty", "presence_penalty"), "leave it out"),
-        **dict.fromkeys(("logprobs", "top_logprobs"), "leave it out"),
-        "max_completion_tokens": "set rollouts.max_tokens",
-        "stop": "set `stop_sequences`",
-        "response_format": "set rollouts.response_schema, or `output_config`",
-        "reasoning_effort": "set rollouts.reasoning_effort, or `thinking` and `output_config`",
-        "stream": "answers are read whole; leave it out",
-    }
 
     def request(
         self,
@@ -70,7 +61,7 @@ class Messages(Api):
         shared = body.get("system") or body.get("tools")
         if shared and len(exact_json.dumps([system, tools])) >= _CACHED_CHARACTERS:
             shared[-1] |= _MARK
-        return self.with_extra(body | _thinking(sampling), sampling.extra_body)
+        return with_extra(body | _thinking(sampling), sampling.extra_body)
 
     def as_chat(self, body: JsonObject) -> JsonObject:
         return as_chat(body)

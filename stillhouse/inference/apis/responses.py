@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Any, ClassVar, Final, Literal
 
 from stillhouse.chat.content import calls_of
-from stillhouse.inference.apis.api import Api
+from stillhouse.inference.apis.api import Api, with_extra
 from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.apis.responses_answer import as_chat
 from stillhouse.inference.endpoint import Endpoint
@@ -20,7 +20,6 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 _REASONING: Final = "reasoning.encrypted_content"
 _NO_REASONING: Final = re.compile(r"gpt-[34]|chatgpt|gpt-.*-chat")
 """Models that refuse to be asked for it: those that do not reason."""
-_LEAVE_OUT: Final = "leave it out"
 
 
 class Responses(Api):
@@ -28,16 +27,6 @@ class Responses(Api):
 
     name: ClassVar[Literal["responses"]] = "responses"
     path: ClassVar[str] = "responses"
-    elsewhere: ClassVar = {
-        **dict.fromkeys(("stop", "n", "seed", "logit_bias", "frequency_penalty", "presence_penalty"), _LEAVE_OUT),
-        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "set rollouts.max_tokens"),
-        "response_format": "set rollouts.response_schema, or `text`",
-        "reasoning_effort": "set rollouts.reasoning_effort, or `reasoning`",
-        "verbosity": "set `text: {verbosity: ...}`",
-        "logprobs": "set rollouts.record_top_k",
-        "stream": "answers are read whole; leave it out",
-        "background": "answers are waited for; leave it out",
-    }
 
     def request(
         self,
@@ -67,7 +56,7 @@ class Responses(Api):
         if sampling.response_schema is not None:
             described = {"name": "answer", "strict": True, "schema": sampling.response_schema}
             body["text"] = {"format": {"type": "json_schema", **described}}
-        return self.with_extra(body, sampling.extra_body)
+        return with_extra(body, sampling.extra_body)
 
     def as_chat(self, body: JsonObject) -> JsonObject:
         return as_chat(body)

@@ -154,15 +154,18 @@ def test_effort_schema_and_a_closing_answer_are_asked_for_in_the_words_of_this_a
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        *({"extra_body": {key: 1}} for key in ("stop", "seed", "response_format", "logprobs", "n")),
-        {"reasoning_effort": "minimal"},
-        {"record_top_k": 5},
-    ],
+    [{"reasoning_effort": "minimal"}, {"record_top_k": 5}],
 )
 def test_what_anthropic_lacks_is_refused_by_name_before_anything_is_sent(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=str(next(iter(settings)))):
         body_of(ASKED, **settings)
+
+
+@pytest.mark.parametrize("key", ["stop", "seed", "response_format", "logprobs", "n"])
+def test_a_key_of_chat_completions_is_refused_by_name(endpoint: Endpoint, key: str) -> None:
+    with pytest.raises(RequestFailed, match=key) as refused:
+        ask(endpoint, ASKED, extra_body={key: 1})
+    assert refused.value.failure.kind is FailureKind.PERMANENT
 
 
 def test_an_image_is_refused_with_a_sentence() -> None:
