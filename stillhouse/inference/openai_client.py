@@ -75,8 +75,7 @@ class OpenAIClient:
         """Yield the lines of a file of any length as `HttpClient.lines` does."""
         # The package hands out an answer whole.
         headers = {name: value for name, value in self._sdk.default_headers.items() if isinstance(value, str)}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {await self._redacted_token()}"
+        headers["Authorization"] = f"Bearer {self._sdk.api_key or await self._redacted_token()}"
         async for line in self._http.lines(path, headers):
             yield line
 

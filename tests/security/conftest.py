@@ -105,6 +105,6 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
         "score": score,
         "price": lambda url, key: asyncio.run(listed_price(Endpoint(url, "m", "m", key))),
         "batch": lambda *args: asyncio.run(batch(*args)),
-        "hosted batch": lambda *args: asyncio.run(batch(*args, "openai")),
+        "hosted batch": lambda url, key: asyncio.run(batch(url, key, "openai")),
         "mcp": offer_tools,
     }

@@ -330,11 +330,11 @@ def of_package(site: Any) -> Callable[..., dict[str, str]]:
     """Return the headers that the package sends for an endpoint."""
     site.status, site.body = 200, b"{}"
 
-    def headers(**endpoint: Any) -> dict[str, str]:
+    def headers(call: Callable[[HttpTransport], Any] = post, **endpoint: Any) -> dict[str, str]:
         async def main() -> None:
             asked_as = replace(Endpoint(site.url("/v1"), "m", "m", "the-key", client="openai"), **endpoint)
             async with aclosing(open_transport(asked_as, timeout_s=5)) as transport:
-                await post(transport)
+                await call(transport)
 
         asyncio.run(main())
         last: dict[str, str] = site.headers_seen[-1]
@@ -367,6 +367,9 @@ def test_a_token_is_asked_for_anew_and_taken_out_of_answers(of_package: Any, sit
 
     assert of_package(api_key="", token=token)["Authorization"].startswith("Bearer token-1-x")
     assert of_package(api_key="", token=token)["Authorization"].startswith("Bearer token-2-x")
+    seen = of_package(api_key="", token=token, call=lines)
+    assert seen["Authorization"].startswith("Bearer token-3-x")
+    assert seen["User-Agent"].startswith("AsyncOpenAI/")
     site.status, site.body = 401, b"refused: " + b"x" * 64
     with pytest.raises(RequestFailed, match=r"refused: \*\*\*"):
         of_package(api_key="", token=token)
