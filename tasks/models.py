@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, OnPolicyTeacher, RuntimeConfig, StudentConfig, TeacherConfig
+from stillhouse.inference.apis import require_client
 from stillhouse.inference.budget import price_of, stated_price
 from stillhouse.inference.credentials import signed
 from stillhouse.inference.endpoint import Endpoint
@@ -64,9 +65,11 @@ async def endpoint_of(
             model.ref,
             model.fingerprint,
             role=role,
+            api=teacher.api,
             client=teacher.client,
             service_tier=teacher.service_tier,
         )
+        require_client(unsigned)
         async with signed(unsigned, role.key_variable(runtime)) as endpoint:
             price = await price_of(endpoint, teacher)
             progress().say("sampling" if price is None else f"sampling at {price} ({price.source})")

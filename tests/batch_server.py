@@ -3,9 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -28,11 +28,20 @@ class BatchServer:
         self.lose_create_answer = False
         self.line: Callable[[dict[str, Any]], dict[str, Any] | None] = answered
 
+    def routes(self) -> Sequence[web.RouteDef]:
+        return [
+            web.post("/v1/files", self.upload),
+            web.get("/v1/files/{id}/content", self.content),
+            web.post("/v1/batches", self.create),
+            web.get("/v1/batches", self.list),
+            web.get("/v1/batches/{id}", self.retrieve),
+        ]
+
     @property
     def asked(self) -> list[str]:
         """Every question that was billed, in order."""
         return [
-            json.loads(line)["body"]["messages"][-1]["content"]
+            question_of(json.loads(line)["body"])
             for batch in self.batches
             for line in self.files[batch["input_file_id"]].splitlines()
         ]
@@ -63,7 +72,11 @@ class BatchServer:
             self.lose_create_answer = False
             assert request.transport is not None
             request.transport.abort()
-        return web.json_response(batch)
+        return web.json_response(self.shown(batch))
+
+    def shown(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return what is told of a batch."""
+        return batch
 
     async def list(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": self.batches[::-1], "has_more": False})
@@ -72,14 +85,14 @@ class BatchServer:
         for batch in self.batches:
             if batch["id"] == request.match_info["id"]:
                 if self.finish.is_set() and batch["status"] == "in_progress":
-                    self._end(batch)
+                    self.end(batch)
                 return web.json_response(batch)
         return web.json_response({"error": {"message": "no such batch"}}, status=404)
 
     async def content(self, request: web.Request) -> web.Response:
         return web.Response(body=self.files[request.match_info["id"]])
 
-    def _end(self, batch: dict[str, Any]) -> None:
+    def end(self, batch: dict[str, Any]) -> None:
         lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
         rows = [row for line in lines if (row := self.line(line)) is not None]
         # The provider answers in an order of its own.
@@ -97,40 +110,38 @@ class BatchServer:
             batch["errors"] = {"object": "list", "data": self.errors}
 
 
+BatchServerT = TypeVar("BatchServerT", bound=BatchServer)
+
+
+def question_of(body: dict[str, Any]) -> str:
+    return str(body["input" if "input" in body else "messages"][-1]["content"])
+
+
 def answered(line: dict[str, Any]) -> dict[str, Any]:
-    body = {
-        "id": "c",
-        "model": line["body"]["model"],
-        "choices": [
-            {
-                "finish_reason": "stop",
-                "message": {
-                    "role": "assistant",
-                    "content": "answer to " + line["body"]["messages"][-1]["content"] + "\u2028end",
-                },
-            }
-        ],
-        "usage": {"prompt_tokens": 10, "completion_tokens": 20},
-    }
+    text = f"answer to {question_of(line['body'])}\u2028end"
+    if line["url"] == "/v1/responses":
+        part = {"type": "output_text", "annotations": [], "text": text}
+        item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+        answer: dict[str, Any] = {"object": "response", "status": "completed", "output": [item]}
+        usage = {"input_tokens": 10, "output_tokens": 20}
+    else:
+        answer = {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}
+        usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    body = {"id": "c", "model": line["body"]["model"], "usage": usage, **answer}
     response = {"status_code": 200, "request_id": "req-" + line["custom_id"], "body": body}
     return {"id": "r", "custom_id": line["custom_id"], "response": response, "error": None}
 
 
 @contextmanager
-def serve_batches() -> Iterator[BatchServer]:
-    """A server in a thread of its own."""
-    server = BatchServer()
+def serve_batches(server: BatchServerT) -> Iterator[BatchServerT]:
+    """The server, in a thread of its own."""
     started = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
         app = web.Application(client_max_size=2**30)
-        app.router.add_post("/v1/files", server.upload)
-        app.router.add_get("/v1/files/{id}/content", server.content)
-        app.router.add_post("/v1/batches", server.create)
-        app.router.add_get("/v1/batches", server.list)
-        app.router.add_get("/v1/batches/{id}", server.retrieve)
+        app.router.add_routes(server.routes())
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

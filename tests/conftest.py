@@ -255,9 +255,9 @@ def shop_config() -> Callable[..., dict[str, Any]]:
 def batch_server() -> Iterator[Any]:
     """A `BatchServer`."""
     # Here, since it needs aiohttp, which a machine that only trains does not have.
-    from tests.batch_server import serve_batches
+    from tests.batch_server import BatchServer, serve_batches
 
-    with serve_batches() as server:
+    with serve_batches(BatchServer()) as server:
         yield server
 
 

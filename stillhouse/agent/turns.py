@@ -21,6 +21,8 @@ from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReaso
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
 """The answer to each call of the last turn where a closing answer is wanted."""
+_PAUSED: Final = "pause_turn"
+"""Of Anthropic, where a turn with tools of its own takes long: it goes on once it is sent back as it is."""
 _DOUBT: Final = (
     "the endpoint ended the completion with finish_reason {!r}, which is not known as a regular end. If its whole "
     "answers end so, name it in rollouts.finish_reasons and run again: nothing is paid for twice"
@@ -119,6 +121,8 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     """
     taken = replace(state, num_turns=state.num_turns + 1)
     is_last = taken.num_turns >= state.max_turns
+    if finish_reason == _PAUSED:
+        return taken, End(StopReason.MAX_TURNS) if is_last else Ask([])
     stop = StopReason.ANSWERED if finish_reason in rules.finish_reasons else stop_of(finish_reason)
     # Clients ask again after a completion that broke off; one may be in a journal of before.
     if stop in (StopReason.UNFINISHED, StopReason.ERROR):

@@ -14,6 +14,7 @@ from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
 from stillhouse.config.rollouts import (
+    ApiName,
     BudgetConfig,
     McpServerConfig,
     PromptsConfig,
@@ -29,6 +30,7 @@ from stillhouse.config.training import SftConfig, SftSource, StudentConfig, Trai
 
 __all__ = [
     "DEMO",
+    "ApiName",
     "ApprovalConfig",
     "BudgetConfig",
     "Criterion",

@@ -58,6 +58,7 @@ class PromptsConfig(Section):
         return self
 
 
+ApiName = Literal["auto", "chat", "responses", "messages"]
 TokenKind = Literal["prompt", "completion", "cached_prompt", "cache_write", "cache_write_long", "reasoning"]
 """Tokens with a price of their own."""
 
@@ -134,6 +135,10 @@ class TeacherConfig(Section):
     before a large run: `stillhouse test` shows its answers, and a student seldom passes it."""
     base_url: Address | None = None
     """OpenAI-compatible endpoint, up to and with `/v1`; None serves the model from this machine while it is needed."""
+    api: ApiName = later_field("auto")
+    """The API that the model is asked through: `chat` completions, OpenAI's `responses`, or Anthropic's `messages`.
+    `auto` knows which models of OpenAI need `responses`, learns it where an endpoint says so, and takes `messages` at
+    api.anthropic.com. Name one for a gateway that speaks it under another address; answers already paid for stay."""
     usd_per_million_tokens: dict[TokenKind, Annotated[float, Field(ge=0.0)]] = later_field({})
     """Price of `prompt` and `completion` tokens in USD per million, and of those that are read from a cache
     (`cached_prompt`), written to it (`cache_write`; for an hour or longer `cache_write_long`) or `reasoning` where it

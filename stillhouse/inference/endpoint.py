@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from stillhouse.config import ModelRole
+from stillhouse.config import ApiName, ModelRole
 from stillhouse.config.rollouts import ClientKind
 from stillhouse.inference.price import Price
 from stillhouse.types import Turn
@@ -39,6 +39,8 @@ class Endpoint:
     client: ClientKind = "auto"
     capacity: int | None = None
     """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
+    api: ApiName = "auto"
+    """`teacher.api`."""
 
     @property
     def is_local(self) -> bool:
@@ -50,6 +52,16 @@ class Endpoint:
         if turn.cost_usd is not None:
             return replace(turn, is_cost_told=True)
         return turn if self.price is None else replace(turn, cost_usd=self.price.of(turn.usage, turn.service_tier))
+
+    @property
+    def speaks_messages(self) -> bool:
+        """Return whether it is asked through Anthropic's own API."""
+        return self.api == "messages" or (self.api == "auto" and self.is_at("anthropic.com"))
+
+    def is_at(self, *domains: str) -> bool:
+        """Return whether its host is one of the domains, or below one."""
+        host = urlsplit(self.base_url).hostname or ""
+        return any(f".{host}".endswith(f".{domain}") for domain in domains)
 
     @property
     def is_own(self) -> bool:

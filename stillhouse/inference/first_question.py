@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
-from stillhouse.inference.apis import api_of
+from stillhouse.inference.apis import ApiChoice
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
@@ -139,7 +139,8 @@ class FirstQuestion:
     @property
     def _memory(self) -> Path:
         """Return the file that is there where it was answered."""
-        body = api_of(self.endpoint).request(self.endpoint, self.messages, self.tools, self.sampling)
+        api = ApiChoice(self.endpoint).of(self.tools, self.sampling)
+        body = api.request(self.endpoint, self.messages, self.tools, self.sampling)
         return _memory_of(self.endpoint, self.runtime) / digest(body)[:32]
 
 

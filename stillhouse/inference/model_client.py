@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.config import ModelRole
-from stillhouse.inference.apis import api_of
+from stillhouse.inference.apis import Api, ApiChoice
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, RequestFailed
@@ -39,9 +39,10 @@ class ModelClient:
     ) -> None:
         self._endpoint = endpoint
         self._transport = transport
-        self._api = api_of(endpoint)
+        self._apis = ApiChoice(endpoint)
         self._provider = provider_of(endpoint)
-        self._book = TermsBook(endpoint, self._api.path, folder)
+        self._folder = folder
+        self._books: dict[str, TermsBook] = {}
         self._alone_s = alone_s
         self._may_go: asyncio.Event | None = None
         # A second thread would make the event loop wait for the interpreter's lock twice as often.
@@ -55,30 +56,34 @@ class ModelClient:
         restored: set[str] = set()
         try:
             while True:
-                terms = self._book.terms
+                api = self._apis.of(tools, sampling)
+                book = self._books.setdefault(api.path, TermsBook(self._endpoint, api.path, self._folder))
+                terms = book.terms
                 if restored:
                     kept = [key for key in terms.refused_keys if key not in restored]
                     terms = replace(terms, refused_keys=kept)
-                body, not_taken = self._written(terms, messages, tools, sampling)
+                body, not_taken = self._written(api, terms, messages, tools, sampling)
                 try:
-                    answer = await self._transport.post(self._api.path, body)
+                    answer = await self._transport.post(api.path, body)
                     # Routers tell refusals with HTTP 200 as well.
-                    completion = await self._read(answer, tools, sampling)
+                    completion = await self._read(api, answer, tools, sampling)
                     break
                 except RequestFailed as failed:
+                    if self._apis.learn(api, failed.failure):
+                        continue
                     failure = replace(failed.failure, limits=self._provider.limits(failed.failure.limits))
                     if restored:
                         raise RequestFailed(failure) from failed
                     # Behind a router one seller may demand what another refuses.
                     if not (restored := demanded_keys(failure).intersection(terms.refused_keys)):
-                        self._learn(terms, failure, Asked(self._endpoint, tools, sampling, body))
+                        self._learn(book, terms, failure, Asked(self._endpoint, tools, sampling, body))
         finally:
             may_go.set()
         turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
         return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
 
-    async def _read(self, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling) -> Completion:
-        read = partial(self._api.completion, self._endpoint, answer, tools, sampling)
+    async def _read(self, api: Api, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling) -> Completion:
+        read = partial(api.completion, self._endpoint, answer, tools, sampling)
         # The most probable tokens of a long answer take some 30 ms.
         in_thread = sampling.record_top_k is not None
         return await asyncio.get_running_loop().run_in_executor(self._reader, read) if in_thread else read()
@@ -94,7 +99,7 @@ class ModelClient:
         return self._may_go
 
     def _written(
-        self, terms: Terms, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+        self, api: Api, terms: Terms, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> tuple[JsonObject, JsonObject]:
         """Return the body of a request, and what it holds otherwise than asked."""
         if not terms.sends_answer and self._endpoint.role is not ModelRole.JUDGE:
@@ -105,17 +110,17 @@ class ModelClient:
             # To be refused in the seller's own words.
             sent = tools, sampling
         addressed = terms.addressed(messages)
-        body = self._api.request(self._endpoint, addressed, *sent, set(terms.refused_keys))
+        body = api.request(self._endpoint, addressed, *sent, set(terms.refused_keys))
         not_taken = terms.apply(body, sampling.extra_body.keys())
         return body, not_taken if addressed is messages else {**not_taken, "system": terms.system}
 
-    def _learn(self, terms: Terms, failure: Failure, asked: Asked) -> None:
+    def _learn(self, book: TermsBook, terms: Terms, failure: Failure, asked: Asked) -> None:
         """Change the terms by a refusal; raise RequestFailed where it teaches nothing."""
-        with self._book.lock:
+        with book.lock:
             # Another request may have taught it meanwhile.
-            if self._book.terms == terms:
+            if book.terms == terms:
                 changed, what = learnt(terms, failure, asked)
-                self._book.put(changed)
+                book.put(changed)
                 _LOG.warning(
                     "%s: model %s: from now on %s: %s",
                     *(self._endpoint.base_url, self._endpoint.model, what, failure.message),

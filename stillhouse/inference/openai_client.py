@@ -8,7 +8,8 @@ time-out to connect, bounds no whole answer and keeps cookies; its default one r
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, ClassVar, Final
 
 import httpx2
 import openai
@@ -35,6 +36,9 @@ class OpenAIClient:
     `options` are those of `HttpClient`. Organisation, project and further headers come from the package's variables.
     """
 
+    package: ClassVar[ModuleType] = openai
+    connect: ClassVar[Callable[..., Any]] = openai.AsyncOpenAI
+
     def __init__(
         self, endpoint: Endpoint, *, timeout_s: float, clock: Callable[[], float] = time.monotonic, **options: Any
     ) -> None:
@@ -43,7 +47,7 @@ class OpenAIClient:
         # The session has no key of its own, which would be sent wherever a redirect leads.
         self._http = HttpClient(replace(endpoint, api_key=""), timeout_s=timeout_s, **options)
         self._http.redact(endpoint.api_key)
-        self._sdk = openai.AsyncOpenAI(
+        self._sdk = self.connect(
             api_key=endpoint.api_key if endpoint.token is None else self._redacted_token,
             base_url=endpoint.base_url,
             timeout=timeout_s,
@@ -83,9 +87,11 @@ class OpenAIClient:
         started = self._clock()
         try:
             response = await request
-        except openai.APIStatusError as error:
+        except self.package.APIStatusError as error:
             response = error.response
-        except openai.APIConnectionError as error:
+        except self.package.APIConnectionError as error:
+            if isinstance(error.__cause__, RequestFailed):
+                raise error.__cause__ from None
             # What failed on the way is a RequestFailed already; this is an address that cannot be asked.
             message = f"{error.message} {error.__cause__ or ''}".strip()
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, unreachable=True)) from None

@@ -25,12 +25,19 @@ class Sampling:
     """JSON schema of the answer; None takes any text."""
     reasoning_effort: str | None = None
     """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
+    is_sent_once: bool = False
+    """No other request holds this prompt: one sample of one turn."""
     extra_body: JsonObject = field(default_factory=dict)
     """Further keys of the request, which win over all others."""
 
 
 def sampling_of(
-    config: RolloutsConfig, *, seed: int | None, max_tokens: int, tool_choice: ToolChoice = "auto"
+    config: RolloutsConfig,
+    *,
+    seed: int | None,
+    max_tokens: int,
+    tool_choice: ToolChoice = "auto",
+    is_sent_once: bool = False,
 ) -> Sampling:
     """Return how a config samples one completion, with a seed and a limit of its own."""
     return Sampling(
@@ -43,5 +50,6 @@ def sampling_of(
         tool_choice=tool_choice,
         response_schema=config.response_schema or None,
         reasoning_effort=config.reasoning_effort,
+        is_sent_once=is_sent_once,
         extra_body=config.extra_body,
     )

@@ -50,11 +50,15 @@ class HttpTransport(Transport, Protocol):
 
 
 def open_transport(endpoint: Endpoint, **options: Any) -> HttpTransport:
-    """Return the client of this endpoint: the `openai` package for a hosted one, else the plain one.
+    """Return the client of this endpoint: the package `anthropic` or `openai` for a hosted one, else the plain one.
 
     Make it inside a running event loop; `options` are those of `HttpClient`.
     """
     # Commands without requests should not wait for the imports: a third of a second for aiohttp, one for `openai`.
+    if endpoint.speaks_messages:
+        from stillhouse.inference.anthropic_client import AnthropicClient
+
+        return AnthropicClient(endpoint, **options)
     if through_package(endpoint.base_url, endpoint.client):
         from stillhouse.inference.openai_client import OpenAIClient
 

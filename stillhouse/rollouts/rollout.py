@@ -172,8 +172,13 @@ class Rollout:
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._context.config
-        seed = request_seed(config.seed, self.key, turn)
-        return sampling_of(config, seed=seed, max_tokens=max_tokens, tool_choice=tool_choice)
+        return sampling_of(
+            config,
+            seed=request_seed(config.seed, self.key, turn),
+            max_tokens=max_tokens,
+            tool_choice=tool_choice,
+            is_sent_once=config.num_samples == 1 and not self._prepared.schemas and not config.response_schema,
+        )
 
     @property
     def _num_characters(self) -> int:

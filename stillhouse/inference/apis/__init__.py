@@ -1,12 +1,63 @@
 """The wire forms in which a completion is asked for."""
 
+import logging
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
+
+from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.api import Api
 from stillhouse.inference.apis.chat import ChatCompletions
+from stillhouse.inference.apis.messages import Messages
+from stillhouse.inference.apis.responses import Responses
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure
+from stillhouse.inference.providers.openai import needs_responses
+from stillhouse.inference.sampling import Sampling
+from stillhouse.types import ToolSchema
 
-__all__ = ["Api", "api_of"]
+__all__ = ["Api", "ApiChoice", "require_client"]
+
+_LOG = logging.getLogger(__name__)
+_APIS: Final[dict[str, Api]] = {api.name: api for api in (ChatCompletions(), Responses(), Messages())}
+_NAMES_RESPONSES: Final = re.compile(r"only supported in v1/responses|use /?v1/responses", re.IGNORECASE)
 
 
-def api_of(endpoint: Endpoint) -> Api:
-    """Return the form in which this endpoint's model is asked."""
-    return ChatCompletions()
+class ApiChoice:
+    """The form in which an endpoint's model is asked: that of the config, or by endpoint, model and request."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._learnt: str | None = None
+
+    def of(self, tools: Sequence[ToolSchema], sampling: Sampling) -> Api:
+        """Return the form of a request. It is the same for all turns of a rollout."""
+        endpoint = self._endpoint
+        if endpoint.api != "auto":
+            return _APIS[endpoint.api]
+        if endpoint.speaks_messages:
+            return _APIS["messages"]
+        is_openai = endpoint.is_at("openai.com", "azure.com")
+        if is_openai and needs_responses(endpoint.model, has_tools=bool(tools), effort=sampling.reasoning_effort):
+            return _APIS["responses"]
+        return _APIS[self._learnt or "chat"]
+
+    def learn(self, asked: Api, failure: Failure) -> bool:
+        """Return whether a refused request is to be made again, as the refusal names the form to make it in."""
+        if self._endpoint.api != "auto" or asked.name != "chat" or not _NAMES_RESPONSES.search(failure.message):
+            return False
+        if self._learnt is None:
+            self._learnt = "responses"
+            _LOG.warning("model %s is asked through the Responses API: %s", self._endpoint.model, failure.message)
+        return True
+
+
+def require_client(endpoint: Endpoint) -> None:
+    """Raise ConfigError if the package is missing that an endpoint's API is spoken with."""
+    if endpoint.speaks_messages and find_spec("anthropic") is None:
+        raise ConfigError(
+            f"{endpoint.base_url} is asked through Anthropic's Messages API, which needs the package anthropic: pip "
+            f"install 'stillhouse[anthropic]'. Or set {endpoint.role.section}.api: chat, which loses thinking, schemas "
+            "of answers and the cache"
+        )

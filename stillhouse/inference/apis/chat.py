@@ -1,21 +1,21 @@
 """OpenAI's chat completions, which nearly every endpoint speaks."""
 
 from collections.abc import Sequence, Set
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from stillhouse.inference.apis.chat_answer import read_completion
-from stillhouse.inference.completion import Completion
+from stillhouse.inference.apis.api import Api
+from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.negotiation.message_keys import resent
 from stillhouse.inference.providers import provider_of
 from stillhouse.inference.sampling import Sampling
-from stillhouse.inference.transport import HttpAnswer
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 
-class ChatCompletions:
+class ChatCompletions(Api):
     """An `Api`: https://platform.openai.com/docs/api-reference/chat/create."""
 
+    name: ClassVar[Literal["chat"]] = "chat"
     path: ClassVar[str] = "chat/completions"
 
     def request(
@@ -26,7 +26,8 @@ class ChatCompletions:
         sampling: Sampling,
         refused: Set[str] = frozenset(),
     ) -> JsonObject:
-        body: JsonObject = {"model": endpoint.model, "messages": resent(messages, refused)}
+        sent, cache = planned_cache(endpoint, resent(messages, refused), sampling, "text")
+        body: JsonObject = {"model": endpoint.model, "messages": sent, **cache}
         if endpoint.service_tier is not None:
             body["service_tier"] = endpoint.service_tier
         if tools:
@@ -34,17 +35,3 @@ class ChatCompletions:
             if sampling.tool_choice != "auto":
                 body["tool_choice"] = sampling.tool_choice
         return body | provider_of(endpoint).chat_keys(sampling) | sampling.extra_body
-
-    def completion(
-        self, endpoint: Endpoint, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
-        return read_completion(
-            answer.content,
-            answer.headers,
-            latency_s=answer.latency_s,
-            model=endpoint.model,
-            record_tokens=sampling.record_tokens,
-            record_top_k=sampling.record_top_k,
-            tools=tools,
-            max_tokens=sampling.max_tokens,
-        )

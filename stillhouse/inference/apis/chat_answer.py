@@ -1,7 +1,7 @@
 """The completion in an answer to OpenAI's chat completions API."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,8 +28,9 @@ def read_completion(
     record_top_k: int | None = None,
     tools: Sequence[ToolSchema] = (),
     max_tokens: int | None = None,
+    as_chat: Callable[[JsonObject], JsonObject] = lambda body: body,
 ) -> Completion:
-    """Return the completion in the body of an answer with HTTP 200.
+    """Return the completion in the body of an answer with HTTP 200, which `as_chat` puts into the form of this API.
 
     An empty message counts as an answer unless its usage contradicts it: a model may end its turn at once, and with a
     seed it would do so again. If tokens were sampled and none are there, the answer was lost on the way.
@@ -38,7 +39,7 @@ def read_completion(
     that were offered; `max_tokens` tells whether a completion without a finish reason was cut. Raise RequestFailed if
     the body is cut, carries an error, has no message in it, or one that its endpoint broke off.
     """
-    body = parse_body(content)
+    body = as_chat(parse_body(content))
     choice = _first_choice(body, headers)
     message = _message(choice, tools)
     usage = read_usage(body.get("usage"))

@@ -1,10 +1,9 @@
-"""The path through OpenAI's batch endpoint: half the price, an answer within 24 hours, one turn a rollout.
+"""The path through a batch endpoint, OpenAI's or Anthropic's: half the price, answers within a day, one turn a rollout.
 
-Requests are gathered until none has arrived for a moment, written as one JSONL file, uploaded, and answered all at
-once when their batch has ended (https://platform.openai.com/docs/guides/batch). Nothing is paid for twice: a note on
-disk lists the requests before a batch exists, and a run that was killed attaches to the batches of its notes. A request
-is known by a digest of its body; of requests equal to the last byte (samples without a seed) any takes the answer of
-any.
+Requests are gathered until none has arrived for a moment, sent as one batch, and answered all at once when it has ended
+(https://platform.openai.com/docs/guides/batch). Nothing is paid for twice: a note on disk lists the requests before a
+batch exists, and a run that was killed attaches to the batches of its notes. A request is known by a digest of its
+body; of requests equal to the last byte (samples without a seed) any takes the answer of any.
 
 Use one client for as many requests as possible, and send them all at once: a request that waits here takes no
 connection.
@@ -23,8 +22,9 @@ import orjson
 
 from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.inference.batch.message_batches import MessageBatches
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
-from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
+from stillhouse.inference.batch.wire import BatchEndpoint
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
@@ -57,9 +57,12 @@ class BatchClient:
         self._endpoint = endpoint
         self._notes = BatchNotes(folder, endpoint.base_url, endpoint.model)
         self._pace = pace or BatchPace()
-        self._wire = BatchEndpoint(endpoint, poll_s=self._pace.poll_s)
+        wire = MessageBatches if endpoint.speaks_messages else BatchEndpoint
+        self._wire: BatchEndpoint = wire(endpoint, poll_s=self._pace.poll_s)
         self._gathered: list[BatchRequest] = []
         self._gathered_bytes = 0
+        self._path = ""
+        """That of the gathered requests."""
         self._timer: asyncio.TimerHandle | None = None
         self._open: list[OpenBatch] = []
         self._unclaimed: defaultdict[str, list[tuple[OpenBatch, str]]] = defaultdict(list)
@@ -83,9 +86,9 @@ class BatchClient:
             batch.requests[custom_id] = request
             batch.follow()
         else:
-            self._gather(request)
+            self._gather(path, request)
         row = await request.answer
-        return read_answer(row, latency_s=time.monotonic() - started)
+        return self._wire.answer(row, latency_s=time.monotonic() - started)
 
     async def aclose(self) -> None:
         """Close the connections. Open batches go on; the next client attaches to them.
@@ -116,7 +119,7 @@ class BatchClient:
         notes = list(self._notes.open())
         lost = {note.tag: note for note in notes if note.batch_id is None}
         if lost:
-            ids = await self._wire.find(lost, since=min(note.created for note in lost.values()))
+            ids = await self._wire.find(list(lost.values()), {note.batch_id for note in notes if note.batch_id})
             notes = [self._notes.with_id(note, ids[note.tag]) if note.tag in ids else note for note in notes]
         for note in notes:
             if note.batch_id is None:
@@ -128,12 +131,15 @@ class BatchClient:
                 self._unclaimed[custom_id.partition("-")[0]].append((batch, custom_id))
             _LOG.info("batch %s: holds up to %d answers of an earlier run", note.batch_id, len(note.custom_ids))
 
-    def _gather(self, request: BatchRequest) -> None:
+    def _gather(self, path: str, request: BatchRequest) -> None:
         size = len(request.body) + 200
         if self._gathered and (
-            len(self._gathered) >= self._pace.max_requests or self._gathered_bytes + size > self._pace.max_bytes
+            path != self._path
+            or len(self._gathered) >= self._pace.max_requests
+            or self._gathered_bytes + size > self._pace.max_bytes
         ):
             self._send_gathered()
+        self._path = path
         self._gathered.append(request)
         self._gathered_bytes += size
         if self._timer is not None:
@@ -145,17 +151,18 @@ class BatchClient:
         requests = [request for request in self._gathered if not request.answer.done()]
         self._gathered, self._gathered_bytes = [], 0
         if requests:
-            task = asyncio.create_task(self._submit(requests))
+            task = asyncio.create_task(self._submit(self._path, requests))
             self._submitting.add(task)
             task.add_done_callback(self._submitting.discard)
 
-    async def _submit(self, requests: list[BatchRequest]) -> None:
+    async def _submit(self, path: str, requests: list[BatchRequest]) -> None:
         by_id = {f"{request.digest}-{index}": request for index, request in enumerate(requests)}
         note: BatchNote | None = None
         try:
             note = self._notes.add(tuple(by_id))
-            lines = b"".join(_line(custom_id, request.body) for custom_id, request in by_id.items())
-            batch_id = await self._wire.create(note.tag, lines, since=note.created)
+            bodies = {custom_id: request.body for custom_id, request in by_id.items()}
+            known = {open_note.batch_id for open_note in self._notes.open() if open_note.batch_id}
+            batch_id = await self._wire.create(note, path, bodies, known)
             batch = OpenBatch(self._wire, self._notes.with_id(note, batch_id), by_id)
         # Whatever it is, the waiting requests must get it.
         except Exception as error:
@@ -168,11 +175,6 @@ class BatchClient:
         _LOG.info("batch %s: created with %d completions of %s", batch_id, len(by_id), self._endpoint.model)
         self._open.append(batch)
         batch.follow()
-
-
-def _line(custom_id: str, body: bytes) -> bytes:
-    line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
-    return exact_json.dumps(line) + b"\n"
 
 
 def batch_controller() -> Controller:

@@ -1,8 +1,8 @@
 """Batches that are under way at the endpoint: their notes on disk, and who waits for their answers.
 
 The notes let a killed run find its batches again instead of paying twice. A note is written before its batch is created
-and again when the batch has an id. A run that is killed in between finds the batch by the note's tag, which the batch
-carries in its metadata. A note is removed when all its requests are answered.
+and again when the batch has an id. A run that is killed in between finds the batch by the note
+(`BatchEndpoint.find`). A note is removed when all its requests are answered.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ from stillhouse.types import JsonObject
 
 _LOG = logging.getLogger(__name__)
 _KEPT_S: Final = 30 * 86_400.0
-"""OpenAI deletes a batch's files 30 days after it ended (https://platform.openai.com/docs/guides/batch)."""
+"""OpenAI deletes a batch's files 30 days after it ended (https://platform.openai.com/docs/guides/batch), Anthropic its
+results 29 days after."""
 
 
 @dataclass(frozen=True, slots=True)

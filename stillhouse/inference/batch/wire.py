@@ -1,12 +1,15 @@
-"""The batch endpoint as one external system: files, batches, answers, and failures in the engine's words."""
+"""The batch endpoint as one external system: files, batches, answers, and failures in the engine's words.
+
+OpenAI's here, in which the requests of a batch are a file; Anthropic's in `message_batches`.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
@@ -18,13 +21,16 @@ from stillhouse.inference.transport import HttpAnswer, open_transport
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
 
+if TYPE_CHECKING:
+    from stillhouse.inference.batch.open_batches import BatchNote
+
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
 _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
 """A batch that was cancelled is not to be sent again."""
 _RETRY_S: Final = 60.0
 """Wait before a batch that was too large for the queue is sent again; the endpoint gives no hint."""
 _LOG = logging.getLogger(__name__)
-_TIMEOUT_S: Final = 600.0
+TIMEOUT_S: Final = 600.0
 _RETRIES: Final = RetryPolicy(max_attempts=3, max_refused_s=60.0)
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
@@ -45,6 +51,7 @@ class Batch:
     """Of answers and of errors."""
     errors: tuple[JsonObject, ...]
     """Of the batch, not of single requests."""
+    num_requests: int | None = None
 
 
 def read_batch(body: Any) -> Batch:
@@ -101,54 +108,48 @@ def end_failure(batch: Batch) -> Failure:
 
 
 class BatchEndpoint:
-    """Batches of chat completions at one endpoint, polled every `poll_s`. Make it inside a running event loop."""
+    """Batches at one endpoint, polled every `poll_s`. Make it inside a running event loop."""
+
+    batches: ClassVar[str] = "batches"
+    """Path of batches."""
+    next_page: ClassVar[str] = "after"
+    """Parameter of a list that names the last batch of the page before."""
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float) -> None:
         self._poll_s = poll_s
-        self._client = open_transport(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
+        self._client = open_transport(endpoint, timeout_s=TIMEOUT_S, timeout_setting=None)
 
-    async def create(self, tag: str, lines: bytes, *, since: float) -> str:
-        """Return the id of a new batch.
+    async def create(self, note: "BatchNote", path: str, bodies: Mapping[str, bytes], known: Set[str]) -> str:
+        """Return the id of a new batch of requests to `path`, whose bodies are by custom id.
 
-        `tag` goes into the batch's metadata; `since` is when it was made, in seconds since 1970. Raise RequestFailed if
-        there is none, or it is not known whether there is.
+        `known` are ids of batches that belong to other notes. Raise RequestFailed if there is none, or it is not known
+        whether there is.
         """
-        file = await self._retried(lambda: self._client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
-        if not isinstance(file, dict) or "id" not in file:
-            message = f"the answer is no file: {str(file)[:200]}"
-            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
-        body = {
-            "input_file_id": file["id"],
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-            "metadata": {_TAG: tag},
-        }
+        request = await self.make(note.tag, path, bodies)
         try:
             # Without retries: the first attempt may have created the batch, and a second one would be billed as well.
-            return read_batch((await self._client.post("batches", body)).body()).id
+            return self.read((await self._client.post(self.batches, request)).body()).id
         except RequestFailed as failed:
             if failed.failure.kind in (FailureKind.TRANSIENT, FailureKind.STALL):
-                ids = await self.find({tag}, since=since)
-                if tag in ids:
-                    return ids[tag]
+                ids = await self.find([note], known)
+                if note.tag in ids:
+                    return ids[note.tag]
             raise
 
-    async def find(self, tags: Collection[str], *, since: float) -> dict[str, str]:
-        """Return the ids of batches with one of `tags` since then; raise RequestFailed if they are not listed."""
+    async def find(self, notes: "Sequence[BatchNote]", known: Set[str]) -> dict[str, str]:
+        """Return the ids of the notes' batches, by tag; raise RequestFailed if batches are not listed.
+
+        `known` are ids of batches that belong to other notes.
+        """
         ids: dict[str, str] = {}
-        query = {"limit": "100"}
-        while True:
-            page = await self._retried(lambda: self._client.get("batches", **query))
-            rows = page.get("data") if isinstance(page, dict) else None
-            batches = [read_batch(row) for row in rows] if isinstance(rows, list) else []
-            for batch in batches:
-                if batch.tag is not None and batch.tag in tags:
-                    ids[batch.tag] = batch.id
-                if len(ids) == len(tags) or batch.created < since - _LISTED_BACK_S:
-                    return ids
-            if not batches or page.get("has_more") is False:
-                return ids
-            query["after"] = batches[-1].id
+        async for batch in self._listed(since=min(note.created for note in notes)):
+            for note in notes:
+                if note.tag not in ids and batch.id not in known and await self.is_of(batch, note):
+                    ids[note.tag] = batch.id
+                    break
+            if len(ids) == len(notes):
+                break
+        return ids
 
     async def ended(self, batch_id: str) -> Batch:
         """Return the batch once it has ended; raise RequestFailed if it is unknown there, or the key is refused."""
@@ -156,7 +157,7 @@ class BatchEndpoint:
             # Before the first poll as well: requests join the batch of an earlier run one after the other.
             await asyncio.sleep(self._poll_s)
             try:
-                batch = read_batch((await self._client.get(f"batches/{batch_id}")).body())
+                batch = self.read((await self._client.get(f"{self.batches}/{batch_id}")).body())
             except RequestFailed as failed:
                 if failed.failure.status == 404:
                     message = f"batch {batch_id} is not known there any more; its requests are sent again"
@@ -168,7 +169,7 @@ class BatchEndpoint:
             if batch.status in _ENDED:
                 return batch
 
-    async def lines(self, file_id: str) -> AsyncIterator[JsonObject]:
+    async def lines(self, file_id: str) -> AsyncGenerator[JsonObject, None]:
         """Yield the objects of a JSONL file, without lines that are none; from the first again if the connection is
         lost.
 
@@ -176,7 +177,7 @@ class BatchEndpoint:
         """
         while True:
             try:
-                async for line in self._client.lines(f"files/{file_id}/content"):
+                async for line in self._client.lines(self.file(file_id)):
                     with suppress(orjson.JSONDecodeError):
                         row = exact_json.loads(line)
                         if isinstance(row, dict):
@@ -190,6 +191,52 @@ class BatchEndpoint:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+    def read(self, body: Any) -> Batch:
+        """Return the batch in an answer; raise RequestFailed if it is none."""
+        return read_batch(body)
+
+    def answer(self, row: JsonObject, *, latency_s: float) -> HttpAnswer:
+        """Return the answer in a line of a batch's files; raise RequestFailed if it has no HTTP 200."""
+        return read_answer(row, latency_s=latency_s)
+
+    def file(self, file_id: str) -> str:
+        """Return the path of a file of answers."""
+        return f"files/{file_id}/content"
+
+    async def make(self, tag: str, path: str, bodies: Mapping[str, bytes]) -> JsonObject:
+        """Return the request that creates a batch, once its file is uploaded."""
+        url = f"/v1/{path}"
+        lines = b"".join(
+            exact_json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": orjson.Fragment(body)})
+            + b"\n"
+            for custom_id, body in bodies.items()
+        )
+        file = await self._retried(lambda: self._client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
+        if not isinstance(file, dict) or "id" not in file:
+            message = f"the answer is no file: {str(file)[:200]}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
+        made = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
+        return {**made, "metadata": {_TAG: tag}}
+
+    async def is_of(self, batch: Batch, note: "BatchNote") -> bool:
+        """Return whether a listed batch is that of a note which has no id yet."""
+        return batch.tag == note.tag
+
+    async def _listed(self, *, since: float) -> AsyncIterator[Batch]:
+        """Yield the batches since then, the latest first."""
+        query = {"limit": "100"}
+        while True:
+            page = await self._retried(lambda: self._client.get(self.batches, **query))
+            rows = page.get("data") if isinstance(page, dict) else None
+            batches = [self.read(row) for row in rows] if isinstance(rows, list) else []
+            for batch in batches:
+                if batch.created < since - _LISTED_BACK_S:
+                    return
+                yield batch
+            if not batches or page.get("has_more") is False:
+                return
+            query[self.next_page] = batches[-1].id
 
     async def _retried(self, request: Callable[[], Awaitable[HttpAnswer]]) -> Any:
         return (await with_retries(request, _RETRIES, Effects())).body()

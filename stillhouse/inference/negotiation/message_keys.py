@@ -27,7 +27,7 @@ _CALL_KEYS: Final = _KEYS | {"provider_specific_fields"}
 REFUSING: Final = re.compile(
     r"extra_forbidden|extra inputs?|not (?:permitted|allowed|supported|valid|enabled)|unsupported|unknown"
     r"|unrecogni[sz]ed|unexpected|deprecated|cannot both|additional propert|cannot find field|does not support"
-    r"|invalid (?:key|field|parameter|argument)",
+    r"|invalid (?:key|field|parameter|argument)|may only be set",
     re.IGNORECASE,
 )
 _DEMANDING: Final = re.compile(r"\bmissing\b|must be (?:passed|provided|included|sent)|\brequired\b", re.IGNORECASE)

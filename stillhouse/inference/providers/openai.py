@@ -1,5 +1,6 @@
 """OpenAI's own API, which refuses keys that it does not know: https://platform.openai.com/docs/api-reference/chat."""
 
+import re
 from typing import Final
 
 from stillhouse.inference.failures import FailureKind
@@ -27,3 +28,21 @@ OPENAI: Final = Provider(
     },
     overflow_codes="context_length_exceeded",
 )
+
+
+_RESPONSES_ALONE: Final = re.compile(
+    r"o[13]-pro|gpt-[\d.]+-pro|gpt-[\d.]+-codex|codex-|o[34](?:-mini)?-deep-research|computer-use|gpt-daybreak"
+    r"|gpt-[\d.]+-(?:cyber|rosalind)|gpt-rosalind|gpt-[\d.]+-astra-law"
+)
+_NO_CALLS_AFTER_THOUGHT: Final = (5, 4)
+"""First version of gpt whose chat completions take tools only with the effort `none`."""
+
+
+def needs_responses(model: str, *, has_tools: bool, effort: str | None) -> bool:
+    """Return whether a model is asked through the Responses API: https://platform.openai.com/docs/models."""
+    if _RESPONSES_ALONE.match(model):
+        return True
+    version = re.match(r"gpt-(\d+)(?:\.(\d+))?", model)
+    if version is None or not has_tools or effort == "none":
+        return False
+    return (int(version[1]), int(version[2] or 0)) >= _NO_CALLS_AFTER_THOUGHT

@@ -56,7 +56,7 @@ def ask(
     tools: Sequence[Any] = (), alone_s: float = 0.0, role: ModelRole = ModelRole.TEACHER, **sampling: Any,
 ) -> list[Any]:  # fmt: skip
     async def main() -> list[Any]:
-        client = ModelClient(Endpoint(url, "m", "m", role=role), seller, folder=folder, alone_s=alone_s)
+        client = ModelClient(Endpoint(url, "m", "m", role=role, api="chat"), seller, folder=folder, alone_s=alone_s)
         wanted = Sampling(**{"temperature": 0.7, "top_p": None, "max_tokens": 64, "seed": 5, **sampling})
         asked = (client.complete(messages, tools, wanted) for _ in range(count))
         return [*await asyncio.gather(*asked, return_exceptions=True)]
@@ -99,6 +99,8 @@ ROUTED = (
     [
         (strict, "temperature", {}),
         (refuses("temperature", *told("`temperature` is deprecated for this model.")), "temperature", {}),
+        (refuses("temperature", *told("`temperature` may only be set to 1 when thinking is enabled or in adaptive "
+                                      "mode. Please consult our documentation.")), "temperature", {}),
         (refuses("temperature", *told(ROUTED, code="provider_response_error")), "temperature", {}),
         (refuses("temperature", *told("Unsupported parameter: 'temperature' is not supported with this model.",
                                       param="temperature", code=None)), "temperature", {}),

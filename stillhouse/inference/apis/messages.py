@@ -1,0 +1,130 @@
+"""Anthropic's Messages API.
+
+While a rollout calls tools, what the model wrote goes back block by block as it came: thinking is signed, and changing
+a letter of it is refused (`sent_back.blocks`).
+"""
+
+import json
+from collections.abc import Sequence, Set
+from typing import Any, ClassVar, Final, Literal
+
+from stillhouse.chat.content import calls_of, tool_error_of
+from stillhouse.errors import ConfigError
+from stillhouse.inference.apis.api import Api, with_extra
+from stillhouse.inference.apis.messages_answer import as_chat
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.sampling import Sampling
+from stillhouse.store import exact_json
+from stillhouse.types import JsonObject, Message, ToolSchema
+
+_MARK: Final = {"cache_control": {"type": "ephemeral"}}
+_CACHED_CHARACTERS: Final = 2048
+"""Least length of what all rollouts share that is worth a mark: of no model less than 512 tokens are cached."""
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
+_NO_EFFORT: Final = "rollouts.reasoning_effort {!r}: Anthropic knows none, {}. Set one of these"
+
+
+class Messages(Api):
+    """An `Api`: https://platform.claude.com/docs/en/api/messages. It knows no seed, and is sent none."""
+
+    name: ClassVar[Literal["messages"]] = "messages"
+    path: ClassVar[str] = "messages"
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        sampling: Sampling,
+        refused: Set[str] = frozenset(),
+    ) -> JsonObject:
+        if sampling.record_top_k is not None:
+            raise ConfigError(_NO_TOP_K)
+        num_first = next((index for index, one in enumerate(messages) if one["role"] != "system"), len(messages))
+        body: JsonObject = {
+            "model": endpoint.model,
+            "max_tokens": sampling.max_tokens,
+            "messages": self._turns(messages[num_first:]),
+        }
+        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        body |= {key: value for key, value in sampled.items() if value is not None}
+        if system := [_text_block(text) for one in messages[:num_first] if (text := self.text(one)).strip()]:
+            body["system"] = system
+        if tools:
+            body["tools"] = [_tool(tool["function"]) for tool in tools]
+            # The next turn sends all of this one again.
+            body |= _MARK
+            if sampling.tool_choice != "auto":
+                body["tool_choice"] = {"type": sampling.tool_choice}
+        # Tools stand before the system's blocks, so that one mark is for both.
+        shared = body.get("system") or body.get("tools")
+        if shared and len(exact_json.dumps([system, tools])) >= _CACHED_CHARACTERS:
+            shared[-1] |= _MARK
+        return with_extra(body | _thinking(sampling), sampling.extra_body)
+
+    def as_chat(self, body: JsonObject) -> JsonObject:
+        return as_chat(body)
+
+    def _turns(self, messages: Sequence[Message]) -> list[JsonObject]:
+        """Return the conversation: results of tools, and what the user says after them, in one message."""
+        turns: list[JsonObject] = []
+        written_ids: dict[str, str] = {}
+        for message in messages:
+            role, calls, blocks = message["role"], calls_of(message), message.get("sent_back", {}).get("blocks")
+            if role == "assistant" and blocks:
+                # A call may have got an id of this project's own since.
+                used = (block["id"] for block in blocks if block.get("type") == "tool_use")
+                written_ids |= {call.id: written for call, written in zip(calls, used, strict=False)}
+            elif role == "tool":
+                role, call_id = "user", message["tool_call_id"]
+                result = {"tool_use_id": written_ids.get(call_id, call_id), "content": self.text(message)}
+                failed = {} if tool_error_of(message) is None else {"is_error": True}
+                blocks = [{"type": "tool_result", **result, **failed}]
+            else:
+                # Blocks without text are refused.
+                blocks = [_text_block(text)] if (text := self.text(message)).strip() else []
+                blocks += [_call_block(call.id, call.name, call.arguments) for call in calls]
+            if role == "user" and turns and turns[-1]["role"] == "user":
+                turns[-1]["content"] += blocks
+            elif blocks:
+                turns.append({"role": role, "content": list(blocks)})
+        return turns
+
+
+def _thinking(sampling: Sampling) -> JsonObject:
+    keys: JsonObject = {}
+    effort = sampling.reasoning_effort
+    if effort == "none":
+        keys["thinking"] = {"type": "disabled"}
+    elif effort is not None:
+        if effort not in _EFFORTS:
+            raise ConfigError(_NO_EFFORT.format(effort, ", ".join(("none", *_EFFORTS))))
+        keys |= {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": effort}}
+    if sampling.response_schema is not None:
+        schema = {"type": "json_schema", "schema": sampling.response_schema}
+        keys["output_config"] = {**keys.get("output_config", {}), "format": schema}
+    return keys
+
+
+def _text_block(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _tool(function: JsonObject) -> JsonObject:
+    described = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
+    return {**described, "input_schema": {"type": "object", **(function.get("parameters") or {})}}
+
+
+def _call_block(call_id: str, name: str, arguments: str) -> JsonObject:
+    """Return a call that another model made; what it wrote in place of an object is put into one."""
+    try:
+        value: Any = json.loads(arguments)
+    except ValueError:
+        value = None
+    return {
+        "type": "tool_use",
+        "id": call_id,
+        "name": name,
+        "input": value if isinstance(value, dict) else {"arguments": arguments},
+    }
