@@ -25,7 +25,6 @@ TINY = {
     "on_policy.trainer.log_every_steps": 1,
     "on_policy.trainer.generate_every_steps": 1,
     "on_policy.trainer.num_generations": 2,
-    "on_policy.skip_first_n_tokens": 1,
     "evaluation.max_prompts": 2,
     "runtime.launcher": "inline",
 }
@@ -45,7 +44,7 @@ def test_every_metric_that_a_run_logs_is_on_the_page(tmp_path: Path, monkeypatch
     client = MlflowClient(default_uri(tmp_path / "runs"))
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     logged = {name for run in runs for name in run.data.metrics}
-    assert {"on_policy/generation_accuracy", "on_policy/generation_reward", "on_policy/skipped_tokens"} <= logged
+    assert {"on_policy/generation_accuracy", "on_policy/generation_reward"} <= logged
     assert {"on_policy/teacher_kl", "sft/validation_loss", "rollouts/done", "base/accuracy"} <= logged
     page = known_names()
     assert not sorted(name for name in logged if not is_known(name, page))

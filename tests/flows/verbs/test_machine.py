@@ -74,8 +74,8 @@ def test_doctor_says_whether_a_pair_fits(cli, tmp_path: Path) -> None:
     assert well.returncode == 0, well.stdout + well.stderr
     *findings, empty, verdict = well.stdout.splitlines()
     assert (empty, verdict) == ("", "go")
-    assert all(line.startswith(("ok", "unknown")) for line in findings)
-    assert any(line.startswith("ok      cost: training") for line in findings)
+    assert all(line.startswith(("fine", "unknown")) for line in findings)
+    assert any(line.startswith("fine     cost: training") for line in findings)
     swapped = ("--set", "student.model=embedded:teacher", "--set", "teacher.model=embedded:student")
     ill = cli("doctor", config, *choice, *swapped, "--prompts", "12", cwd=tmp_path)
     assert ill.returncode == 1, ill.stdout + ill.stderr

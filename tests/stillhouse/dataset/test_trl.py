@@ -84,7 +84,7 @@ def test_trl_trains_on_the_files_and_masks_the_same(trl: Path, trajectories: lis
     tokenizer = load_tokenizer("embedded:student")
     ours = {}
     for trajectory in trajectories[:3]:
-        ids, mask = render_samples(tokenizer, trajectory.messages, trajectory.tools)[0]
+        ids, mask, _ = render_samples(tokenizer, trajectory.messages, trajectory.tools)[0]
         ours[tokenizer.decode(ids)] = tokenizer.decode(list(compress(ids, mask)))
     assert dict(zip(found["texts"], found["supervised"], strict=True)) == ours
     shown = {name for name in ("calculator(expression)", "look_up(word, limit)") for text in ours if name in text}
