@@ -26,11 +26,13 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
     """Sample twelve prompts from a teacher with `usd` as the price of a million tokens."""
     monkeypatch.setenv("TEACHER_KEY", "any")
 
-    def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:
+    def run(
+        url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False, **rollouts: Any
+    ) -> Sampled:
         prices = {} if usd is None else {"usd_per_million_tokens": {"prompt": usd, "completion": usd}}
         teacher = TeacherConfig(model="m", base_url=url, batch=batch, **prices)
         context = make_context(budget=BudgetConfig(max_usd=max_usd), api_key_env="TEACHER_KEY")
-        model, config = teacher_model(teacher), RolloutsConfig(max_tokens=20)
+        model, config = teacher_model(teacher), RolloutsConfig(max_tokens=20, **rollouts)
         work = sample(
             make_prompts(12), model, config, ToolsConfig(), context, stage="rollouts", part="shard", teacher=teacher
         )
@@ -66,6 +68,17 @@ def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_
         pytest.raises(AuthenticationError, match=r"TEACHER_KEY.*runtime\.api_key_env"),
     ):
         sample_from(provider.url)
+
+
+def test_answers_from_when_the_temperature_had_a_default_are_not_paid_for_again_without_a_word(
+    sample_from: Sample,
+) -> None:
+    with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
+        sample_from(provider.url, temperature=0.7)
+        with pytest.raises(ConfigError, match=r"rollouts\.temperature.*0\.7"):
+            sample_from(provider.url)
+        sample_from(provider.url, temperature=0.7)
+        assert provider.num_billed == 12
 
 
 @pytest.mark.slow
