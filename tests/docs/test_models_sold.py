@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.project.example_models import EXAMPLE_MODELS, SUGGESTED
+from stillhouse.sellers import cannot_score
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOLD = re.compile(

@@ -259,7 +259,8 @@ def test_one_changed_bit_in_a_stored_answer_is_reported_and_asked_again_once(wor
         published = _generate(workshop.config(runtime__refresh=["rollouts"]))
     assert _num_rows(published) == workshop.dataset.num_rows
     warnings = [line for line in log if "do not match their digest" in line]
-    assert len(warnings) == 2
+    # The lines of the plan read the journal, too.
+    assert len(set(warnings)) == 2
     assert all(next(iter(rollouts)) in line and str(workshop.store) in line for line in warnings)
     assert len(workshop.provider.ledger) - before == 1
     before_refresh = _rollouts(workshop.store)

@@ -67,10 +67,6 @@ REFUSALS = {
         error(401, "Incorrect API key provided", code="invalid_api_key"),
         "the API key was refused",
     ),
-    "OpenAI, Responses alone": (
-        error(404, "This model is only supported in v1/responses and not in v1/chat/completions."),
-        "teacher.api",
-    ),
     "OpenAI, embeddings": (error(403, "You are not allowed to sample from this model"), "Change teacher.api"),
     "Ollama, tools": (error(400, "registry.ollama.ai/library/gemma:2b does not support tools"), "Change tools"),
     "OpenRouter, tools": (
@@ -126,7 +122,7 @@ def config(tmp_path: Path) -> Callable[..., str]:
 
 
 def finding(output: str, name: str = "teacher") -> str:
-    return next(line for line in output.splitlines() if f" {name} " in line)
+    return next(line for line in output.splitlines() if f" {name}  " in line)
 
 
 @pytest.fixture
@@ -150,6 +146,15 @@ def test_what_is_wrong_with_a_model_is_one_sentence_after_one_request(
         found = examined(provider.url, tools={"builtin": ["calculator"]}, rollouts={"record_top_k": 5})
     assert (found.ok, words in found.detail) == (False, True), found
     assert len(provider.ledger) == 1
+
+
+def test_a_model_that_speaks_responses_alone_is_asked_there_before_it_is_given_up(
+    examined: Callable[..., Finding],
+) -> None:
+    refusal = error(404, "This model is only supported in v1/responses and not in v1/chat/completions.")
+    with SimulatedProvider(lambda request: refusal) as provider:
+        found = examined(provider.url)
+    assert (found.ok, "teacher.api" in found.detail, len(provider.ledger)) == (False, True, 2), found
 
 
 def test_the_doctor_names_the_nearest_model(shell: Shell, config: Callable[..., str]) -> None:
@@ -335,11 +340,12 @@ def test_a_key_of_another_seller_is_noticed(key: str, url: str, owner: str | Non
 def test_what_is_no_key_of_the_seller_is_not_sent(
     examined: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
+    words = "in no API key" if " " in key else "was not sent"
     with SimulatedProvider() as provider:
         # The proxy would see whatever leaves.
         monkeypatch.setenv("http_proxy", provider.url.removesuffix("/v1"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("STILLHOUSE_TEST_KEY", key)
         found = examined("http://api.openai.com/v1")
-    assert ("was not sent" in found.detail, key in found.detail) == (True, False), found
+    assert (words in found.detail, key in found.detail) == (True, False), found
     assert not provider.ledger

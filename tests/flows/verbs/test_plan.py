@@ -81,26 +81,27 @@ def test_three_rollouts_foretell_the_cost_and_the_run_finds_them(
     plan: Plan, shell: Shell, provider: SimulatedProvider
 ) -> None:
     stages, summary = plan()
-    assert len(provider.ledger) == 3
+    # The first question, and three rollouts.
+    assert len(provider.ledger) == 4
     rollouts = stages["rollouts"]
     assert (rollouts["count"], rollouts["num_paid"]) == (NUM_PROMPTS - 3, 3)
     assert plan()[0] == stages
-    assert len(provider.ledger) == 3
+    assert len(provider.ledger) == 4
     # One short, one middling and one long prompt.
-    lengths = sorted(len(request["messages"][0]["content"]) for request in provider.requests)
+    lengths = sorted(len(request["messages"][0]["content"]) for request in provider.requests[1:])
     assert lengths[0] < 200 < lengths[1] < 350 < lengths[2]
 
     code, output = shell("generate", "config.yaml")
     assert code == 0, output
-    assert len(provider.ledger) == NUM_PROMPTS
+    assert len(provider.ledger) == NUM_PROMPTS + 1
     assert set(provider.billed.values()) == {1}
-    assert rollouts["usd"]["low"] <= sum(provider.script.usd[3:]) <= rollouts["usd"]["high"]  # type: ignore[attr-defined]
+    assert rollouts["usd"]["low"] <= sum(provider.script.usd[4:]) <= rollouts["usd"]["high"]  # type: ignore[attr-defined]
     # The first lines of the run say the same.
     assert all(f"plan     {line}" in output for line in summary)
     done = plan()[0]["rollouts"]
     assert (done["count"], done["usd"]["high"]) == (0, 0.0)
     code, output = shell("generate", "config.yaml")
-    assert (code, len(provider.ledger)) == (0, NUM_PROMPTS)
+    assert (code, len(provider.ledger)) == (0, NUM_PROMPTS + 1)
     assert "plan     " not in output
 
 

@@ -12,7 +12,8 @@ from stillhouse.store import digest
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 IN_KEYS = ("prompts", "teacher", "rollouts", "tools", "dataset", "student", "sft", "on_policy", "evaluation")
 # Of curated_dataset, whose prices were in a file of their own and whose judge refused a temperature, teacher and
-# dataset have changed; of configs without rollouts, the temperature that these would have.
+# dataset have changed; of configs without rollouts, the temperature that these would have. The sellers' models are the
+# ones that the configs had then: newer ones are other teachers.
 DIGESTS = {
     "curated_dataset": "22c424d6 383447a7 e15f25e3 a34169b4 0087db74 1eddbbb5 b711571f f25e127e d287195a",
     "demo": "9d3e44e8 01441542 c362b208 04a28f74 62dba927 82592072 2d177639 63eef02f f7cf325c",
@@ -33,8 +34,19 @@ DIGESTS = {
 }
 
 
+_PRICE = "usd_per_million_tokens={prompt: 0.25, completion: 2.0, cached_prompt: 0.025}"
+SOLD = {
+    "curated_dataset": [
+        *("teacher.model=gpt-5-mini", f"teacher.{_PRICE}"),
+        *("dataset.judge.model.model=gpt-5-mini", f"dataset.judge.model.{_PRICE}"),
+    ],
+    "nightly": ["teacher.model=openai/gpt-4o-mini"],
+    "openrouter_sft": ["teacher.model=openai/gpt-4o-mini"],
+}
+
+
 def identities(name: str) -> dict[str, Any]:
-    config = load_config(CONFIGS / f"{name}.yaml")
+    config = load_config(CONFIGS / f"{name}.yaml", SOLD.get(name, []))
     sections: dict[str, Section] = {name: getattr(config, name) for name in IN_KEYS}
     return {name: section.identity() for name, section in sections.items()}
 

@@ -140,8 +140,10 @@ def test_the_most_probable_tokens_are_in_the_trajectory_and_the_journal(collect:
 
 
 def test_a_provider_that_gives_fewer_than_asked_ends_the_run_at_once(collect: Collect) -> None:
-    with SimulatedProvider() as provider, pytest.raises(EndpointError, match=r"refuses rollouts\.record_top_k 50"):
-        collect(provider.url, 2, config=RolloutsConfig(record_top_k=50))
+    with SimulatedProvider() as provider:
+        got = collect(provider.url, 2, config=RolloutsConfig(record_top_k=50))
+    assert isinstance(got.error, EndpointError)
+    assert "refuses rollouts.record_top_k 50" in str(got.error)
 
 
 def test_answers_without_what_was_to_be_recorded_are_kept_and_counted(
