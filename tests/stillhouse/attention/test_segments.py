@@ -158,7 +158,8 @@ def test_a_token_sees_its_segment_up_to_itself_and_no_further_than_the_window(wi
 def test_without_segments_it_is_the_attention_of_transformers():
     parts = new_parts(torch.float32)
     expected = sdpa_attention_forward(layer(), *(part.transpose(1, 2) for part in parts), None, scaling=0.3)[0]
-    assert torch.equal(attend(parts, scaling=0.3, sliding_window=None), expected)
+    # The last bits of a kernel depend on where its operands lie in memory.
+    torch.testing.assert_close(attend(parts, scaling=0.3, sliding_window=None), expected)
 
 
 def test_dropout_of_the_layer_is_applied():
