@@ -36,6 +36,10 @@ class Api(ABC):
         ConfigError if a setting cannot be asked for in this form, RequestFailed if a message cannot.
         """
 
+    def tier_keys(self, tier: str | None) -> JsonObject:
+        """Return the keys that ask for a service tier; raise ConfigError if the seller has none of that name."""
+        return {} if tier is None else {"service_tier": tier}
+
     def as_chat(self, body: JsonObject) -> JsonObject:
         """Return the body of an answer in the form of chat completions; raise RequestFailed if it tells a failure."""
         return body

@@ -30,8 +30,10 @@ def planned_cache(
     """
     version = re.match(r"gpt-(\d+)(?:\.(\d+))?", endpoint.model)
     is_charged = version is not None and (int(version[1]), int(version[2] or 0)) >= _WRITES_ARE_CHARGED
+    if not (sampling.is_sent_once and is_charged and endpoint.is_at("openai.com")):
+        return list(messages), {}
     lengths = [len(text_of(message)) for message in messages]
-    if not (sampling.is_sent_once and is_charged and endpoint.is_at("openai.com") and sum(lengths) >= _CHARACTERS):
+    if sum(lengths) < _CHARACTERS:
         return list(messages), {}
     marked = list(messages)
     if marked[0].get("role") == "system" and lengths[0] >= _CHARACTERS:

@@ -27,9 +27,7 @@ class ChatCompletions(Api):
         refused: Set[str] = frozenset(),
     ) -> JsonObject:
         sent, cache = planned_cache(endpoint, resent(messages, refused), sampling, "text")
-        body: JsonObject = {"model": endpoint.model, "messages": sent, **cache}
-        if endpoint.service_tier is not None:
-            body["service_tier"] = endpoint.service_tier
+        body: JsonObject = {"model": endpoint.model, "messages": sent, **cache, **self.tier_keys(endpoint.service_tier)}
         if tools:
             body["tools"] = tools
             if sampling.tool_choice != "auto":

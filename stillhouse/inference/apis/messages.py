@@ -21,6 +21,7 @@ _MARK: Final = {"cache_control": {"type": "ephemeral"}}
 _CACHED_CHARACTERS: Final = 2048
 """Least length of what all rollouts share that is worth a mark: of no model less than 512 tokens are cached."""
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_TIERS: Final = {"auto": "auto", "default": "standard_only"}
 _NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
 _NO_EFFORT: Final = "rollouts.reasoning_effort {!r}: Anthropic knows none, {}. Set one of these"
 
@@ -46,6 +47,7 @@ class Messages(Api):
             "model": endpoint.model,
             "max_tokens": sampling.max_tokens,
             "messages": self._turns(messages[num_first:]),
+            **self.tier_keys(endpoint.service_tier),
         }
         sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         body |= {key: value for key, value in sampled.items() if value is not None}
@@ -62,6 +64,11 @@ class Messages(Api):
         if shared and len(exact_json.dumps([system, tools])) >= _CACHED_CHARACTERS:
             shared[-1] |= _MARK
         return with_extra(body | _thinking(sampling), sampling.extra_body)
+
+    def tier_keys(self, tier: str | None) -> JsonObject:
+        if tier is not None and tier not in _TIERS:
+            raise ConfigError(f"teacher.service_tier {tier!r}: Anthropic has {' and '.join(_TIERS)}. Set one of these")
+        return super().tier_keys(tier and _TIERS[tier])
 
     def as_chat(self, body: JsonObject) -> JsonObject:
         return as_chat(body)

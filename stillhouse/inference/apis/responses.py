@@ -38,7 +38,7 @@ class Responses(Api):
     ) -> JsonObject:
         items, cache = planned_cache(endpoint, list(self._items(messages)), sampling, "input_text")
         body: JsonObject = {"model": endpoint.model, "input": items, "store": False, **cache}
-        body["max_output_tokens"] = sampling.max_tokens
+        body |= {"max_output_tokens": sampling.max_tokens, **self.tier_keys(endpoint.service_tier)}
         sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_logprobs": sampling.record_top_k}
         body |= {key: value for key, value in sampled.items() if value is not None}
         included = [] if _NO_REASONING.match(endpoint.model) else [_REASONING]

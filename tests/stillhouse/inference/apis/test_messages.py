@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,3 +234,12 @@ def test_a_paused_turn_goes_on_once_it_is_sent_back() -> None:
     assert body_of([*ASKED, message])["messages"][-1] == {"role": "assistant", "content": blocks}
     _, action = next_action(TurnRules(), TurnState(1, offers_tools=False), message, reason)
     assert action == End(StopReason.MAX_TURNS)
+
+
+def test_a_service_tier_is_asked_for_by_anthropics_name_and_one_that_it_lacks_is_refused() -> None:
+    def tier(name: str | None) -> str | None:
+        return Messages().request(replace(HOME, service_tier=name), ASKED, [], Sampling(**AS_IT_IS)).get("service_tier")
+
+    assert [tier(name) for name in ("auto", "default", None)] == ["auto", "standard_only", None]
+    with pytest.raises(ConfigError, match=r"teacher\.service_tier 'flex'"):
+        tier("flex")

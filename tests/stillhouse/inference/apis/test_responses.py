@@ -308,3 +308,13 @@ def test_a_long_prompt_that_is_sent_once_is_not_written_to_a_cache_that_charges_
     for changes in ({"is_sent_once": False}, {"model": "gpt-5.5"}):
         assert "cache" not in json.dumps(body_of([asked], **changes))
     assert "cache" not in json.dumps(body_of([{"role": "user", "content": short}]))
+
+
+def test_a_service_tier_is_asked_for_where_one_is_set() -> None:
+    endpoint = Endpoint("https://api.openai.com/v1", "gpt-5-pro", "m", service_tier="flex")
+    assert (
+        Responses().request(endpoint, [{"role": "user", "content": "hi"}], [], Sampling(None, None, 50, None))[
+            "service_tier"
+        ]
+        == "flex"
+    )
