@@ -1,4 +1,4 @@
-"""Sellers of models, as far as a config has to know them: their hosts, and which models are theirs alone."""
+"""Sellers of models, as far as a config has to know them: their hosts, keys, and which models are theirs alone."""
 
 import re
 from typing import Final, NamedTuple
@@ -6,14 +6,17 @@ from urllib.parse import urlsplit
 
 
 class Seller(NamedTuple):
+    name: str
     hosts: tuple[str, ...]
     """Domains of its endpoints, their subdomains included."""
     models: str = ""
     """Pattern that the names of models begin with which no one else serves; empty where weights are open."""
     base_url: str = ""
     """Address of its API, where there is one for all customers."""
-    scores: bool = False
-    """Whether its API gives log-probabilities of given tokens."""
+    keys: tuple[str, ...] = ()
+    """Beginnings that its keys alone have."""
+    scores: bool = True
+    """False where its API gives log-probabilities of given tokens for no model."""
 
     def is_at(self, url: str) -> bool:
         host = urlsplit(url).hostname or ""
@@ -21,21 +24,54 @@ class Seller(NamedTuple):
 
 
 OPENAI: Final = Seller(
+    "OpenAI",
     ("openai.com",),
     # Not gpt-oss, gpt2, gpt-j or gpt-neo, whose weights are open.
     r"(?:(?:openrouter/)?openai/)?(?:gpt-(?!oss|2\b|j\b|neo)|chatgpt-|o[134](?:-|$))",
     "https://api.openai.com/v1",
+    ("sk-proj-", "sk-svcacct-", "sk-admin-"),
+    scores=False,
 )
-AZURE: Final = Seller(("openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com"))
-ANTHROPIC: Final = Seller(("anthropic.com",), r"(?:(?:openrouter/)?anthropic/)?claude")
-GEMINI: Final = Seller(("generativelanguage.googleapis.com",), r"(?:(?:openrouter/)?google/)?gemini")
-OPENROUTER: Final = Seller(("openrouter.ai",))
-MISTRAL: Final = Seller(("mistral.ai",))
-GROQ: Final = Seller(("groq.com",))
-DEEPSEEK: Final = Seller(("deepseek.com",), scores=True)
+AZURE: Final = Seller(
+    "Azure", ("openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com"), scores=False
+)
+ANTHROPIC: Final = Seller(
+    "Anthropic", ("anthropic.com",), r"(?:(?:openrouter/)?anthropic/)?claude", keys=("sk-ant-",), scores=False
+)
+GEMINI: Final = Seller(
+    "Google",
+    ("generativelanguage.googleapis.com",),
+    r"(?:(?:openrouter/)?google/)?gemini",
+    keys=("AIza",),
+    scores=False,
+)
+OPENROUTER: Final = Seller("OpenRouter", ("openrouter.ai",), keys=("sk-or-",), scores=False)
+MISTRAL: Final = Seller("Mistral", ("mistral.ai",), scores=False)
+GROQ: Final = Seller("Groq", ("groq.com",), keys=("gsk_",), scores=False)
+DEEPSEEK: Final = Seller("DeepSeek", ("deepseek.com",))
 
-_ALL: Final = (OPENAI, AZURE, ANTHROPIC, GEMINI, OPENROUTER, MISTRAL, GROQ, DEEPSEEK)
+_ALL: Final = (
+    *(OPENAI, AZURE, ANTHROPIC, GEMINI, OPENROUTER, MISTRAL, GROQ, DEEPSEEK),
+    Seller("xAI", ("x.ai",), keys=("xai-",)),
+    Seller("Cerebras", ("cerebras.ai",), keys=("csk-",)),
+    Seller("Perplexity", ("perplexity.ai",), keys=("pplx-",)),
+    Seller("NVIDIA", ("nvidia.com",), keys=("nvapi-",)),
+    Seller("Together", ("together.xyz",), keys=("tgp_v1_",)),
+    Seller("Fireworks", ("fireworks.ai",), keys=("fw_",)),
+    Seller("Hugging Face", ("huggingface.co",), keys=("hf_",)),
+    Seller("Amazon", ("amazonaws.com",)),
+)
 _SILENT: Final = tuple(seller for seller in _ALL if not seller.scores)
+
+
+def foreign_owner(key: str, base_url: str) -> str | None:
+    """Return the seller that a key belongs to, where `base_url` is another one's; None if nothing speaks for that.
+
+    Gateways of one's own may take anybody's key.
+    """
+    owner = next((seller for seller in _ALL if key.startswith(seller.keys)), None)
+    is_sellers = any(seller.is_at(base_url) for seller in _ALL)
+    return None if owner is None or not is_sellers or owner.is_at(base_url) else owner.name
 
 
 def cannot_score(model: str) -> str | None:

@@ -7,8 +7,8 @@ from typing import Final
 
 from stillhouse.config.root import DistillConfig
 from stillhouse.errors import ConfigError
+from stillhouse.sellers import OPENAI
 
-OPENAI_URL: Final = "https://api.openai.com/v1"
 OPENAI_KEY: Final = "OPENAI_API_KEY"
 _OPENAI_MODEL: Final = re.compile(r"(?:gpt-\d|chatgpt-|o\d|codex-|ft:gpt-)[^/]*")
 
@@ -39,7 +39,7 @@ def hosted_addresses(config: DistillConfig, environment: Mapping[str, str]) -> I
                     f"leave the variable at {OPENAI_KEY}",
                     code="which-endpoint",
                 )
-            yield f'{section}.base_url="{url or OPENAI_URL}"'
+            yield f'{section}.base_url="{url or OPENAI.base_url}"'
         elif url:
             raise ConfigError(
                 f"{section}.model {model.model!r} has no {section}.base_url, while OPENAI_BASE_URL is {url}: it may be "

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from stillhouse.errors import AuthenticationError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.sellers import AZURE
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
@@ -35,7 +35,7 @@ async def signed(endpoint: Endpoint, variable: str) -> AsyncIterator[Endpoint]:
             )
         yield replace(endpoint, api_key=key, key_variable=variable)
         return
-    if not (urlsplit(endpoint.base_url).hostname or "").endswith(".azure.com") or endpoint.client == "direct":
+    if not AZURE.is_at(endpoint.base_url) or endpoint.client == "direct":
         raise _no_key(endpoint, variable, " (any value will do where no key is asked for)")
     if find_spec("azure") is None or find_spec("azure.identity") is None:
         raise _no_key(

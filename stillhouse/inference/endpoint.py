@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from stillhouse.config import ApiName, ModelRole
 from stillhouse.config.rollouts import ClientKind
 from stillhouse.inference.price import Price
+from stillhouse.sellers import ANTHROPIC
 from stillhouse.types import Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -56,12 +57,7 @@ class Endpoint:
     @property
     def speaks_messages(self) -> bool:
         """Return whether it is asked through Anthropic's own API."""
-        return self.api == "messages" or (self.api == "auto" and self.is_at("anthropic.com"))
-
-    def is_at(self, *domains: str) -> bool:
-        """Return whether its host is one of the domains, or below one."""
-        host = urlsplit(self.base_url).hostname or ""
-        return any(f".{host}".endswith(f".{domain}") for domain in domains)
+        return self.api == "messages" or (self.api == "auto" and ANTHROPIC.is_at(self.base_url))
 
     @property
     def is_own(self) -> bool:

@@ -23,13 +23,13 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.first_refusal import error_of, is_page, without_route
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.providers.key_prefixes import foreign_owner
 from stillhouse.inference.rate_limit import RequestSize, controller_of
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects, RetryPolicy
 from stillhouse.inference.sampling import Sampling, sampling_of
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.transport import open_transport
+from stillhouse.sellers import foreign_owner
 from stillhouse.store import ArtifactStore, canonical_json, digest
 from stillhouse.store.atomic import write_atomic
 from stillhouse.types import Message, ToolSchema, Turn

@@ -16,6 +16,7 @@ from stillhouse.inference.failures import Failure, RequestFailed
 from stillhouse.inference.refused_setting import setting_named
 from stillhouse.inference.retry import RetryPolicy
 from stillhouse.inference.transport import open_transport
+from stillhouse.sellers import AZURE
 
 _MAX_NAMED: Final = 5
 _LIST_TIMEOUT_S: Final = 10.0
@@ -65,7 +66,7 @@ async def _not_served(failure: Failure, endpoint: Endpoint) -> EndpointError:
     url, model, section = endpoint.base_url.rstrip("/"), endpoint.model, endpoint.role.section
     message = f"HTTP {failure.status}: a page for people" if is_page(failure) else failure.message.rstrip(". ")
     remedy = f"Set {section}.model to its name there"
-    if "azure.com" in url:
+    if AZURE.is_at(url):
         # Its list of models is not one of deployments.
         remedy = f"At Azure {section}.model is the name of a deployment, in the resource of {section}.base_url"
     elif models := await _models(endpoint, url):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stillhouse.config import load_config
-from stillhouse.inference.providers.key_prefixes import foreign_owner
 from stillhouse.inspection import Finding
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tasks.first_question import examine_models
@@ -315,25 +314,6 @@ def test_an_odd_prompt_is_a_failed_rollout_and_no_more(shell: Shell, config: Cal
         assert len(provider.ledger) == 20
         # Its four samples are asked again, whose refusals are of one prompt, at an endpoint that answered before.
         assert shell("generate", file, "--set", "runtime.refresh=[rollouts]")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "url", "owner"),
-    [
-        ("sk-ant-api03-x", "https://api.openai.com/v1", "Anthropic"),
-        ("sk-or-v1-x", "https://api.openai.com/v1", "OpenRouter"),
-        ("sk-proj-x", "https://openrouter.ai/api/v1", "OpenAI"),
-        ("gsk_x", "https://my.openai.azure.com/openai/v1", "Groq"),
-        ("AIzaSyx", "https://api.deepseek.com/v1", "Google"),
-        ("sk-or-v1-x", "https://openrouter.ai/api/v1", None),
-        ("AIzaSyx", "https://generativelanguage.googleapis.com/v1beta/openai", None),
-        # Gateways take what they are told to; `sk-` alone is many sellers'.
-        ("sk-ant-x", "https://gateway.example.com/v1", None),
-        ("sk-x", "https://api.deepseek.com/v1", None),
-    ],
-)
-def test_a_key_of_another_seller_is_noticed(key: str, url: str, owner: str | None) -> None:
-    assert foreign_owner(key, url) == owner
 
 
 @pytest.mark.parametrize("key", ["sk-ant-api03-0123456789", "https://api.openai.com/v1", "You are a helpful assistant"])

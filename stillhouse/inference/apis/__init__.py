@@ -15,6 +15,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure
 from stillhouse.inference.providers.openai import needs_responses
 from stillhouse.inference.sampling import Sampling
+from stillhouse.sellers import AZURE, OPENAI
 from stillhouse.types import ToolSchema
 
 __all__ = ["Api", "ApiChoice", "require_client"]
@@ -38,7 +39,7 @@ class ApiChoice:
             return _APIS[endpoint.api]
         if endpoint.speaks_messages:
             return _APIS["messages"]
-        is_openai = endpoint.is_at("openai.com", "azure.com")
+        is_openai = OPENAI.is_at(endpoint.base_url) or AZURE.is_at(endpoint.base_url)
         if is_openai and needs_responses(endpoint.model, has_tools=bool(tools), effort=sampling.reasoning_effort):
             return _APIS["responses"]
         return _APIS[self._learnt or "chat"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 from stillhouse.chat.content import text_of
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.sampling import Sampling
+from stillhouse.sellers import OPENAI
 from stillhouse.types import JsonObject
 
 _CHARACTERS: Final = 3 * 1024
@@ -30,7 +31,7 @@ def planned_cache(
     """
     version = re.match(r"gpt-(\d+)(?:\.(\d+))?", endpoint.model)
     is_charged = version is not None and (int(version[1]), int(version[2] or 0)) >= _WRITES_ARE_CHARGED
-    if not (sampling.is_sent_once and is_charged and endpoint.is_at("openai.com")):
+    if not (sampling.is_sent_once and is_charged and OPENAI.is_at(endpoint.base_url)):
         return list(messages), {}
     lengths = [len(text_of(message)) for message in messages]
     if sum(lengths) < _CHARACTERS:

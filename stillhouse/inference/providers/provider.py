@@ -11,7 +11,7 @@ from stillhouse.inference.schema_forms import SchemaForm
 from stillhouse.sellers import Seller
 from stillhouse.types import JsonObject
 
-NOBODY: Final = Seller(())
+NOBODY: Final = Seller("", ())
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from stillhouse.config import parse_config
-from stillhouse.config.hosted import OPENAI_URL, hosted_addresses
+from stillhouse.config.hosted import hosted_addresses
 from stillhouse.errors import ConfigError
+from stillhouse.sellers import OPENAI
 
 GATEWAY = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
 
@@ -17,8 +18,8 @@ def addresses(teacher: dict[str, Any], environment: dict[str, str], **sections: 
 
 @pytest.mark.parametrize("model", ["gpt-5-mini", "gpt-4.1", "o3", "chatgpt-4o-latest", "ft:gpt-4.1-mini:org::1"])
 def test_a_model_of_openais_is_at_openai_or_where_its_variable_says(model: str) -> None:
-    assert addresses({"model": model}, {}) == [f'teacher.base_url="{OPENAI_URL}"']
-    assert addresses({"model": model}, {"OPENAI_BASE_URL": ""}) == [f'teacher.base_url="{OPENAI_URL}"']
+    assert addresses({"model": model}, {}) == [f'teacher.base_url="{OPENAI.base_url}"']
+    assert addresses({"model": model}, {"OPENAI_BASE_URL": ""}) == [f'teacher.base_url="{OPENAI.base_url}"']
     assert addresses({"model": model}, GATEWAY) == ['teacher.base_url="https://gateway.example/v1"']
 
 
@@ -43,7 +44,7 @@ def test_what_is_on_this_machine_needs_no_word(tmp_path: Path) -> None:
 
 def test_the_judge_has_its_own_address() -> None:
     judge = {"judge": {"enabled": True, "model": {"model": "gpt-5-mini"}}}
-    assert addresses({}, {}, dataset=judge) == [f'dataset.judge.model.base_url="{OPENAI_URL}"']
+    assert addresses({}, {}, dataset=judge) == [f'dataset.judge.model.base_url="{OPENAI.base_url}"']
     judge["judge"]["enabled"] = False
     assert addresses({}, {}, dataset=judge) == []
 
