@@ -57,7 +57,7 @@ class ModelClient:
         try:
             while True:
                 api = self._apis.of(tools, sampling)
-                book = self._books.setdefault(api.path, TermsBook(self._endpoint, api.path, self._folder))
+                book = self._book(api.path)
                 terms = book.terms
                 if restored:
                     kept = [key for key in terms.refused_keys if key not in restored]
@@ -81,6 +81,11 @@ class ModelClient:
             may_go.set()
         turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
         return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
+
+    def _book(self, path: str) -> TermsBook:
+        if path not in self._books:
+            self._books[path] = TermsBook(self._endpoint, path, self._folder)
+        return self._books[path]
 
     async def _read(self, api: Api, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling) -> Completion:
         read = partial(api.completion, self._endpoint, answer, tools, sampling)

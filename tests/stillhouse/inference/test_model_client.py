@@ -1,10 +1,14 @@
 import asyncio
+import json
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
+from stillhouse.inference.negotiation.book import TERMS_FILE
 from stillhouse.inference.price import Price
 from stillhouse.inference.sampling import Sampling
 from stillhouse.testing import Reply, SimulatedProvider, completion
@@ -51,3 +55,19 @@ def test_an_answer_is_charged_by_the_tier_that_it_was_served_in() -> None:
         answer = Reply({**completion("hi"), "usage": usage, **tier})
         with SimulatedProvider(lambda request, answer=answer: answer) as provider:
             assert asyncio.run(tier_and_cost(provider.url)) == (tier.get("service_tier"), usd)
+
+
+def test_what_was_learnt_before_is_read_from_its_file_once(tmp_path: Path) -> None:
+    async def main(url: str) -> list[dict[str, Any]]:
+        endpoint = Endpoint(url, "m", "m")
+        client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5), folder=tmp_path)
+        await client.complete(HI, [], PLAIN)
+        # A file that comes later is of another process, which learnt it for itself.
+        entry = {"saved_at": time.time(), "terms": {"replaced": {"temperature": None}}}
+        (tmp_path / TERMS_FILE).write_text(json.dumps({f"{url} m chat/completions": entry}))
+        await client.complete(HI, [], PLAIN)
+        await client.aclose()
+        return provider.requests
+
+    with SimulatedProvider() as provider:
+        assert ["temperature" in body for body in asyncio.run(main(provider.url))] == [True, True]
