@@ -51,7 +51,7 @@ class EndpointHealth:
 
         `about` is the prompt; without one a refusal is not compared with others.
         """
-        url, model = self._endpoint.base_url, self._endpoint.model
+        url, model, message = self._endpoint.base_url, self._endpoint.model, failure.message.rstrip(".")
         if failure.kind is FailureKind.AUTH:
             hint = ""
             if (variable := self._endpoint.key_variable) is not None:
@@ -59,20 +59,20 @@ class EndpointHealth:
                     f". It was read from the environment variable {variable}: set the right one there or in .env, or "
                     f"name another variable in {self._endpoint.role.key_setting}, and run the same command again"
                 )
-            return AuthenticationError(f"{url}: the API key was refused: {failure.message}{hint}")
+            return AuthenticationError(f"{url}: the API key was refused: {message}{hint}")
         if failure.kind is FailureKind.QUOTA:
             return QuotaError(
-                f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
+                f"{url}: the account has no credit or allowance left: {message}. Add credit or wait for the "
                 f"allowance to be renewed, {_AGAIN}"
             )
         if failure.unreachable and self._last_contact < started:
             if policy.max_outage_s > 0.0:
                 return EndpointError(
-                    f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {failure.message}. "
+                    f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {message}. "
                     f"Start the server again, {_AGAIN}"
                 )
             return EndpointError(
-                f"{url}: cannot be reached after {policy.max_attempts} tries: {failure.message}. Check that the server "
+                f"{url}: cannot be reached after {policy.max_attempts} tries: {message}. Check that the server "
                 f"runs and that base_url is right, {_AGAIN}",
                 code="unreachable",
             )
@@ -80,18 +80,18 @@ class EndpointHealth:
             return None
         if failure.is_of_settings:
             return EndpointError(
-                f"{url}: model {model!r} does not take what the config asks for: {failure.message}",
+                f"{url}: model {model!r} does not take what the config asks for: {message}",
                 code="refused-alike",
             )
-        if failure.status == 404 and "no endpoints" in failure.message.lower():
+        if failure.status == 404 and "no endpoints" in message.lower():
             return EndpointError(
-                f"{url}: no provider of model {model!r} takes these requests: {failure.message}. Choose a model that "
+                f"{url}: no provider of model {model!r} takes these requests: {message}. Choose a model that "
                 "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body",
                 code="no-provider",
             )
         if failure.status == 404:
             return EndpointError(
-                f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
+                f"{url}: does not serve model {model!r} here: {message}. Check the model's name, and that "
                 "base_url goes up to and with /v1",
                 code="unknown-model",
             )
@@ -103,7 +103,7 @@ class EndpointHealth:
             return None
         return EndpointError(
             f"{url}: the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: "
-            f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
+            f"{message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
         )
 
     def _refused_alike(self, failure: Failure, about: str | None) -> EndpointError | None:

@@ -49,7 +49,8 @@ async def error_of(failure: Failure, endpoint: Endpoint, policy: RetryPolicy) ->
     if "sent to HTTPS port" in message or re.search("WRONG_VERSION_NUMBER|record layer", message):
         scheme, _, rest = url.partition(":")
         return _misplaced(endpoint, message, f"{'http' if scheme == 'https' else 'https'}:{rest}")
-    setting = setting_named(message, endpoint.role) if failure.status in (400, 403, 404, 422, 500) else None
+    names_setting = failure.status in (400, 403, 404, 422, 500) and not failure.is_of_settings
+    setting = setting_named(message, endpoint.role) if names_setting else None
     is_absent = failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message)
     if is_absent and setting is None:
         return await _not_served(failure, endpoint)

@@ -144,6 +144,8 @@ def test_what_is_wrong_with_a_model_is_one_sentence_after_one_request(
     with SimulatedProvider(lambda request: reply, models=["gpt-5-nano", "gpt-5.2", "o9"]) as provider:
         found = examined(provider.url, tools={"builtin": ["calculator"]}, rollouts={"record_top_k": 5})
     assert (found.ok, words in found.detail) == (False, True), found
+    assert ".." not in found.detail
+    assert found.detail.count("rollouts.record_top_k") <= 1
     assert len(provider.ledger) == 1
 
 
