@@ -21,6 +21,8 @@ _RESERVE_S: Final = 10.0
 _PATIENCE: Final = 3.0
 """A job is ended after so many times the seconds that its rows need at least, so that the others get their turn."""
 _NUM_REASON_LINES: Final = 3
+_NUM_LOG_LINES: Final = 60
+"""Of the log of a job that failed, which are printed: nobody may reach the machine again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +100,18 @@ class Runner:
             finally:
                 _end(process)
             log.seek(0)
+            # Python's traces underline their lines with carets.
+            lines = [line.rstrip() for line in log.read().splitlines() if line.strip(" ^~")]
             reason = f"stopped after {limit_s:.0f} s"
             if code:
-                # Python's traces underline their lines with carets.
-                last = [line.strip() for line in log.read().splitlines() if line.strip(" ^~")][-_NUM_REASON_LINES:]
-                reason = f"exit {code}: {' | '.join(last)}"
+                reason = f"exit {code}: {' | '.join(line.strip() for line in lines[-_NUM_REASON_LINES:])}"
         self._explain(job, before, reason if code != 0 else None)
-        for row in job.rows:
-            measurement = self._results.rows(job.part).get(row.name)
-            if measurement is not None and measurement != before.get(row.name):
-                self._say(summary(job, row.name, measurement))
+        after = self._results.rows(job.part)
+        changed = {row.name: after[row.name] for row in job.rows if after.get(row.name) != before.get(row.name)}
+        for name, measurement in changed.items():
+            self._say(summary(job, name, measurement))
+        if any(measurement.status in ("failed", "partial") for measurement in changed.values()):
+            self._say("\n".join(f"    {line}" for line in lines[-_NUM_LOG_LINES:]))
 
     def _explain(self, job: Job, before: dict[str, Measurement], reason: str | None) -> None:
         """Writes down why the process ended early, at the row that it was measuring."""

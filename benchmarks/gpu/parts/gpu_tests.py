@@ -20,6 +20,7 @@ _COMMAND: Final = (
     "-m",
     "gpu",
     "-q",
+    "--tb=short",
     "-p",
     "no:cacheprovider",
     "-W",
@@ -36,7 +37,7 @@ def measure(row: Row, bench: Bench) -> None:
         extra = [f"--junitxml={report}"] if bench.on_gpu else ["--collect-only"]
         command = [sys.executable, *_COMMAND, *extra, *gpu_test_files()]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        print(done.stdout[-4000:], done.stderr[-2000:])
+        print(done.stdout[-12000:], done.stderr[-2000:])
         if not bench.on_gpu:
             if done.returncode:
                 raise RuntimeError(f"the tests cannot be collected: {_last_line(done.stdout + done.stderr)}")
