@@ -39,7 +39,10 @@ def test_a_second_call_goes_on_with_what_is_missing_and_then_with_what_failed(tm
     results.put("truth", "torch.compile", Measurement("failed", MACHINE, reason="exit 1"))
     measured = replace(KERNELS, rows=KERNELS.rows[:1])
     lines = run(tmp_path, measured, broken("no such job", "torch.compile"), broken("not there either", "peaks"))
-    assert [line.split(":")[0] for line in lines] == ["truth, peaks", "truth, torch.compile"]
+    said = [line for line in lines if not line.startswith(" ")]
+    assert [line.split(":")[0] for line in said] == ["truth, peaks", "truth, torch.compile"]
+    log = lines[-1]
+    assert "Traceback" in log and "StopIteration" in log
 
 
 def test_a_process_that_dies_is_explained_by_its_last_words(tmp_path: Path) -> None:
