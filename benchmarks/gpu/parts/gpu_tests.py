@@ -19,7 +19,6 @@ _COMMAND: Final = (
     "pytest",
     "-m",
     "gpu",
-    "-q",
     "--tb=short",
     "-p",
     "no:cacheprovider",
@@ -32,19 +31,19 @@ _MESSAGE_LENGTH: Final = 300
 
 def measure(row: Row, bench: Bench) -> None:
     """Runs them, and records which failed and how."""
+    command = [sys.executable, *_COMMAND, *gpu_test_files()]
+    if not bench.on_gpu:
+        done = subprocess.run([*command, "--collect-only"], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"the tests cannot be collected: {_last_line(done.stdout + done.stderr)}")
+        bench.record({"collected": _last_line(done.stdout)})
+        return
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        extra = [f"--junitxml={report}"] if bench.on_gpu else ["--collect-only"]
-        command = [sys.executable, *_COMMAND, *extra, *gpu_test_files()]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        print(done.stdout[-12000:], done.stderr[-2000:])
-        if not bench.on_gpu:
-            if done.returncode:
-                raise RuntimeError(f"the tests cannot be collected: {_last_line(done.stdout + done.stderr)}")
-            bench.record({"collected": _last_line(done.stdout)})
-            return
+        # Its lines go to the log as they come, so that tests that are cut off have told which they were.
+        code = subprocess.run([*command, "-v", f"--junitxml={report}"], cwd=ROOT).returncode
         if not report.is_file():
-            raise RuntimeError(f"pytest exited with {done.returncode}: {_last_line(done.stdout + done.stderr)}")
+            raise RuntimeError(f"pytest exited with {code} and wrote no report")
         bench.record(outcome(ElementTree.parse(report).getroot()))
 
 

@@ -123,6 +123,7 @@ def _record(
             "tflops": tokens_per_s * flops_per_token / 1e12,
             "peak_tflops": peak_flops / 1e12,
             "peak_memory_gib": steps.peak_memory_gib,
+            "first_steps_s": steps.ends_s[_NUM_WARM_UPS - 1] - steps.started_s,
             "losses": steps.losses,
         }
     )
@@ -147,6 +148,7 @@ class Steps:
     """When each step ended, its loss, and the tokens trained on until then, padding left out."""
 
     bench: Bench
+    started_s: float = field(default_factory=time.perf_counter)
     ends_s: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
