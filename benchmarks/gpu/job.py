@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, required=True)
     chosen = parser.parse_args()
     deadline = time.monotonic() + chosen.limit_s
-    logging.basicConfig(level=logging.INFO)
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d ms %(name)s: %(message)s")
     jobs = plan(with_model=chosen.model is not None)
     job = next(job for job in jobs if (job.part, job.name) == (chosen.part, chosen.job))
     # Here, so that a wrong call ends before torch is imported.

@@ -116,6 +116,9 @@ class Generator:
     def _admit(self) -> list[list[RunningRequest]]:
         """Take waiting requests, oldest first, grouped by prompt."""
         room = self._max_batch - len(self._rows)
+        if room and self._waiting:
+            # Once for all that wait, since growing copies every layer's keys and values.
+            self._cache.reserve(len(self._rows) + min(room, len(self._waiting)), 1)
         groups: dict[tuple[int, ...], list[RunningRequest]] = {}
         running = [row.request.prompt_ids for row in self._rows]
         longest = 0

@@ -27,6 +27,7 @@ from benchmarks.on_policy.sides import ours
 from benchmarks.on_policy.sides.job import OnPolicyRecord, Trajectory
 from benchmarks.on_policy.workload import Lengths, Pair, prompts
 from benchmarks.sft.workload import word_tokenizer
+from stillhouse.attention import use_attention
 from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
@@ -166,7 +167,9 @@ def _train_ours(
         }
     )
     views = SameVocabulary(word_tokenizer(vocabulary))
-    scorer = LocalTeacher(scoring, teacher.causal_lm, bench.device, vocabulary=vocabulary, compiled=compiled)
+    scorer = LocalTeacher(
+        scoring, use_attention(teacher.causal_lm), bench.device, vocabulary=vocabulary, compiled=compiled
+    )
     teachers = TeacherRouter([Route("teacher", scorer, views=views)])
     trained = student.student(bench)
     profiler = StepProfiler(trained.step, trained.step.backbone, bench) if profiled else None

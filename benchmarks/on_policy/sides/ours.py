@@ -7,6 +7,7 @@ that the other side sampled.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -43,6 +44,8 @@ from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.repeatability import use_fast_float32_products
 from stillhouse.types import Prompt, Sample
+
+logger = logging.getLogger(__name__)
 
 _REWARDS: Final = str(Path(__file__).with_name("rewards.py"))
 
@@ -137,6 +140,7 @@ class Watched(OnPolicy):
         batch = super().batch(step)
         sync_s = batch.metrics["sync_s"]
         self._record.seconds.append({"sample": clock() - started - sync_s, "score": 0.0, "sync": sync_s})
+        logger.info("step %d: sampled for %.1f s", step, self._record.seconds[-1]["sample"])
         self._record.trajectories.append([_trajectory(sample) for sample in batch.samples])
         if self._profiler is not None and step == self.num_steps - 1:
             self._profiler.start()

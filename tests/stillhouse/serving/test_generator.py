@@ -1,9 +1,11 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.serving.generation import Generation, GenerationRequest
@@ -33,6 +35,16 @@ def fed_tokens(model: PreTrainedModel) -> Iterator[list[int]]:
         yield fed
     finally:
         hook.remove()
+
+
+class CountedBuffers(TorchDispatchMode):
+    """Counts the buffers that are made."""
+
+    num_new = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num_new += function is torch.ops.aten.new_zeros.default
+        return function(*args, **(kwargs or {}))
 
 
 def drain(generator: Generator) -> dict[int, Generation]:
@@ -142,6 +154,17 @@ def test_requests_of_one_prompt_share_its_prefill_also_when_they_come_later(
     assert max(fed[1:]) <= 5
     assert_forced(model, chosen, generations)
     assert len({tuple(generation.completion_ids[:8]) for generation in generations[:3]}) > 1, "each has its own seed"
+
+
+def test_requests_that_come_together_have_the_cache_grow_once(model: PreTrainedModel, prompts: Prompts) -> None:
+    generator = Generator(model)
+    generator.submit(GenerationRequest(prompts[0], 8))
+    generator.step()
+    for first_id in range(3, 9):
+        generator.submit(GenerationRequest([first_id, *prompts[0][1:]], 8))
+    with CountedBuffers() as counted:
+        generator.step()
+    assert counted.num_new == 2 * model.config.num_hidden_layers
 
 
 def test_log_probs_of_a_nucleus_are_renormalised_where_a_request_wants_it(
