@@ -68,20 +68,14 @@ def _reached(goal: Goal, known: Mapping[str, Measurement]) -> list[str]:
         known[row].figures[goal.figure] for row in goal.rows if row in known and goal.figure in known[row].figures
     ]
     if not values:
-        return ["not run", ""]
+        return ["ended early" if any(row in known for row in goal.rows) else "not run", ""]
     best = max(values) if goal.higher_is_better else min(values)
     return [goal.text(best), "yes" if goal.holds(best) else "no"]
 
 
 def _part(names: Sequence[str], known: Mapping[str, Measurement]) -> list[str]:
     measured = {name: known[name] for name in names if name in known and known[name].figures}
-    columns = list(
-        dict.fromkeys(key for one in measured.values() for key, value in one.figures.items() if _plain(value))
-    )
-    blocks = []
-    if measured:
-        rows = [[name, *(_cell(one.figures.get(column)) for column in columns)] for name, one in measured.items()]
-        blocks.append(_table(["", *columns], rows))
+    blocks = [_figures(list(alike)) for _, alike in groupby(measured.items(), lambda row: _columns(row[1]))]
     blocks += _profiles(measured)
     failed = [f"- {name}: {one.status}: {one.reason}" for name, one in known.items() if one.status != "measured"]
     if failed:
@@ -90,6 +84,16 @@ def _part(names: Sequence[str], known: Mapping[str, Measurement]) -> list[str]:
     if untried:
         blocks.append(f"Not run: {'; '.join(untried)}.")
     return blocks
+
+
+def _columns(measurement: Measurement) -> list[str]:
+    return [name for name, value in measurement.figures.items() if _plain(value)]
+
+
+def _figures(rows: Sequence[tuple[str, Measurement]]) -> str:
+    """Return one table of rows with the same figures."""
+    columns = _columns(rows[0][1])
+    return _table(["", *columns], [[name, *(_cell(one.figures[column]) for column in columns)] for name, one in rows])
 
 
 def _profiles(measured: Mapping[str, Measurement]) -> list[str]:
@@ -109,8 +113,6 @@ def _plain(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    if not _plain(value):
-        return ""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)

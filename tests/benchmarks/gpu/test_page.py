@@ -42,3 +42,14 @@ def test_device_versions_and_commit_stand_above_the_figures_and_failures_have_th
     assert "- device NVIDIA H200, torch 2.11.0, commit c0ffee" in text
     assert "Nothing has been measured" not in text
     assert "- decoding attention: failed: RuntimeError: no kernel image" in text
+
+
+def test_rows_with_the_same_figures_share_a_table() -> None:
+    rows = {
+        "peaks": measured(bf16_tflops=788.0),
+        "head, cross_entropy, float32": measured(loss_difference=1e-7),
+        "head, cross_entropy, bfloat16": measured(loss_difference=2e-6),
+    }
+    tables = page(JOBS, {"truth": rows}).split("## Is it right?")[1].split("\n\n")[1:3]
+    assert [table.splitlines()[0] for table in tables] == ["|  | bf16_tflops |", "|  | loss_difference |"]
+    assert len(tables[1].splitlines()) == 4
