@@ -43,14 +43,12 @@ def examine_models(config: DistillConfig) -> Iterator[Finding]:
         name = model.role.lower()
         try:
             async with _question(model, runtime) as question:
-                turn = (
-                    None
-                    if question.was_answered
-                    else await question.ask(Budget(config.budget, question.endpoint.price))
-                )
-                answered = _answered(question, turn)
-                busy = f"{question.endpoint.base_url}: is too busy to answer; try again later"
-                return Finding(name, True, answered) if question.was_answered else Finding(name, False, busy)
+                turn = None
+                if not question.was_answered:
+                    turn = await question.ask(Budget(config.budget, question.endpoint.price))
+                if question.was_answered:
+                    return Finding(name, True, _answered(question, turn))
+                return Finding(name, False, f"{question.endpoint.base_url}: is too busy to answer; try again later")
         except StillhouseError as error:
             return Finding(name, False, str(error))
 

@@ -49,12 +49,12 @@ async def error_of(failure: Failure, endpoint: Endpoint, policy: RetryPolicy) ->
     if "sent to HTTPS port" in message or re.search("WRONG_VERSION_NUMBER|record layer", message):
         scheme, _, rest = url.partition(":")
         return misplaced(endpoint, message, f"{'http' if scheme == 'https' else 'https'}:{rest}")
-    names_setting = failure.status in (400, 403, 404, 422, 500) and not failure.is_of_settings
-    setting = setting_named(message, endpoint.role) if names_setting else None
-    is_absent = failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message)
-    if is_absent and setting is None:
+    may_name = failure.status in (400, 403, 404, 422, 500)
+    if failure.is_of_settings or (may_name and setting_named(message, endpoint.role) is not None):
+        return refused_alike(failure, endpoint, "does not take what the config asks for")
+    if failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message):
         return await _not_served(failure, endpoint)
-    known = None if setting else EndpointHealth(endpoint).fatal_error(failure, policy, started=0.0)
+    known = EndpointHealth(endpoint).fatal_error(failure, policy, started=0.0)
     return known or refused_alike(failure, endpoint, "refuses even a question of one line")
 
 

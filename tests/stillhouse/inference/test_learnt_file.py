@@ -37,6 +37,9 @@ def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None
     [
         b"{",
         b"\xff\xfe",
+        b"[]",
+        orjson.dumps({"a": {"learnt": {}}}),
+        orjson.dumps({"a": {"saved_at": 1000.0}}),
         orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"unknown": 1}}}),
         orjson.dumps({"a": {"saved_at": "noon", "learnt": {}}}),
         orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"in_flight": "many"}}}),
