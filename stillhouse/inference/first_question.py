@@ -19,6 +19,7 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.finish_reasons import UNSTATED
 from stillhouse.inference.first_refusal import error_of, is_page, misplaced, without_route
 from stillhouse.inference.learnt_file import LearntFile
 from stillhouse.inference.model_client import ModelClient
@@ -78,8 +79,8 @@ class FirstQuestion:
         return self._memory.load() is not None
 
     async def ask(self, budget: Budget) -> Turn | None:
-        """Return the answer's turn, which is remembered; None where what came says no more than that the model works,
-        which is remembered as well, or nothing, as of a busy endpoint.
+        """Return the answer's turn, without usage where what came says no more than that the model works; None where it
+        says nothing, as of a busy endpoint, and is not remembered.
 
         Raise EndpointError, or one of its kinds, if every request would be refused; BudgetReached as `Requester.ask`.
         """
@@ -92,7 +93,7 @@ class FirstQuestion:
             effects=Effects(),
         )
         size = RequestSize(len(canonical_json([*self.messages, *self.tools])), self.sampling.max_tokens)
-        turn: Turn | None = None
+        turn = Turn(UNSTATED, {}, None, self.endpoint.model)
         try:
             completion = await requester.ask(self._complete, size=size, is_final=_is_final)
         except RequestFailed as failed:
