@@ -53,8 +53,8 @@ class EndpointHealth:
         """
         endpoint, model, message = self._endpoint, self._endpoint.model, failure.message.rstrip(".")
 
-        def error(what: str, remedy: str, code: str | None = None) -> EndpointError:
-            return EndpointError(f"{endpoint.base_url}: {what}: {message}. {remedy}", code=code)
+        def error(text: str, remedy: str, code: str | None = None) -> EndpointError:
+            return EndpointError(f"{endpoint.base_url}: {text}. {remedy}", code=code)
 
         if failure.kind is FailureKind.AUTH:
             hint = ""
@@ -71,33 +71,33 @@ class EndpointHealth:
             )
         if failure.unreachable and self._last_contact < started:
             if policy.max_outage_s > 0.0:
-                what = f"cannot be reached for {policy.max_outage_s:g} s, though it was before"
-                return error(what, f"Start the server again, {_AGAIN}")
+                text = f"cannot be reached for {policy.max_outage_s:g} s, though it was before: {message}"
+                return error(text, f"Start the server again, {_AGAIN}")
             remedy = f"Check that the server runs and that base_url is right, {_AGAIN}"
-            return error(f"cannot be reached after {policy.max_attempts} tries", remedy, "unreachable")
+            return error(f"cannot be reached after {policy.max_attempts} tries: {message}", remedy, "unreachable")
         if self._has_answered:
             return None
         if failure.is_of_settings:
-            return refused_alike(failure, endpoint, "does not take what the config asks for")
+            return refused_alike(failure, endpoint, "model {} does not take what the config asks for: {}")
         if failure.status == 404 and "no endpoints" in message.lower():
             remedy = (
                 "Choose a model that takes what is sent (tools, response_schema, record_top_k), or allow more "
                 "providers in extra_body"
             )
-            return error(f"no provider of model {model!r} takes these requests", remedy, "no-provider")
+            return error(f"no provider of model {model!r} takes these requests: {message}", remedy, "no-provider")
         if failure.status == 404:
             remedy = "Check the model's name, and that base_url goes up to and with /v1"
-            return error(f"does not serve model {model!r} here", remedy, "unknown-model")
+            return error(f"does not serve model {model!r} here: {message}", remedy, "unknown-model")
         if failure.is_refusal and about is not None:
             prompts = self._refused[re.sub(r"\S*\d\S*", "", failure.message)]
             prompts.add(about)
             if len(prompts) >= _MAX_REFUSED_ALIKE:
-                return refused_alike(failure, endpoint, "refuses every prompt alike")
+                return refused_alike(failure, endpoint, "model {} refuses every prompt alike: {}")
         if not failure.context_overflow and failure.kind not in _OF_ONE_PROMPT:
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
             return None
         return error(
-            f"the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one",
+            f"the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: {message}",
             f"Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}",
         )

@@ -106,7 +106,8 @@ class FirstQuestion:
             turn = completion.turn
             if self.sampling.record_top_k and turn.top_logprobs is None and completion.message.get("content"):
                 lacking = Failure(FailureKind.PERMANENT, "`logprobs` is null or absent")
-                raise refused_alike(lacking, self.endpoint, "answers without the log-probabilities it was asked for")
+                text = "model {} answers without the log-probabilities it was asked for: {}"
+                raise refused_alike(lacking, self.endpoint, text)
         self._memory.save({})
         return turn
 

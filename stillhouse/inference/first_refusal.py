@@ -51,11 +51,11 @@ async def error_of(failure: Failure, endpoint: Endpoint, policy: RetryPolicy) ->
         return misplaced(endpoint, message, f"{'http' if scheme == 'https' else 'https'}:{rest}")
     may_name = failure.status in (400, 403, 404, 422, 500)
     if failure.is_of_settings or (may_name and setting_named(message, endpoint.role) is not None):
-        return refused_alike(failure, endpoint, "does not take what the config asks for")
+        return refused_alike(failure, endpoint, "model {} does not take what the config asks for: {}")
     if failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message):
         return await _not_served(failure, endpoint)
     known = EndpointHealth(endpoint).fatal_error(failure, policy, started=0.0)
-    return known or refused_alike(failure, endpoint, "refuses even a question of one line")
+    return known or refused_alike(failure, endpoint, "model {} refuses even a question of one line: {}")
 
 
 async def _not_served(failure: Failure, endpoint: Endpoint) -> EndpointError:

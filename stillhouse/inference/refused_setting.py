@@ -36,9 +36,12 @@ def setting_named(message: str, role: ModelRole) -> str | None:
     return found and found.format(section=role.section)
 
 
-def refused_alike(failure: Failure, endpoint: Endpoint, what: str) -> EndpointError:
-    """Return the error of a model that refuses whatever it is asked, `what` says how, with the setting to change."""
+def refused_alike(failure: Failure, endpoint: Endpoint, text: str) -> EndpointError:
+    """Return the error of a model that refuses whatever it is asked, with the setting to change.
+
+    `text` has places for the model and the refusal.
+    """
     message = failure.message.rstrip(".")
     if not failure.is_of_settings:
         message += f". Change {setting_named(message, endpoint.role) or f'{endpoint.role.section}.model'}"
-    return EndpointError(f"{endpoint.base_url}: model {endpoint.model!r} {what}: {message}", code="refused-alike")
+    return EndpointError(f"{endpoint.base_url}: {text.format(repr(endpoint.model), message)}", code="refused-alike")
