@@ -3,7 +3,6 @@
 import asyncio
 import importlib.metadata
 import os
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -23,17 +22,18 @@ _ENDPOINT_TIMEOUT_S = 5.0
 
 
 def examine(config: DistillConfig) -> Iterator[Finding]:
-    """Every check for a run of `config`, in the order a person wants to read them."""
+    """Yield every check for a run of `config`, in the order a person wants to read them."""
+    sections = {ModelRole.TEACHER: config.teacher}
+    if config.dataset.judge.enabled:
+        sections[ModelRole.JUDGE] = config.dataset.judge.model
     yield from _packages()
     yield _device(config)
     yield _store(config)
-    yield from _keys(_endpoints(config), config)
-    yield from _models(config)
-    for role, base_url in _endpoints(config).items():
-        if base_url is not None:
-            key = os.environ.get(role.key_variable(config.runtime), "none")
-            section = config.dataset.judge.model if role is ModelRole.JUDGE else config.teacher
-            yield _price(Endpoint(base_url, section.model, section.model, api_key=key, role=role), section, config)
+    yield from _keys(sections, config)
+    yield from _models(sections, config)
+    for role, section in sections.items():
+        if section.base_url is not None:
+            yield _price(role, section.base_url, section, config)
     yield from _servers(config)
 
 
@@ -69,21 +69,12 @@ def _store(config: DistillConfig) -> Finding:
     return Finding("store", True, f"{store.root} is writable{remote}")
 
 
-def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
-    """The endpoint of each model besides the student; None for one that this machine serves."""
-    judge = config.dataset.judge
-    endpoints = {ModelRole.TEACHER: config.teacher.base_url}
-    if judge.enabled:
-        endpoints[ModelRole.JUDGE] = judge.model.base_url
-    return endpoints
-
-
-def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Finding]:
-    """One check for each variable, however many models share it."""
+def _keys(sections: Mapping[ModelRole, TeacherConfig], config: DistillConfig) -> Iterator[Finding]:
+    """Yield one check for each variable, however many models share it."""
     needed: dict[str, bool] = {}
-    for role, base_url in endpoints.items():
+    for role, section in sections.items():
         name = role.key_variable(config.runtime)
-        needed[name] = needed.get(name, False) or base_url is not None
+        needed[name] = needed.get(name, False) or section.base_url is not None
     for name, is_needed in needed.items():
         label = "API key" if len(needed) == 1 else f"API key {name}"
         if os.environ.get(name):
@@ -94,12 +85,9 @@ def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> I
             yield Finding(label, None, f"{name} is not set; not needed here")
 
 
-def _models(config: DistillConfig) -> Iterator[Finding]:
+def _models(sections: Mapping[ModelRole, TeacherConfig], config: DistillConfig) -> Iterator[Finding]:
     local = {"student": config.student.model}
-    if config.teacher.base_url is None:
-        local["teacher"] = config.teacher.model
-    if config.dataset.judge.enabled and config.dataset.judge.model.base_url is None:
-        local["judge"] = config.dataset.judge.model.model
+    local |= {role.name.lower(): section.model for role, section in sections.items() if section.base_url is None}
     if config.on_policy.enabled and config.on_policy.needs_teacher:
         local |= {f"on-policy {name}": ref for name, ref in config.local_teachers.items()}
     for part, ref in local.items():
@@ -113,36 +101,35 @@ def _servers(config: DistillConfig) -> Iterator[Finding]:
     mlflow = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     if mlflow.startswith("http"):
         name = os.environ.get("MLFLOW_TRACKING_USERNAME")
-        login = None if name is None else f"{name}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
-        yield _check_response("MLflow", mlflow, _basic_auth(login))
+        login = None if name is None else (name, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+        yield _check_response("MLflow", mlflow, login)
     if prefect_api := os.environ.get("PREFECT_API_URL"):
+        name, _, password = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
         # The path `health` needs no login.
         version = f"{prefect_api.rstrip('/')}/admin/version"
-        yield _check_response("Prefect", version, _basic_auth(os.environ.get("PREFECT_API_AUTH_STRING")))
+        yield _check_response("Prefect", version, (name, password) if name else None)
 
 
-def _basic_auth(login: str | None) -> dict[str, str] | None:
-    return None if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
-
-
-def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Finding:
+def _check_response(name: str, url: str, login: tuple[str, str] | None) -> Finding:
     try:
         # The body, which may be large, is not read.
-        with httpx.stream("GET", url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S) as response:
+        with httpx.stream("GET", url, auth=login, timeout=_ENDPOINT_TIMEOUT_S) as response:
             status = response.status_code
     except httpx.HTTPError as error:
         return Finding(name, False, f"{url}: {type(error).__name__}: {error}")
     return Finding(name, status < 400, f"{url}: HTTP {status}")
 
 
-def _price(endpoint: Endpoint, section: TeacherConfig, config: DistillConfig) -> Finding:
+def _price(role: ModelRole, base_url: str, section: TeacherConfig, config: DistillConfig) -> Finding:
     """Return what the model costs, and by which source; an unknown price fails where the budget needs it."""
-    name = f"{endpoint.role.name.lower()} price"
+    name = f"{role.name.lower()} price"
+    key = os.environ.get(role.key_variable(config.runtime), "none")
+    endpoint = Endpoint(base_url, section.model, section.model, api_key=key, role=role)
     try:
         price = asyncio.run(price_of(endpoint, section))
         require_prices(replace(endpoint, price=price), config.budget)
     except ConfigError as error:
         return Finding(name, False, str(error))
     if price is None:
-        return Finding(name, None, f"unknown; set {endpoint.role.section}.usd_per_million_tokens or prices_file")
+        return Finding(name, None, f"unknown; set {role.section}.usd_per_million_tokens or prices_file")
     return Finding(name, not price.unknown, f"{price}: {price.source}")

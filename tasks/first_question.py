@@ -43,14 +43,12 @@ def examine_models(config: DistillConfig) -> Iterator[Finding]:
         name = model.role.lower()
         try:
             async with _question(model, runtime) as question:
-                turn = (
-                    None
-                    if question.was_answered
-                    else await question.ask(Budget(config.budget, question.endpoint.price))
-                )
-                answered = _answered(question, turn)
-                busy = f"{question.endpoint.base_url}: is too busy to answer; try again later"
-                return Finding(name, True, answered) if question.was_answered else Finding(name, False, busy)
+                if question.was_answered:
+                    return Finding(name, True, _answered(question, None))
+                turn = await question.ask(Budget(config.budget, question.endpoint.price))
+                if turn is None:
+                    return Finding(name, False, f"{question.endpoint.base_url}: is too busy to answer; try again later")
+                return Finding(name, True, _answered(question, turn))
         except StillhouseError as error:
             return Finding(name, False, str(error))
 
@@ -93,7 +91,7 @@ async def _question(model: PaidModel, runtime: RuntimeConfig) -> AsyncIterator[F
 
 def _answered(question: FirstQuestion, turn: Turn | None) -> str:
     answers = f"{question.endpoint.base_url}: {question.endpoint.model} answers"
-    if turn is None:
+    if turn is None or not turn.usage:
         return answers
     num_tokens = turn.usage.get("prompt_tokens", 0) + turn.usage.get("completion_tokens", 0)
     cost = "at a price that is not known" if turn.cost_usd is None else f"for {turn.cost_usd:.6f} USD"

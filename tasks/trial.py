@@ -12,7 +12,7 @@ from stillhouse.inference.budget import forget_budgets
 from stillhouse.prompts import ParsedPrompts, parse_prompts
 from stillhouse.prompts.parse import split_prompts
 from stillhouse.tools import RewardSet
-from stillhouse.trial.preview import PreviewRow, RowMaker
+from stillhouse.trial.preview import PreviewRow
 from stillhouse.trial.rollout import ScoredRollout
 from stillhouse.types import Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
@@ -51,16 +51,14 @@ def run_preview(config: DistillConfig, num_rows: int, on_row: Callable[[PreviewR
 
     parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     train, _ = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
-    maker = RowMaker(
-        Labelling.of(config.dataset, tools=config.tools, student=config.student),
-        config.dataset,
-        max_row_tokens(config.dataset, config.student.max_length),
-        Rendering.of(config.sft, config.student.max_length).parts,
-    )
+    labelling = Labelling.of(config.dataset, tools=config.tools, student=config.student)
+    max_tokens = max_row_tokens(config.dataset, config.student.max_length)
+    parts = Rendering.of(config.sft, config.student.max_length).parts
     rows: list[PreviewRow] = []
 
     def take(trajectory: Trajectory) -> None:
-        rows.append(maker.row(trajectory, parsed.metadata.get(trajectory.prompt_id)))
+        metadata = parsed.metadata.get(trajectory.prompt_id)
+        rows.append(PreviewRow.of(trajectory, metadata, labelling, config.dataset, max_tokens, parts))
         on_row(rows[-1])
 
     with context_of(config) as context:

@@ -1,6 +1,7 @@
 """The verb that tries a config: a few rollouts, shown as they end."""
 
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,14 +57,12 @@ def try_config(
     console = error_console()
     # On one terminal the bars make room for what is printed on their own console.
     results = console if console.is_terminal and sys.stdout.isatty() else Console()
-    num_shown = 0
+    numbers = count(1)
 
     def show(rollout: "ScoredRollout") -> None:
-        nonlocal num_shown
-        num_shown += 1
         file = output / f"{rollout.trajectory.rollout_key[:16]}.json"
         write_atomic(file, exact_json.dumps(rollout.as_json(), option=orjson.OPT_INDENT_2))
-        results.print(conversation(rollout, f"rollout {num_shown}", file), highlight=False)
+        results.print(conversation(rollout, f"rollout {next(numbers)}", file), highlight=False)
 
     with shown_progress(console, config):
         from tasks.trial import run_trial
@@ -84,21 +83,21 @@ def show_preview(config: DistillConfig, num_rows: int) -> None:
     from rich.console import Console
 
     from stillhouse.progress.terminal import error_console
-    from stillhouse.trial.preview import PreviewRow, preview_summary, preview_text
+    from stillhouse.trial.preview import PreviewRow, preview_text
 
     console = error_console()
     results = console if console.is_terminal and sys.stdout.isatty() else Console()
-    num_shown = 0
+    numbers = count(1)
 
     def show(row: PreviewRow) -> None:
-        nonlocal num_shown
-        num_shown += 1
-        results.print(preview_text(row, f"row {num_shown}"), highlight=False)
+        results.print(preview_text(row, f"row {next(numbers)}"), highlight=False)
 
     with shown_progress(console, config):
         from tasks.trial import run_preview
 
         rows = run_preview(config, num_rows, show)
     results.print("What is [bold green]green[/] is learnt, the rest is context.", highlight=False)
-    results.print(preview_summary(rows), highlight=False)
+    kept = sum(row.is_kept for row in rows)
+    told = f"{kept} of {len(rows)} rows pass the filters; `stillhouse plan` tells what all cost"
+    results.print(told, highlight=False)
     results.print("The same command without --preview goes on from here: these answers are not asked for again.")

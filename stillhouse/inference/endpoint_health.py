@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind
-from stillhouse.inference.refused_setting import setting_named
+from stillhouse.inference.refused_setting import refused_alike
 from stillhouse.inference.retry import RetryPolicy
 
 _MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
@@ -51,72 +51,53 @@ class EndpointHealth:
 
         `about` is the prompt; without one a refusal is not compared with others.
         """
-        url, model, message = self._endpoint.base_url, self._endpoint.model, failure.message.rstrip(".")
+        endpoint, model, message = self._endpoint, self._endpoint.model, failure.message.rstrip(".")
+
+        def error(text: str, remedy: str, code: str | None = None) -> EndpointError:
+            return EndpointError(f"{endpoint.base_url}: {text}. {remedy}", code=code)
+
         if failure.kind is FailureKind.AUTH:
             hint = ""
-            if (variable := self._endpoint.key_variable) is not None:
+            if endpoint.key_variable is not None:
                 hint = (
-                    f". It was read from the environment variable {variable}: set the right one there or in .env, or "
-                    f"name another variable in {self._endpoint.role.key_setting}, and run the same command again"
+                    f". It was read from the environment variable {endpoint.key_variable}: set the right one there or "
+                    f"in .env, or name another variable in {endpoint.role.key_setting}, and run the same command again"
                 )
-            return AuthenticationError(f"{url}: the API key was refused: {message}{hint}")
+            return AuthenticationError(f"{endpoint.base_url}: the API key was refused: {message}{hint}")
         if failure.kind is FailureKind.QUOTA:
             return QuotaError(
-                f"{url}: the account has no credit or allowance left: {message}. Add credit or wait for the "
-                f"allowance to be renewed, {_AGAIN}"
+                f"{endpoint.base_url}: the account has no credit or allowance left: {message}. Add credit or wait for "
+                f"the allowance to be renewed, {_AGAIN}"
             )
         if failure.unreachable and self._last_contact < started:
             if policy.max_outage_s > 0.0:
-                return EndpointError(
-                    f"{url}: cannot be reached for {policy.max_outage_s:g} s, though it was before: {message}. "
-                    f"Start the server again, {_AGAIN}"
-                )
-            return EndpointError(
-                f"{url}: cannot be reached after {policy.max_attempts} tries: {message}. Check that the server "
-                f"runs and that base_url is right, {_AGAIN}",
-                code="unreachable",
-            )
+                text = f"cannot be reached for {policy.max_outage_s:g} s, though it was before: {message}"
+                return error(text, f"Start the server again, {_AGAIN}")
+            remedy = f"Check that the server runs and that base_url is right, {_AGAIN}"
+            return error(f"cannot be reached after {policy.max_attempts} tries: {message}", remedy, "unreachable")
         if self._has_answered:
             return None
         if failure.is_of_settings:
-            return EndpointError(
-                f"{url}: model {model!r} does not take what the config asks for: {message}",
-                code="refused-alike",
-            )
+            return refused_alike(failure, endpoint, "model {} does not take what the config asks for: {}")
         if failure.status == 404 and "no endpoints" in message.lower():
-            return EndpointError(
-                f"{url}: no provider of model {model!r} takes these requests: {message}. Choose a model that "
-                "takes what is sent (tools, response_schema, record_top_k), or allow more providers in extra_body",
-                code="no-provider",
+            remedy = (
+                "Choose a model that takes what is sent (tools, response_schema, record_top_k), or allow more "
+                "providers in extra_body"
             )
+            return error(f"no provider of model {model!r} takes these requests: {message}", remedy, "no-provider")
         if failure.status == 404:
-            return EndpointError(
-                f"{url}: does not serve model {model!r} here: {message}. Check the model's name, and that "
-                "base_url goes up to and with /v1",
-                code="unknown-model",
-            )
-        if (error := self._refused_alike(failure, about)) is not None:
-            return error
+            remedy = "Check the model's name, and that base_url goes up to and with /v1"
+            return error(f"does not serve model {model!r} here: {message}", remedy, "unknown-model")
+        if failure.is_refusal and about is not None:
+            prompts = self._refused[re.sub(r"\S*\d\S*", "", failure.message)]
+            prompts.add(about)
+            if len(prompts) >= _MAX_REFUSED_ALIKE:
+                return refused_alike(failure, endpoint, "model {} refuses every prompt alike: {}")
         if not failure.context_overflow and failure.kind not in _OF_ONE_PROMPT:
             self._num_failed_at_first += 1
         if self._num_failed_at_first < _MAX_FAILED_AT_FIRST:
             return None
-        return EndpointError(
-            f"{url}: the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: "
-            f"{message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}"
-        )
-
-    def _refused_alike(self, failure: Failure, about: str | None) -> EndpointError | None:
-        """Return the error of a model that refuses whatever it is asked, in the same words."""
-        if failure.kind is not FailureKind.PERMANENT or failure.context_overflow or about is None:
-            return None
-        refused = self._refused[re.sub(r"\S*\d\S*", "", failure.message)]
-        refused.add(about)
-        if len(refused) < _MAX_REFUSED_ALIKE:
-            return None
-        setting = setting_named(failure.message, self._endpoint.role) or f"{self._endpoint.role.section}.model"
-        return EndpointError(
-            f"{self._endpoint.base_url}: model {self._endpoint.model!r} refuses every prompt alike: "
-            f"{failure.message.rstrip('.')}. Change {setting}, {_AGAIN}",
-            code="refused-alike",
+        return error(
+            f"the first {self._num_failed_at_first} requests to model {model!r} all failed; the last one: {message}",
+            f"Check that the endpoint speaks the OpenAI chat form and takes these settings, {_AGAIN}",
         )

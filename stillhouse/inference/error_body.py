@@ -12,32 +12,19 @@ from typing import Any, Final
 
 from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.inference.providers import PROVIDERS
+from stillhouse.inference.providers.provider import OVERFLOW, Meaning
 from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits, read_limits, retry_after, told_wait
 from stillhouse.types import JsonObject
 
 _CODES: Final = {
-    code: kind for provider in PROVIDERS for kind, codes in provider.codes.items() for code in codes.split()
+    code: meaning for provider in PROVIDERS for meaning, codes in provider.codes.items() for code in codes.split()
 }
 _WORDINGS: Final = {
-    kind: re.compile("|".join(provider.wordings[kind] for provider in PROVIDERS if kind in provider.wordings))
-    for kind in FailureKind
-    if any(kind in provider.wordings for provider in PROVIDERS)
+    meaning: re.compile("|".join(one.wordings[meaning] for one in PROVIDERS if meaning in one.wordings))
+    for meaning in {meaning for provider in PROVIDERS for meaning in provider.wordings}
 }
-_OVERFLOW_CODES: Final = frozenset(code for provider in PROVIDERS for code in provider.overflow_codes.split())
-_OVERFLOW: Final = re.compile("|".join(provider.overflow for provider in PROVIDERS if provider.overflow))
-_BUSY_PHRASES: Final = ("overloaded", "try again later", "temporarily unavailable", "server is busy")
-"""Of servers that answer 400 while they have no capacity."""
 _MAX_WAIT_S: Final = 2 * 3600.0
 """Waits above this are for an allowance of a day or a month."""
-# In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
-_SCOPE_PHRASES: Final = (
-    (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
-    (
-        LimitScope.TOKENS,
-        ("tokens per min", "(tpm)", "tokens_per_min", "token rate", "tokens per second", "input tokens"),
-    ),
-    (LimitScope.REQUESTS, ("requests per min", "(rpm)", "requests_per_min", "request rate", "requests per second")),
-)
 _MAX_MESSAGE: Final = 500
 
 
@@ -49,19 +36,27 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
     """
     error = error_of(body)
     message = _message(status, error, body)
-    inner = error.get("innererror")
+    metadata, details, inner = error.get("metadata"), error.get("details", ""), error.get("innererror")
     named = [*map(error.get, ("code", "type", "status")), inner.get("code") if isinstance(inner, dict) else None]
     codes = {str(code) for code in named if code}
+    text = " ".join([message, str(details), str(metadata or ""), *codes]).lower()
+    by_code = {_CODES[code] for code in codes & _CODES.keys()}
+    by_words = {meaning for meaning, wording in _WORDINGS.items() if wording.search(text)}
+    # OpenRouter answers 403 with the reasons when moderation flags a prompt.
+    if status == 403 and isinstance(metadata, dict) and "reasons" in metadata:
+        by_words.add(FailureKind.CONTENT)
+    kind = _kind(status, by_code, by_words, message.lower())
     limits = read_limits(headers, now)
     failure = Failure(
-        _kind(status, codes, error, message.lower()), message, status, limits=limits, parameter=_parameter(error)
+        kind,
+        message,
+        status,
+        limits=limits,
+        parameter=_parameter(error),
+        context_overflow=kind is FailureKind.PERMANENT and OVERFLOW in by_code | by_words,
+        scope=_scope(by_words, limits) if kind is FailureKind.RATE else None,
     )
-    match failure.kind:
-        case FailureKind.PERMANENT:
-            failure = replace(failure, context_overflow=_is_overflow(codes, message.lower()))
-        case FailureKind.RATE:
-            failure = replace(failure, scope=_scope(codes, message, limits))
-    return _timed(failure, headers, f"{message} {error.get('details', '')}", now)
+    return _timed(failure, headers, f"{message} {details}", now)
 
 
 def error_of(body: Any) -> JsonObject:
@@ -85,65 +80,44 @@ def error_of(body: Any) -> JsonObject:
     return {}
 
 
-def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> FailureKind:
-    named = {_CODES.get(code) for code in codes}
-    if FailureKind.MALFORMED in named:
-        return FailureKind.MALFORMED
-    metadata = error.get("metadata")
-    text = f"{message} {error.get('details', '')} {metadata or ''}".lower()
-    worded = {kind for kind, wording in _WORDINGS.items() if wording.search(text)}
-    if FailureKind.RATE in worded:
-        return FailureKind.RATE
+def _kind(status: int, by_code: set[Meaning], by_words: set[Meaning], message: str) -> FailureKind:
+    said = by_code | by_words
     is_refused = status in (200, 400, 403, 412, 429)
-    if status == 402 or FailureKind.QUOTA in named or (is_refused and FailureKind.QUOTA in worded):
-        return FailureKind.QUOTA
-    # A single request above a minute's tokens (OpenAI) can only be refused again.
-    if status == 429 and "request too large" in message:
-        return FailureKind.PERMANENT
-    # 498 is Groq's for want of capacity.
-    if FailureKind.BUSY in named | worded or status == 498:
-        return FailureKind.BUSY
-    if status in (429, 529) or (status in (200, 503) and FailureKind.RATE in named):
-        return FailureKind.RATE
-    # OpenRouter answers 403 with the reasons when moderation flags a prompt.
-    is_moderated = status == 403 and isinstance(metadata, dict) and "reasons" in metadata
-    if FailureKind.CONTENT in named | worded or is_moderated:
-        return FailureKind.CONTENT
-    if _is_overflow(codes, message):
-        return FailureKind.PERMANENT
-    if FailureKind.LENGTH in worded:
-        return FailureKind.LENGTH
-    if status in (401, 403) or FailureKind.AUTH in named | worded:
-        return FailureKind.AUTH
-    says_busy = status in (400, 422) and any(phrase in message for phrase in _BUSY_PHRASES)
-    if status in (408, 409, 425) or status >= 500 or status < 400 or says_busy:
-        return FailureKind.TRANSIENT
-    return FailureKind.PERMANENT
-
-
-def _is_overflow(codes: set[str], message: str) -> bool:
-    """Return whether an error says that the context is too short.
-
-    A request that is too large for a minute's tokens (Groq's 413) is another thing, and so is a `max_tokens` above
-    what the model allows.
-    """
-    return bool(codes & _OVERFLOW_CODES) or _OVERFLOW.search(message) is not None
+    is_out_of_money = FailureKind.QUOTA in by_code or (is_refused and FailureKind.QUOTA in by_words)
+    is_passing = status in (408, 409, 425) or status >= 500 or status < 400
+    rules = (
+        (FailureKind.MALFORMED, FailureKind.MALFORMED in by_code),
+        (FailureKind.RATE, FailureKind.RATE in by_words),
+        (FailureKind.QUOTA, status == 402 or is_out_of_money),
+        # A single request above a minute's tokens (OpenAI) can only be refused again.
+        (FailureKind.PERMANENT, status == 429 and "request too large" in message),
+        # 498 is Groq's for want of capacity.
+        (FailureKind.BUSY, status == 498 or FailureKind.BUSY in said),
+        (FailureKind.RATE, status in (429, 529) or (status in (200, 503) and FailureKind.RATE in said)),
+        (FailureKind.CONTENT, FailureKind.CONTENT in said),
+        (FailureKind.PERMANENT, OVERFLOW in said),
+        (FailureKind.LENGTH, FailureKind.LENGTH in said),
+        (FailureKind.AUTH, status in (401, 403) or FailureKind.AUTH in said),
+        (FailureKind.TRANSIENT, is_passing or (status in (400, 422) and FailureKind.TRANSIENT in said)),
+    )
+    return next((kind for kind, holds in rules if holds), FailureKind.PERMANENT)
 
 
 def _timed(failure: Failure, headers: Mapping[str, str], text: str, now: datetime) -> Failure:
     """Return the failure with the wait that was asked for, as its kind is by that wait and by `x-should-retry`."""
-    kind, wait_s = failure.kind, retry_after(headers, now)
-    if kind in (FailureKind.RATE, FailureKind.BUSY, FailureKind.TRANSIENT):
-        wait_s = told_wait(text) if wait_s is None else wait_s
-        if kind is FailureKind.RATE and wait_s is not None and wait_s > _MAX_WAIT_S:
-            message = f"{failure.message} (the endpoint asks to wait for {wait_s / 3600:.1f} hours)"
-            failure = replace(failure, kind=FailureKind.QUOTA, message=message, scope=None)
+    kind, message, wait_s = failure.kind, failure.message, retry_after(headers, now)
     # https://github.com/openai/openai-python: `_base_client.py`, which Anthropic's package shares.
-    if kind is FailureKind.TRANSIENT and headers.get("x-should-retry") == "false":
-        failure = replace(failure, kind=FailureKind.PERMANENT)
-    if kind is FailureKind.PERMANENT and not failure.context_overflow and headers.get("x-should-retry") == "true":
-        failure = replace(failure, kind=FailureKind.TRANSIENT)
-    return replace(failure, retry_after_s=wait_s)
+    should_retry = headers.get("x-should-retry")
+    if kind in (FailureKind.RATE, FailureKind.BUSY, FailureKind.TRANSIENT) and wait_s is None:
+        wait_s = told_wait(text)
+    if kind is FailureKind.RATE and wait_s is not None and wait_s > _MAX_WAIT_S:
+        message = f"{message} (the endpoint asks to wait for {wait_s / 3600:.1f} hours)"
+        kind = FailureKind.QUOTA
+    elif kind is FailureKind.TRANSIENT and should_retry == "false":
+        kind = FailureKind.PERMANENT
+    elif failure.is_refusal and should_retry == "true":
+        kind = FailureKind.TRANSIENT
+    return replace(failure, kind=kind, message=message, retry_after_s=wait_s)
 
 
 def _parameter(error: JsonObject) -> str | None:
@@ -157,11 +131,11 @@ def _parameter(error: JsonObject) -> str | None:
     return ".".join(map(str, place)).removeprefix("body.") if isinstance(place, list) else None
 
 
-def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
+def _scope(by_words: set[Meaning], limits: RateLimits | None) -> LimitScope | None:
     """Return what the rate limit was about: by the error's type or wording, else what its headers show as used up."""
-    text = " ".join([*codes, message]).lower()
-    for scope, phrases in _SCOPE_PHRASES:
-        if any(phrase in text for phrase in phrases):
+    # In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
+    for scope in (LimitScope.CONCURRENCY, LimitScope.TOKENS, LimitScope.REQUESTS):
+        if scope in by_words:
             return scope
     if limits is None:
         return None

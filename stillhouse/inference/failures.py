@@ -59,6 +59,11 @@ class Failure:
     is_of_settings: bool = False
     """Every request with the same settings is refused so."""
 
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether the request itself is wrong, otherwise than by its length."""
+        return self.kind is FailureKind.PERMANENT and not self.context_overflow
+
     def record(self) -> ErrorRecord:
         kept: ErrorRecord = {"kind": self.kind.value, "message": self.message}
         if self.status is not None:

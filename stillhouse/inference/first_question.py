@@ -6,8 +6,6 @@ is known while it costs next to nothing. What worked is remembered for a day, by
 
 import hashlib
 import re
-import shutil
-import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,15 +13,18 @@ from pathlib import Path
 from typing import Final, Self
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.errors import AuthenticationError, EndpointError
+from stillhouse.errors import AuthenticationError
 from stillhouse.inference.apis import ApiChoice
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.first_refusal import error_of, is_page, without_route
+from stillhouse.inference.finish_reasons import UNSTATED
+from stillhouse.inference.first_refusal import error_of, is_page, misplaced, without_route
+from stillhouse.inference.learnt_file import LearntFile
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.rate_limit import RequestSize, controller_of
+from stillhouse.inference.refused_setting import refused_alike
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects, RetryPolicy
 from stillhouse.inference.sampling import Sampling, sampling_of
@@ -31,8 +32,7 @@ from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.transport import open_transport
 from stillhouse.sellers import foreign_owner
 from stillhouse.store import ArtifactStore, canonical_json, digest
-from stillhouse.store.atomic import write_atomic
-from stillhouse.types import Message, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, ToolSchema, Turn
 
 _MAX_TOKENS: Final = 64
 _DAY_S: Final = 24 * 3600.0
@@ -76,11 +76,11 @@ class FirstQuestion:
     @property
     def was_answered(self) -> bool:
         """Return whether the same question was answered within a day."""
-        return self._memory.exists() and 0.0 <= time.time() - self._memory.stat().st_mtime <= _DAY_S
+        return self._memory.load() is not None
 
     async def ask(self, budget: Budget) -> Turn | None:
-        """Return the answer's turn, which is remembered; None where what came says no more than that the model works,
-        which is remembered as well, or nothing, as of a busy endpoint.
+        """Return the answer's turn, without usage where what came says no more than that the model works; None where it
+        says nothing, as of a busy endpoint, and is not remembered.
 
         Raise EndpointError, or one of its kinds, if every request would be refused; BudgetReached as `Requester.ask`.
         """
@@ -93,27 +93,22 @@ class FirstQuestion:
             effects=Effects(),
         )
         size = RequestSize(len(canonical_json([*self.messages, *self.tools])), self.sampling.max_tokens)
-        turn: Turn | None = None
+        turn = Turn(UNSTATED, {}, None, self.endpoint.model)
         try:
             completion = await requester.ask(self._complete, size=size, is_final=_is_final)
-            turn = completion.turn
         except RequestFailed as failed:
             failure = failed.failure
             if failure.kind in _SAYS_NOTHING and not failure.unreachable and not is_page(failure):
                 return None
             if failure.kind not in _WORKS and not _TOO_FEW_TOKENS.search(failure.message):
-                policy = RetryPolicy(self.runtime.max_attempts)
-                raise await error_of(failure, self.endpoint, policy) from failed
+                raise await error_of(failure, self.endpoint, RetryPolicy(self.runtime.max_attempts)) from failed
         else:
+            turn = completion.turn
             if self.sampling.record_top_k and turn.top_logprobs is None and completion.message.get("content"):
-                raise EndpointError(
-                    f"{self.endpoint.base_url}: model {self.endpoint.model!r} answers without the log-probabilities of "
-                    "rollouts.record_top_k: leave it out, or change the model or its provider",
-                    code="refused-alike",
-                )
-        write_atomic(
-            self._memory, canonical_json({"model": self.endpoint.model, "usage": turn.usage if turn else None})
-        )
+                lacking = Failure(FailureKind.PERMANENT, "`logprobs` is null or absent")
+                text = "model {} answers without the log-probabilities it was asked for: {}"
+                raise refused_alike(lacking, self.endpoint, text)
+        self._memory.save({})
         return turn
 
     def _check(self) -> None:
@@ -121,8 +116,7 @@ class FirstQuestion:
         endpoint, key = self.endpoint, self.endpoint.api_key
         url, section, variable = endpoint.base_url, endpoint.role.section, endpoint.key_variable
         if (address := without_route(url)) != url:
-            text = f"{url}: ends with a route, which each request adds. Set {section}.base_url to {address}"
-            raise EndpointError(text, code="wrong-base-url")
+            raise misplaced(endpoint, "ends with a route, which each request adds", address)
         owner = "nobody: it is an address" if "://" in key else foreign_owner(key, url)
         if owner is not None:
             raise AuthenticationError(
@@ -137,21 +131,21 @@ class FirstQuestion:
             return await client.complete(self.messages, self.tools, self.sampling)
 
     @property
-    def _memory(self) -> Path:
-        """Return the file that is there where it was answered."""
+    def _memory(self) -> LearntFile[JsonObject]:
+        """Return the entry, without values, that is there where it was answered."""
         api = ApiChoice(self.endpoint).of(self.tools, self.sampling)
         body = api.request(self.endpoint, self.messages, self.tools, self.sampling)
-        return _memory_of(self.endpoint, self.runtime) / digest(body)[:32]
+        return LearntFile(_memory_of(self.endpoint, self.runtime), digest(body)[:32], dict, _DAY_S)
 
 
 def forget(endpoint: Endpoint, runtime: RuntimeConfig) -> None:
     """Forget that a model works, whatever it was asked for."""
-    shutil.rmtree(_memory_of(endpoint, runtime), ignore_errors=True)
+    _memory_of(endpoint, runtime).unlink(missing_ok=True)
 
 
 def _memory_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Path:
     key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
-    return _store(runtime) / "answered" / digest([endpoint.base_url, endpoint.model, key])[:32]
+    return _store(runtime) / "answered" / f"{digest([endpoint.base_url, endpoint.model, key])[:32]}.json"
 
 
 def _store(runtime: RuntimeConfig) -> Path:

@@ -13,7 +13,7 @@ from stillhouse.errors import EndpointError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.endpoint_health import EndpointHealth
 from stillhouse.inference.failures import Failure, RequestFailed
-from stillhouse.inference.refused_setting import setting_named
+from stillhouse.inference.refused_setting import refused_alike, setting_named
 from stillhouse.inference.retry import RetryPolicy
 from stillhouse.inference.transport import open_transport
 from stillhouse.sellers import AZURE
@@ -45,21 +45,17 @@ async def error_of(failure: Failure, endpoint: Endpoint, policy: RetryPolicy) ->
     """Return the error to end with after a harmless request failed for good: what is wrong, and its setting."""
     url, message = endpoint.base_url, failure.message.rstrip(".")
     if moved := _MOVED.search(message):
-        return _misplaced(endpoint, message, without_route(moved[1]))
+        return misplaced(endpoint, message, without_route(moved[1]))
     if "sent to HTTPS port" in message or re.search("WRONG_VERSION_NUMBER|record layer", message):
         scheme, _, rest = url.partition(":")
-        return _misplaced(endpoint, message, f"{'http' if scheme == 'https' else 'https'}:{rest}")
-    names_setting = failure.status in (400, 403, 404, 422, 500) and not failure.is_of_settings
-    setting = setting_named(message, endpoint.role) if names_setting else None
-    is_absent = failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message)
-    if is_absent and setting is None:
+        return misplaced(endpoint, message, f"{'http' if scheme == 'https' else 'https'}:{rest}")
+    may_name = failure.status in (400, 403, 404, 422, 500)
+    if failure.is_of_settings or (may_name and setting_named(message, endpoint.role) is not None):
+        return refused_alike(failure, endpoint, "model {} does not take what the config asks for: {}")
+    if failure.status in (404, 405) or is_page(failure) or _NO_MODEL.search(message):
         return await _not_served(failure, endpoint)
-    known = None if setting else EndpointHealth(endpoint).fatal_error(failure, policy, started=0.0)
-    return known or EndpointError(
-        f"{url}: model {endpoint.model!r} refuses even a question of one line: {message}. Change "
-        f"{setting or f'{endpoint.role.section}.model'}",
-        code="refused-alike",
-    )
+    known = EndpointHealth(endpoint).fatal_error(failure, policy, started=0.0)
+    return known or refused_alike(failure, endpoint, "model {} refuses even a question of one line: {}")
 
 
 async def _not_served(failure: Failure, endpoint: Endpoint) -> EndpointError:
@@ -76,13 +72,14 @@ async def _not_served(failure: Failure, endpoint: Endpoint) -> EndpointError:
         if model in models:
             remedy = f"The list of models has it, so it does not chat, or is not this account's: change {section}.model"
     elif await _models(endpoint, other := url.removesuffix("/v1") if url.endswith("/v1") else f"{url}/v1"):
-        return _misplaced(endpoint, message, other)
+        return misplaced(endpoint, message, other)
     elif not _NO_MODEL.search(message):
-        return _misplaced(endpoint, message, "one that speaks OpenAI's API, up to and with /v1")
+        return misplaced(endpoint, message, "one that speaks OpenAI's API, up to and with /v1")
     return EndpointError(f"{url}: does not serve model {model!r} here: {message}. {remedy}", code="unknown-model")
 
 
-def _misplaced(endpoint: Endpoint, message: str, address: str) -> EndpointError:
+def misplaced(endpoint: Endpoint, message: str, address: str) -> EndpointError:
+    """Return the error of an endpoint whose address should be `address`."""
     text = f"{endpoint.base_url}: {message}. Set {endpoint.role.section}.base_url to {address}"
     return EndpointError(text, code="wrong-base-url")
 

@@ -1,8 +1,9 @@
 """Rows of a dataset before there is one: labelled, filtered and rendered as the student will see them."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Self
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
@@ -36,42 +37,27 @@ class PreviewRow:
     samples: list[list[Piece]]
     """Messages that the student is trained on; the messages as they are where nothing is rendered."""
 
+    @classmethod
+    def of(
+        cls,
+        trajectory: Trajectory,
+        metadata: PromptMetadata | None,
+        labelling: Labelling,
+        dataset: DatasetConfig,
+        max_tokens: int | None,
+        parts: Set[Part],
+    ) -> Self:
+        """Return the row of a finished trajectory, which learns `parts` of the assistant's messages.
 
-@dataclass(frozen=True, slots=True)
-class RowMaker:
-    """Makes the rows of a config."""
-
-    labelling: Labelling
-    """Its tokenizer is the student's, empty where nothing is rendered."""
-    dataset: DatasetConfig
-    max_tokens: int | None
-    """None leaves it to the filters' own limit."""
-    parts: Set[Part]
-    """Of the assistant's messages, those that are learnt."""
-
-    def row(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> PreviewRow:
-        """Return the row of a finished trajectory.
-
-        Raises:
-            ConfigError: a file or tokenizer of the config cannot be used.
+        Without `max_tokens` the filters' own limit holds. Raise ConfigError if a file or tokenizer of the config cannot
+        be used.
         """
         # Imports pandas, for which the first line of a preview should not wait.
         from stillhouse.dataset.select.filters import passes
 
-        labels = labelled_rows([LabelInput.of(trajectory, metadata)], self.labelling)
-        (is_kept,) = passes(labels, self.dataset, self.max_tokens)
-        return PreviewRow(trajectory, labels[0], is_kept, self._samples(trajectory))
-
-    def _samples(self, trajectory: Trajectory) -> list[list[Piece]]:
-        if not self.labelling.tokenizer:
-            return [[(_plain(message), message["role"] == "assistant") for message in trajectory.messages]]
-        tokenizer = load_tokenizer(self.labelling.tokenizer, self.labelling.chat_template_kwargs)
-        try:
-            samples = render_samples(tokenizer, trajectory.messages, trajectory.tools, self.parts)
-        except TemplateError:
-            # The labels hold the problem.
-            return []
-        return [[(tokenizer.decode(ids), is_learnt) for ids, is_learnt in _runs(sample)] for sample in samples]
+        labels = labelled_rows([LabelInput.of(trajectory, metadata)], labelling)
+        (is_kept,) = passes(labels, dataset, max_tokens)
+        return cls(trajectory, labels[0], is_kept, _samples(trajectory, labelling, parts))
 
 
 def preview_text(row: PreviewRow, title: str) -> RenderableType:
@@ -81,12 +67,6 @@ def preview_text(row: PreviewRow, title: str) -> RenderableType:
         styled = [(text, "bold green" if is_learnt else "dim") for text, is_learnt in sample]
         parts.append(Text.assemble(*styled))
     return Group(*parts, Text(f"\u2192 {', '.join(_facts(row))}", style="bold"), "")
-
-
-def preview_summary(rows: Sequence[PreviewRow]) -> str:
-    """Return how many rows are kept."""
-    kept = sum(row.is_kept for row in rows)
-    return f"{kept} of {len(rows)} rows pass the filters; `stillhouse plan` tells what all cost"
 
 
 def _facts(row: PreviewRow) -> Iterator[str]:
@@ -102,6 +82,18 @@ def _facts(row: PreviewRow) -> Iterator[str]:
         yield f"{labels['num_supervised_tokens']:,} of {labels['num_tokens']:,} tokens learnt"
     if labels.get("template_problem"):
         yield f"template: {labels['template_problem']}"
+
+
+def _samples(trajectory: Trajectory, labelling: Labelling, parts: Set[Part]) -> list[list[Piece]]:
+    if not labelling.tokenizer:
+        return [[(_plain(message), message["role"] == "assistant") for message in trajectory.messages]]
+    tokenizer = load_tokenizer(labelling.tokenizer, labelling.chat_template_kwargs)
+    try:
+        samples = render_samples(tokenizer, trajectory.messages, trajectory.tools, parts)
+    except TemplateError:
+        # The labels hold the problem.
+        return []
+    return [[(tokenizer.decode(ids), is_learnt) for ids, is_learnt in _runs(sample)] for sample in samples]
 
 
 def _runs(sample: RenderedSample) -> Iterator[tuple[list[int], bool]]:

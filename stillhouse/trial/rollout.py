@@ -46,12 +46,6 @@ class ScoredRollout:
         """Return whether the rollout failed."""
         return self.trajectory.stop_reason is StopReason.ERROR
 
-    @property
-    def tool_errors(self) -> list[str]:
-        """Return what the tool calls that failed said."""
-        errors = map(tool_error_of, sampled_part(self.trajectory))
-        return [error for error in errors if error is not None]
-
     def as_json(self) -> JsonObject:
         """Return the rollout in the keys of `rnow test` (rnow/cli/test.py), with what it cost and why it ended."""
         trajectory, totals = self.trajectory, totals_of(self.trajectory)
@@ -63,7 +57,7 @@ class ScoredRollout:
             "total_reward": self.reward,
             "rewards": {name: "error" if value is None else value for name, value in self.scores.values.items()},
             "errors": [f"{name}: {problem}" for name, problem in self.scores.errors.items()],
-            "tool_errors": self.tool_errors,
+            "tool_errors": [error for error in map(tool_error_of, sampled_part(trajectory)) if error is not None],
             "turns": len(trajectory.turns),
             "truncated": trajectory.stop_reason in TRUNCATED,
             "promptTokens": totals.prompt_tokens,

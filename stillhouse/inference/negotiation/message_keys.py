@@ -7,10 +7,12 @@ out at once, and one that is refused by name from then on.
 
 import re
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from stillhouse.chat.content import REASONING_KEYS
 from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.negotiation.terms import Asked, Terms
 from stillhouse.types import JsonObject, Message
 
 _PLAIN: Final = frozenset({"role", "content", "tool_calls", "id", "type", "function", "arguments", "name"})
@@ -38,12 +40,16 @@ def resent(messages: Sequence[Message], refused: Set[str] = frozenset()) -> list
     return [_resent(message, refused) if message["role"] == "assistant" else message for message in messages]
 
 
-def refused_key(failure: Failure, messages: list[Message]) -> str | None:
-    """Return the key of the assistant's messages, as sent, that a refusal names; None if it is of another kind."""
-    text = failure.message
-    if failure.kind is not FailureKind.PERMANENT or not REFUSING.search(text) or _DEMANDING.search(text):
+def with_key(terms: Terms, failure: Failure, asked: Asked) -> tuple[Terms, str] | None:
+    """Return the terms after a refusal of a key of assistants' messages, and the change; None if it is of another."""
+    text, messages = failure.message, asked.body.get("messages", [])
+    if not REFUSING.search(text) or _DEMANDING.search(text):
         return None
-    return next((key for key in _named_keys(text) if resent(messages, {key}) != messages), None)
+    key = next((key for key in _named_keys(text) if resent(messages, {key}) != messages), None)
+    if key is None:
+        return None
+    changed = replace(terms, refused_keys=[*terms.refused_keys, key])
+    return changed, f"messages of the assistant go without the key {key!r}"
 
 
 def demanded_keys(failure: Failure) -> set[str]:

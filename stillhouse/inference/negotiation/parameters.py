@@ -1,15 +1,13 @@
-"""Parameters that a refusal names: which are dropped, renamed or replaced, and what to do about the others."""
+"""Parameters that a refusal names: which are dropped, renamed or replaced, and which setting the others have."""
 
 import re
-from collections.abc import Set
 from dataclasses import replace
 from typing import Any, Final
 
-from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.failures import Failure
 from stillhouse.inference.negotiation.message_keys import REFUSING
-from stillhouse.inference.negotiation.terms import Terms, place_of
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.negotiation.terms import Asked, Terms, place_of
+from stillhouse.inference.refused_setting import setting_named
 from stillhouse.types import JsonObject
 
 _DROPPED: Final = frozenset(
@@ -34,79 +32,67 @@ _TOO_LONG: Final = re.compile(
 _OTHER_API: Final = re.compile(r"v1/(responses|completions)\b")
 
 
-def with_parameter(terms: Terms, failure: Failure, body: JsonObject, own: Set[str]) -> Terms | None:
-    """Return the terms after a refusal that names a parameter of `body`; None where it must not be changed.
-
-    `own` are names of the user's own keys.
-    """
-    name = _named(failure, body)
-    if name is None or name.partition(".")[0] in own:
+def with_parameter(terms: Terms, failure: Failure, asked: Asked) -> tuple[Terms, str] | None:
+    """Return the terms after a refusal that names a parameter, and the change; None where it must not be changed."""
+    name = _named(failure, asked.body)
+    if name is None or name.partition(".")[0] in asked.sampling.extra_body:
         return None
     if name in _EFFORTS:
-        effort = _nearest(_value_of(body, name), failure.message)
-        return None if effort is None else replace(terms, replaced={**terms.replaced, name: effort})
+        effort = _nearest(_value_of(asked.body, name), failure.message)
+        changed = replace(terms, replaced={**terms.replaced, name: effort})
+        return None if effort is None else (changed, f"{name} is {effort!r} instead")
     if not REFUSING.search(failure.message):
         return None
-    if (other := _LIMITS.get(name)) is not None:
-        # Refused under both names.
-        return None if other in terms.renamed else replace(terms, renamed={**terms.renamed, name: other})
+    other = _LIMITS.get(name)
     if name == "seed" and "extra" in failure.message.lower():
-        return replace(terms, renamed={**terms.renamed, name: "random_seed"})
+        other = "random_seed"
+    if other is not None:
+        # Refused under both names.
+        if other in terms.renamed:
+            return None
+        return replace(terms, renamed={**terms.renamed, name: other}), f"{name} is called {other}"
     if name not in _DROPPED:
         return None
-    asked = next((first for first, sent in terms.renamed.items() if sent == name), name)
-    return replace(terms, replaced={**terms.replaced, asked: None})
+    first = next((first for first, sent in terms.renamed.items() if sent == name), name)
+    return replace(terms, replaced={**terms.replaced, first: None}), f"{first} is left to the model"
 
 
-def with_role(terms: Terms, failure: Failure, body: JsonObject) -> Terms | None:
-    """Return the terms after a refusal of the role of instructions; None if it is about something else."""
-    roles = {message["role"] for message in body.get("messages", ())}
+def with_role(terms: Terms, failure: Failure, asked: Asked) -> tuple[Terms, str] | None:
+    """Return the terms after a refusal of the role of instructions, and the change; None if it is about another."""
+    roles = {message["role"] for message in asked.body.get("messages", ())}
     if terms.system == "user" or not roles & {"system", "developer"}:
         return None
     if not _ROLE.search(failure.message) or not (REFUSING.search(failure.message) or "should be" in failure.message):
         return None
     # OpenAI words it so; others that take no `system` take no `developer` either.
     is_openai = terms.system == "system" and "does not support 'system'" in failure.message
-    return replace(terms, system="developer" if is_openai else "user")
+    role = "developer" if is_openai else "user"
+    return replace(terms, system=role), f"instructions have the role {role!r}"
 
 
-def explained(failure: Failure, body: JsonObject, sampling: Sampling, endpoint: Endpoint) -> Failure:
+def explained(failure: Failure, asked: Asked) -> Failure:
     """Return a refusal with the setting to change, where it names something that every request holds."""
-    is_refused = failure.kind is FailureKind.PERMANENT and not failure.context_overflow
-    remedy = _remedy(failure, body, sampling, endpoint) if is_refused else None
-    if remedy is None:
+    setting = _setting(failure, asked) if failure.is_refusal else None
+    if setting is None:
         return failure
-    return replace(failure, message=f"{failure.message.rstrip('.')}. {remedy}", is_of_settings=True)
+    return replace(failure, message=f"{failure.message.rstrip('.')}. Change {setting}", is_of_settings=True)
 
 
-def _remedy(failure: Failure, body: JsonObject, sampling: Sampling, endpoint: Endpoint) -> str | None:
-    section, model = endpoint.role.section, endpoint.model
-    if (other := _OTHER_API.search(failure.message)) is not None and failure.status in (400, 404):
-        if other[1] == "completions" and "/responses" not in failure.message:
-            return f"{model} is no chat model: name another in {section}.model"
-        less = ", or rollouts.reasoning_effort: none" if "reasoning_effort" in failure.message else ""
-        return f"Set {section}.api: responses{less}"
-    if _TOO_LONG.search(failure.message) and not sampling.extra_body.keys() & _LIMITS.keys():
-        return f"{model} does not write {sampling.max_tokens} tokens at once: lower max_tokens"
-    top_k = sampling.record_top_k
-    if "logprob" in failure.message and "logprobs" in body:
-        if top_k is None:
-            return f"{model} gives no log-probabilities: leave out rollouts.record_tokens"
-        return (
-            f"The endpoint refuses rollouts.record_top_k {top_k}: lower it (OpenAI gives 20, vLLM what its "
-            "--max-logprobs says), or leave it out where a model gives none, as those that reason at OpenAI"
-        )
-    name = _named(failure, body) if REFUSING.search(failure.message) else None
-    if name is None:
-        return None
+def _setting(failure: Failure, asked: Asked) -> str | None:
+    message = failure.message
+    is_too_long = _TOO_LONG.search(message) is not None
+    name = (_named(failure, asked.body) if is_too_long or REFUSING.search(message) else None) or ""
     first = name.partition(".")[0]
-    if first in sampling.extra_body:
-        return f"{model} does not take rollouts.extra_body.{name}: leave it out"
-    if name in _EFFORTS:
-        return f"{model} does not take rollouts.reasoning_effort {sampling.reasoning_effort}: leave it out or change it"
-    if first in ("tools", "tool_choice"):
-        return f"{model} takes no tools here: offer none (`tools`), or name a model that calls them in {section}.model"
-    return None
+    if first in asked.sampling.extra_body:
+        return f"rollouts.extra_body.{name}"
+    is_of_all = (
+        is_too_long
+        or (failure.status in (400, 404) and _OTHER_API.search(message))
+        or ("logprob" in message and "logprobs" in asked.body)
+        or name in _EFFORTS
+        or first in ("tools", "tool_choice")
+    )
+    return setting_named(message, asked.endpoint.role) if is_of_all else None
 
 
 def _named(failure: Failure, body: JsonObject) -> str | None:

@@ -1,18 +1,14 @@
 """Schemas of answers and tools: sent as they are until the endpoint refuses them, then in a form that it takes."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from stillhouse.config import ModelRole
-from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.negotiation.terms import FormName, Terms
+from stillhouse.inference.failures import Failure, RequestFailed
+from stillhouse.inference.negotiation.terms import Asked, FormName, Terms
 from stillhouse.inference.providers import provider_of
-from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.schema_forms import CLOSED, Misfit, SchemaForm
-from stillhouse.types import ToolSchema
 
 _ABOUT_SCHEMAS: Final = re.compile(
     r"schema|response_format|additionalProperties|grammar|structured.?output|function_?declaration|function_parameters",
@@ -27,24 +23,21 @@ _NO_FORM: Final = (
 )
 
 
-def is_about_schemas(failure: Failure) -> bool:
-    is_refused = failure.kind is FailureKind.PERMANENT or failure.status == 500
-    return is_refused and not failure.context_overflow and _ABOUT_SCHEMAS.search(failure.message) is not None
+def with_schemas(terms: Terms, failure: Failure, asked: Asked) -> tuple[Terms, str] | None:
+    """Return the terms after a refusal about a schema, and the change; None if it is about something else.
 
-
-def with_schemas(
-    terms: Terms, failure: Failure, tools: Sequence[ToolSchema], sampling: Sampling, endpoint: Endpoint
-) -> tuple[Terms, str]:
-    """Return the terms after a refusal about a schema, and what has changed; raise the refusal where nothing is left.
-
-    The judge's schema, which its prompt repeats, is at last left out.
+    The judge's schema, which its prompt repeats, is at last left out. Raise RequestFailed where no form is left.
     """
-    is_about_tools = bool(tools) and (not sampling.response_schema or bool(_ABOUT_TOOLS.search(failure.message)))
-    known = provider_of(endpoint).answer_form
+    tools, sampling, message = asked.tools, asked.sampling, failure.message
+    is_refused = failure.is_refusal or (failure.status == 500 and not failure.context_overflow)
+    if not (tools or sampling.response_schema) or not is_refused or not _ABOUT_SCHEMAS.search(message):
+        return None
+    is_about_tools = bool(tools) and (not sampling.response_schema or bool(_ABOUT_TOOLS.search(message)))
+    known = provider_of(asked.endpoint).answer_form
     if is_about_tools:
         changed = None if terms.tools else replace(terms, tools="open")
     else:
-        changed = _answer_after(terms, failure.message, endpoint.role, known)
+        changed = _answer_after(terms, message, asked.endpoint.role, known)
     misfit = ""
     try:
         if changed is not None:
@@ -53,7 +46,7 @@ def with_schemas(
         changed, misfit = None, f" ({error})"
     if changed is None:
         remedy = (_NO_FORM_OF_TOOLS if is_about_tools else _NO_FORM).format(misfit)
-        raise RequestFailed(replace(failure, message=f"{failure.message.rstrip('.')}. {remedy}"))
+        raise RequestFailed(replace(failure, message=f"{message.rstrip('.')}. {remedy}"))
     what = "parameters of tools are" if is_about_tools else "the schema of answers is"
     how = "sent in another form" if changed.sends_answer else "left out, since the prompt says the same"
     return changed, f"{what} {how}, and what comes is checked here in full"

@@ -1,9 +1,10 @@
-"""`Terms`: how requests to one endpoint's model are written, as its refusals taught."""
+"""`Terms`: how requests to one endpoint's model are written, as refusals of what was `Asked` taught."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.schema_forms import CLOSED, OPEN, SchemaForm
 from stillhouse.types import JsonObject, Message, ToolSchema
@@ -72,6 +73,15 @@ class Terms:
             if name in body and name not in own:
                 body[other] = body.pop(name)
         return changed
+
+
+class Asked(NamedTuple):
+    """A request that was refused: what was wanted, and the body that was sent."""
+
+    endpoint: Endpoint
+    tools: Sequence[ToolSchema]
+    sampling: Sampling
+    body: JsonObject
 
 
 def place_of(body: JsonObject, name: str) -> tuple[JsonObject, str] | None:

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from stillhouse.inference.failures import FailureKind
-from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits
 from stillhouse.inference.sampling import Sampling
 from stillhouse.inference.schema_forms import SchemaForm
 from stillhouse.sellers import Seller
 from stillhouse.types import JsonObject
 
-NOBODY: Final = Seller("", ())
+_NOBODY: Final = Seller("", ())
+OVERFLOW: Final = "overflow"
+Meaning = FailureKind | LimitScope | Literal["overflow"]
+"""What an error says; `OVERFLOW` that a conversation is longer than the model's context."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Provider:
     gateways hand on what their sellers say.
     """
 
-    seller: Seller = NOBODY
+    seller: Seller = _NOBODY
     token_limit: str = "max_tokens"
     """Key of the most tokens of a completion."""
     seed: str = "seed"
@@ -32,14 +35,10 @@ class Provider:
     """Whether the limit of requests in its headers is for a day, which is no rate."""
     answer_form: SchemaForm | None = None
     """Form that schemas of answers must have; None sends them as they are."""
-    codes: Mapping[FailureKind, str] = field(default_factory=dict)
+    codes: Mapping[Meaning, str] = field(default_factory=dict)
     """Codes, types and statuses of errors, by what they mean."""
-    wordings: Mapping[FailureKind, str] = field(default_factory=dict)
+    wordings: Mapping[Meaning, str] = field(default_factory=dict)
     """Patterns of messages in lower case, for errors whose code does not tell."""
-    overflow_codes: str = ""
-    """Codes that say that a conversation is longer than the model's context."""
-    overflow: str = ""
-    """Pattern of messages, in lower case, that say so."""
 
     def chat_keys(self, sampling: Sampling) -> JsonObject:
         """Return the keys of a chat completion that ask for this sampling; those that are not needed are left out."""

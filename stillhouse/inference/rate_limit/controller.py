@@ -19,13 +19,14 @@ from typing import Final
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.learnt_file import LearntFile
 from stillhouse.inference.rate_limit.control import RateControl
-from stillhouse.inference.rate_limit.memory import LimitsFile
 from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, LearntLimits, Outcome, RequestSize, Ticket
 
 _LOG = logging.getLogger(__name__)
 _LOG_S: Final = 10.0
 _SAVE_S: Final = 10.0
+_STALE_S: Final = 6 * 3600.0
 
 
 @dataclass(slots=True)
@@ -39,7 +40,10 @@ class Controller:
     """Admits requests to one endpoint. Safe to use from several threads and event loops at once."""
 
     def __init__(
-        self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: LimitsFile | None = None
+        self,
+        control: RateControl,
+        clock: Callable[[], float] = time.monotonic,
+        memory: LearntFile[LearntLimits] | None = None,
     ) -> None:
         self._control = control
         self._clock = clock
@@ -214,7 +218,7 @@ def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: P
     with _shared_lock:
         controller = _shared.get(name)
         if controller is None:
-            kept = None if memory is None else LimitsFile(memory, name)
+            kept = None if memory is None else LearntFile(memory, name, LearntLimits, _STALE_S)
             learnt = None if kept is None else kept.load()
             control = RateControl(initial, caps, learnt, is_known=endpoint.capacity is not None)
             controller = _shared[name] = Controller(control, memory=kept)

@@ -13,7 +13,7 @@ openrouter.ai/docs/api-reference/limits. Other providers write one of these form
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -44,14 +44,20 @@ class RateLimits:
     tokens: Allowance | None = None
 
 
-_FORMS: Final = (
-    ("x-ratelimit-limit-{}", "x-ratelimit-remaining-{}"),
-    ("anthropic-ratelimit-{}-limit", "anthropic-ratelimit-{}-remaining"),
+# Names of limit and remainder; the first that are there bind.
+_REQUESTS: Final = (
+    ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
+    ("x-ratelimit-limit-req-minute", "x-ratelimit-remaining-req-minute"),
+    ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
 )
-_REQUESTS: Final = ("requests", "req-minute")
-_TOKENS: Final = ("tokens", "tokens-minute", "input-tokens", "tokens-prompt")
-_OPENROUTER: Final = "x-ratelimit-limit"
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
+_TOKENS: Final = (
+    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
+    ("x-ratelimit-limit-tokens-minute", "x-ratelimit-remaining-tokens-minute"),
+    ("x-ratelimit-limit-tokens-prompt", "x-ratelimit-remaining-tokens-prompt"),
+    ("anthropic-ratelimit-tokens-limit", "anthropic-ratelimit-tokens-remaining"),
+    ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-input-tokens-remaining"),
+)
+_OPENROUTER: Final = (("x-ratelimit-limit", "x-ratelimit-remaining"),)
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN: Final = (
     r"(\d+(?:\.\d+)?) ?(ms|milli|d|h|m|s)(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|rs?|ays?)?(?![a-z])[ ,]*(?:and )?"
@@ -68,25 +74,11 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
 
     Names of headers are in lower case, or `headers` ignores case; `now` has a time zone.
     """
-    for limit, remaining in _FORMS:
-        requests, tokens = (
-            next(
-                (
-                    _allowance(headers, limit.format(unit), remaining.format(unit))
-                    for unit in units
-                    if limit.format(unit) in headers or remaining.format(unit) in headers
-                ),
-                None,
-            )
-            for units in (_REQUESTS, _TOKENS)
-        )
-        if requests is not None or tokens is not None:
-            break
-    else:
+    requests, tokens = _stated(headers, _REQUESTS), _stated(headers, _TOKENS)
+    if requests is None and tokens is None:
         reset_s = _until(headers.get("x-ratelimit-reset"), now)
-        if _OPENROUTER not in headers or (reset_s is not None and reset_s > _MAX_WINDOW_S):
-            return None
-        requests, tokens = _allowance(headers, _OPENROUTER, "x-ratelimit-remaining"), None
+        is_rate = reset_s is None or reset_s <= _MAX_WINDOW_S
+        requests = _stated(headers, _OPENROUTER) if is_rate else None
     return None if requests is None and tokens is None else RateLimits(requests, tokens)
 
 
@@ -114,17 +106,20 @@ def told_wait(text: str) -> float | None:
     Gemini tells it as `retryDelay` in the details, OpenAI and Azure in the message.
     """
     told = _TOLD.search(text)
-    if told is None:
-        return None
-    return sum(
-        float(amount) * _UNIT_S[unit.lower().replace("milli", "ms")]
-        for amount, unit in re.findall(_SPAN, told[1], re.IGNORECASE)
-    )
+    return None if told is None else _seconds(told[1])
 
 
-def _allowance(headers: Mapping[str, str], limit: str, remaining: str) -> Allowance | None:
-    units, units_left = _number(headers.get(limit)), _number(headers.get(remaining))
-    return None if units is None and units_left is None else Allowance(units or None, units_left)
+def _seconds(span: str) -> float:
+    parts = re.findall(_SPAN, span, re.IGNORECASE)
+    return sum(float(amount) * _UNIT_S[unit.lower().replace("milli", "ms")] for amount, unit in parts)
+
+
+def _stated(headers: Mapping[str, str], names: Iterable[tuple[str, str]]) -> Allowance | None:
+    for limit, remaining in names:
+        units, units_left = _number(headers.get(limit)), _number(headers.get(remaining))
+        if units is not None or units_left is not None:
+            return Allowance(units or None, units_left)
+    return None
 
 
 def _until(text: str | None, now: datetime) -> float | None:
@@ -135,9 +130,8 @@ def _until(text: str | None, now: datetime) -> float | None:
     if number is not None:
         epoch_s = number / 1000 if number > 1e11 else number
         return max(0.0, epoch_s - now.timestamp()) if epoch_s > 1e9 else number
-    parts = _DURATION.findall(text)
-    if parts and "".join(amount + unit for amount, unit in parts) == text:
-        return sum(float(amount) * _UNIT_S[unit] for amount, unit in parts)
+    if re.fullmatch(f"(?:{_SPAN})+", text):
+        return _seconds(text)
     try:
         until = datetime.fromisoformat(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """The values of rate control, and `TokenEstimates`: how many tokens a request will take."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from stillhouse.inference.failures import FailureKind
@@ -77,11 +77,15 @@ class ControlSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LearntLimits:
-    """Limits that a later process may start from; None if unknown."""
+    """Limits that a later process may start from, above 0; None if unknown. Raise ValueError for others."""
 
     in_flight: int | None = None
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        if any(known is not None and not known > 0 for known in astuple(self)):
+            raise ValueError(f"{self}: expected numbers above 0")
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ def test_what_was_learnt_before_is_read_from_its_file_once(tmp_path: Path) -> No
         client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5), folder=tmp_path)
         await client.complete(HI, [], PLAIN)
         # A file that comes later is of another process, which learnt it for itself.
-        entry = {"saved_at": time.time(), "terms": {"replaced": {"temperature": None}}}
+        entry = {"saved_at": time.time(), "learnt": {"replaced": {"temperature": None}}}
         (tmp_path / TERMS_FILE).write_text(json.dumps({f"{url} m chat/completions": entry}))
         await client.complete(HI, [], PLAIN)
         await client.aclose()

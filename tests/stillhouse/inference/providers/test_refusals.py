@@ -75,6 +75,7 @@ LIMITED = "Rate limit reached for gpt-5 in organization org-x on tokens per min 
          "busy", None),
         (429, {"error": {"code": 429, "message": "Rate limit exceeded: limit_rpd/google/gemini-2.5-pro"}}, "quota",
          None),
+        (429, {"error": {"code": 429, "message": "Rate limit exceeded: free-models-per-day"}}, "quota", None),
         (429, openai("Monthly usage limit reached. Resets in 16 days. Retry after 16 days"), "quota", None),
         (429, {"object": "error", "message": "Service tier capacity exceeded for this model.",
                "type": "service_tier_capacity_exceeded", "param": None, "code": "3505"}, "rate", None),

@@ -10,8 +10,8 @@ import pytest
 
 from stillhouse.inference import Controller, Endpoint, shared_controller
 from stillhouse.inference.failures import FailureKind
+from stillhouse.inference.learnt_file import LearntFile
 from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RequestSize
-from stillhouse.inference.rate_limit.memory import LimitsFile
 from stillhouse.inference.rate_limit.values import LearntLimits
 
 RunInVirtualTime = Callable[..., Any]
@@ -161,7 +161,7 @@ def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads(run_in_virtual_ti
 
 
 def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Path) -> None:
-    memory = LimitsFile(tmp_path / "limits.json", "endpoint")
+    memory = LearntFile(tmp_path / "limits.json", "endpoint", LearntLimits, 60.0)
     controller = Controller(RateControl(1, Caps(9)), memory=memory)
     ticket = asyncio.run(controller.acquire(SIZE, continuing=False))
     controller.release(ticket, Outcome(FailureKind.RATE, scope=LimitScope.CONCURRENCY))
@@ -175,7 +175,7 @@ def test_a_resumed_run_starts_at_the_limit_on_file(tmp_path: Path) -> None:
     name = hashlib.sha256(
         "\n".join([endpoint.base_url, hashlib.sha256(b"secret-key").hexdigest(), "m"]).encode()
     ).hexdigest()
-    LimitsFile(tmp_path / "limits.json", name).save(LearntLimits(in_flight=77))
+    LearntFile(tmp_path / "limits.json", name, LearntLimits, 60.0).save(LearntLimits(in_flight=77))
     assert b"secret-key" not in (tmp_path / "limits.json").read_bytes()
     controller = shared_controller(endpoint, initial=20, caps=Caps(1000), memory=tmp_path / "limits.json")
     assert controller.limit == 77

@@ -4,14 +4,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stillhouse.inference.rate_limit.memory import LimitsFile
+from stillhouse.inference.learnt_file import LearntFile
 from stillhouse.inference.rate_limit.values import LearntLimits
 
 LEARNT = LearntLimits(in_flight=24, requests_per_second=10.0)
 
 
-def memory(path: Path, name: str = "a", at: float = 1000.0) -> LimitsFile:
-    return LimitsFile(path, name, wall_clock=lambda: at)
+def memory(path: Path, name: str = "a", at: float = 1000.0) -> LearntFile[LearntLimits]:
+    return LearntFile(path, name, LearntLimits, 6 * 3600.0, wall_clock=lambda: at)
 
 
 def test_what_was_learnt_of_each_endpoint_comes_back_for_a_while(tmp_path: Path) -> None:
@@ -37,6 +37,9 @@ def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None
     [
         b"{",
         b"\xff\xfe",
+        b"[]",
+        orjson.dumps({"a": {"learnt": {}}}),
+        orjson.dumps({"a": {"saved_at": 1000.0}}),
         orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"unknown": 1}}}),
         orjson.dumps({"a": {"saved_at": "noon", "learnt": {}}}),
         orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"in_flight": "many"}}}),
