@@ -1,8 +1,8 @@
 """`Brakes`: all that holds the requests to one endpoint back, in one place: a gate, a window and two pacers."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
 from stillhouse.inference.rate_limit.pacer import Pacer
@@ -12,13 +12,8 @@ from stillhouse.inference.rate_limit.window import Window
 MAX_GATE_S: Final = 60.0
 
 
-class Blocker(Enum):
-    """The four things that may hold a request back. Closed."""
-
-    GATE = auto()
-    WINDOW = auto()
-    REQUESTS = auto()
-    TOKENS = auto()
+Reason = Callable[[], str]
+"""What limits requests and how that is known, for people."""
 
 
 @dataclass(slots=True)
@@ -44,24 +39,21 @@ class Brakes:
         learnt = learnt or LearntLimits()
         self.gate = Gate()
         self.window = Window(min(initial, caps.concurrency), caps.concurrency)
-        self.requests = Pacer(cap=_per_second(caps.requests_per_minute))
-        self.tokens = Pacer(cap=_per_second(caps.tokens_per_minute), estimated=True)
+        self.requests = Pacer("requests", _per_second(caps.requests_per_minute))
+        self.tokens = Pacer("tokens", _per_second(caps.tokens_per_minute), estimated=True)
         if learnt.in_flight is not None:
             self.window.remember(learnt.in_flight)
-        if learnt.requests_per_second is not None:
-            self.requests.remember(learnt.requests_per_second)
-        if learnt.tokens_per_second is not None:
-            self.tokens.remember(learnt.tokens_per_second)
+        for pacer, rate in ((self.requests, learnt.requests_per_second), (self.tokens, learnt.tokens_per_second)):
+            if rate is not None:
+                pacer.remember(rate)
 
-    def blocker(self, now: float) -> Blocker | None:
-        """Return what holds a request back that would be sent now; None where nothing does."""
+    def blocker(self, now: float) -> Reason | None:
+        """Return the reason that holds a request back which would be sent now; None where nothing does."""
         if now < self.gate.until or self.gate.probing:
-            return Blocker.GATE
+            return lambda: "waiting as long as the endpoint asked"
         if self.window.in_flight >= self.window.limit:
-            return Blocker.WINDOW
-        if self.requests.wait_s(now) > 0.0:
-            return Blocker.REQUESTS
-        return Blocker.TOKENS if self.tokens.wait_s(now) > 0.0 else None
+            return self.window.reason
+        return next((pacer.reason for pacer in (self.requests, self.tokens) if pacer.wait_s(now) > 0.0), None)
 
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until that may change; None where only a settled request can help."""
@@ -95,8 +87,8 @@ class Brakes:
     def shut(self, retry_after_s: float | None, now: float) -> None:
         if retry_after_s is not None:
             self.gate.shut(retry_after_s, now)
-            self.requests.pause(min(retry_after_s, MAX_GATE_S))
-            self.tokens.pause(min(retry_after_s, MAX_GATE_S))
+            for pacer in (self.requests, self.tokens):
+                pacer.pause(min(retry_after_s, MAX_GATE_S))
 
     def cap(self, caps: Caps) -> None:
         self.window.set_cap(caps.concurrency)
@@ -104,22 +96,8 @@ class Brakes:
         self.tokens.set_cap(_per_second(caps.tokens_per_minute))
 
     def learnt(self) -> LearntLimits:
-        return LearntLimits(
-            self.window.limit if self.window.is_cut else None,
-            None if self.requests.rate == math.inf else self.requests.rate,
-            None if self.tokens.rate == math.inf else self.tokens.rate,
-        )
-
-    def reason(self, blocker: Blocker | None) -> str:
-        """Return what limits requests and how that is known, for people."""
-        match blocker:
-            case Blocker.REQUESTS:
-                return self.requests.reason("requests", "runtime.max_requests_per_minute")
-            case Blocker.TOKENS:
-                return self.tokens.reason("tokens", "runtime.max_tokens_per_minute")
-            case Blocker.GATE:
-                return "waiting as long as the endpoint asked"
-        return self.window.reason
+        rates = (None if pacer.rate == math.inf else pacer.rate for pacer in (self.requests, self.tokens))
+        return LearntLimits(self.window.limit if self.window.is_cut else None, *rates)
 
 
 def _per_second(per_minute: float | None) -> float:

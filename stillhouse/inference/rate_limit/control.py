@@ -20,7 +20,7 @@ from typing import Final
 
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit.attribution import Attribution
-from stillhouse.inference.rate_limit.brakes import MAX_GATE_S, Blocker, Brakes
+from stillhouse.inference.rate_limit.brakes import MAX_GATE_S, Brakes, Reason
 from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits
 from stillhouse.inference.rate_limit.pacer import Since
 from stillhouse.inference.rate_limit.values import (
@@ -65,7 +65,7 @@ class RateControl:
         self._tokens_sent = 0.0
         self._latency_s = 1.0  # of a usual answer
         self._before_cut = 1  # the window before it was cut on a guess, restored if the guess was wrong
-        self._blocker: Blocker | None = None
+        self._reason: Reason = self.brakes.window.reason
 
     @property
     def limit(self) -> int:
@@ -75,8 +75,8 @@ class RateControl:
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
         """Return permission to send a request now, or None until a request is settled or `wait_s` has passed."""
         brakes = self.brakes
-        if (blocker := brakes.blocker(now)) is not None:
-            self._blocker = blocker
+        if (reason := brakes.blocker(now)) is not None:
+            self._reason = reason
             return None
         if now < self._start_at():
             return None
@@ -87,17 +87,8 @@ class RateControl:
         self._num_sent += 1
         self._tokens_sent += tokens
         brakes.take(tokens, now)
-        return Ticket(
-            self.num_cuts,
-            ahead,
-            now,
-            tokens,
-            size.prompt_characters,
-            size.max_tokens,
-            brakes.gate.half_open,
-            self._num_sent,
-            self._tokens_sent,
-        )
+        sums = (self._num_sent, self._tokens_sent)
+        return Ticket(self.num_cuts, ahead, now, tokens, size, brakes.gate.half_open, *sums)
 
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until `admit` may answer otherwise; None where only a settled request can help."""
@@ -138,7 +129,7 @@ class RateControl:
         self._attribution.accept(ticket.ahead, ticket.epoch)
         if outcome.completion_tokens is not None:
             prompt = outcome.prompt_tokens or 0
-            self._sizes.learn(ticket.characters, prompt, outcome.completion_tokens)
+            self._sizes.learn(ticket.size.prompt_characters, prompt, outcome.completion_tokens)
             if not self._sizes.reserves_all:
                 self.brakes.tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
 
@@ -211,7 +202,7 @@ class RateControl:
             brakes.requests.set_from_headers(stated.limit / 60.0, stated.remaining, num_since, sent_at, now)
         if (stated := limits.tokens) is not None and stated.limit is not None:
             if stated.remaining is not None and self._sizes.mean_tokens:
-                self._sizes.watch(stated.remaining, self._num_sent, ticket.max_tokens)
+                self._sizes.watch(stated.remaining, self._num_sent, ticket.size.max_tokens)
             reserved = self._tokens_sent - ticket.tokens_sent
             tokens_since = reserved if self._sizes.reserves_all else num_since * self._sizes.mean_tokens
             brakes.tokens.set_from_headers(stated.limit / 60.0, stated.remaining, tokens_since, sent_at, now)
@@ -219,9 +210,9 @@ class RateControl:
     @property
     def reason(self) -> str:
         """Return what limits requests and how that is known, for people."""
-        if self._is_known and self.limit == self._initial and self._blocker in (None, Blocker.WINDOW):
+        if self._is_known and self.limit == self._initial and self._reason == self.brakes.window.reason:
             return f"this run's server takes {self.limit} at once"
-        return self.brakes.reason(self._blocker)
+        return self._reason()
 
     def snapshot(self, waiting: int) -> ControlSnapshot:
         """Return the state, with `waiting` requests that have not been admitted."""

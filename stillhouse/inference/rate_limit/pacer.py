@@ -15,7 +15,7 @@ time is lost, as it is in the provider's bucket once that is full.
 
 import math
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from stillhouse.inference.rate_limit.rate_estimate import Chain, Link, Probe
 
@@ -64,8 +64,9 @@ class Since(NamedTuple):
 
 @dataclass(slots=True)
 class Pacer:
-    """Spaces requests. Units are requests or tokens, rates are units a second."""
+    """Spaces requests. Rates are units a second."""
 
+    units: Literal["requests", "tokens"] = "requests"
     cap: float = math.inf
     estimated: bool = False
     """True if the units of a request are known only once it is answered."""
@@ -90,18 +91,15 @@ class Pacer:
         self.pace = self.cap
         self._chain.off_by = _OFF_BY_ESTIMATED if self.estimated else _OFF_BY
 
-    def reason(self, units: str, cap_name: str) -> str:
+    def reason(self) -> str:
         """Return the pace and how it is known, for people."""
         if self.pace >= self.cap:
-            return f"{cap_name} is {self.cap * 60:.4g}"
-        if self.from_headers:
-            return f"{self.rate * 60:.4g} {units}/min from headers"
+            return f"runtime.max_{self.units}_per_minute is {self.cap * 60:.4g}"
         if self.rate == math.inf:
-            return f"trying again every {self._closed_s:.2g} s: none of the {units} were accepted yet"
-        if not self.num_refusals:
-            return f"{self.rate * 60:.4g} {units}/min from an earlier run"
+            return f"trying again every {self._closed_s:.2g} s: none of the {self.units} were accepted yet"
         refusals = "1 refusal" if self.num_refusals == 1 else f"{self.num_refusals} refusals"
-        return f"{self.rate * 60:.4g} {units}/min learnt from {refusals}"
+        learnt = f"learnt from {refusals}" if self.num_refusals else "from an earlier run"
+        return f"{self.rate * 60:.4g} {self.units}/min {'from headers' if self.from_headers else learnt}"
 
     def set_cap(self, cap: float) -> None:
         self.cap = cap

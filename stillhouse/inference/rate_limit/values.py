@@ -42,8 +42,7 @@ class Ticket:
     """Requests that were in flight when it was sent."""
     sent_at: float
     tokens: float
-    characters: int = 0
-    max_tokens: int = 0
+    size: RequestSize
     probe: bool = False
     """True if it is the single request that tries whether a long gate may open."""
     num_sent: int = 0

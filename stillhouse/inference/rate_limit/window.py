@@ -62,15 +62,13 @@ class Window:
     _step_at: float = 0.0
     _step_s: float = _MAX_STEP_S
 
-    @property
     def reason(self) -> str:
         """Return what sets the limit and how that is known, for people."""
         if self.limit >= self.cap:
             return f"runtime.max_concurrency is {self.cap}"
         if self.num_refusals:
-            return (
-                f"{self.limit} in flight learnt from {self.num_refusals} refusal{'s' if self.num_refusals > 1 else ''}"
-            )
+            refusals = "1 refusal" if self.num_refusals == 1 else f"{self.num_refusals} refusals"
+            return f"{self.limit} in flight learnt from {refusals}"
         if self._num_failed:
             return f"no growth: {self._num_failed} of the last {len(self._recent)} answers failed"
         return f"{self.limit} in flight from an earlier run" if self.is_cut else "growing: nothing refused yet"
