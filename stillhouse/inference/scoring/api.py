@@ -1,7 +1,7 @@
 """The sequences that are scored, and what the forms of request and answer of servers have in common."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -41,6 +41,21 @@ class ScoringApi(Protocol):
 
 class WrongAnswer(Exception):
     """An answer with HTTP 200 that lacks the scores; another attempt is useless."""
+
+
+def listed(values: object, name: str, count: int) -> list[Any]:
+    """Return the list that an answer has under `name` for `count` tokens; raise WrongAnswer if it is none."""
+    if not isinstance(values, list):
+        raise WrongAnswer(f"it has no `{name}`")
+    if len(values) != count:
+        raise WrongAnswer(f"it has {len(values)} {name} for {count} tokens")
+    return values
+
+
+def check_first(value: object) -> None:
+    """Raise WrongAnswer if a sequence's first token has a log-probability."""
+    if value is not None:
+        raise WrongAnswer("the first token has a log-probability, though nothing stands before it; expected None")
 
 
 def checked_logprobs(values: Sequence[object], tokens: Sequence[object]) -> list[float]:

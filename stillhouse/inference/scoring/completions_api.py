@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Final
 
-from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprobs, top_logprobs
+from stillhouse.inference.scoring.api import (
+    TokenSequence,
+    WrongAnswer,
+    check_first,
+    checked_logprobs,
+    listed,
+    top_logprobs,
+)
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.types import JsonObject
 
@@ -27,13 +34,7 @@ class VllmApi:
         self._top_k = top_k
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        return {
-            "model": self._model,
-            "prompt": [sequence.token_ids for sequence in sequences],
-            "max_tokens": 1,
-            "temperature": temperature,
-            "prompt_logprobs": self._top_k,
-        }
+        return _body(self._model, sequences, temperature) | {"prompt_logprobs": self._top_k}
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
         scores = []
@@ -54,16 +55,12 @@ class VllmApi:
 
 
 def _entries(answer: object, sequences: Sequence[TokenSequence]) -> list[list[JsonObject]]:
-    lists = []
-    for choice, sequence in zip(_ordered_choices(answer, len(sequences)), sequences, strict=True):
-        entries = choice.get("prompt_logprobs")
-        if not isinstance(entries, list):
-            raise WrongAnswer("it has no `prompt_logprobs`")
-        if len(entries) != len(sequence.token_ids):
-            raise WrongAnswer(f"it has {len(entries)} prompt_logprobs for {len(sequence.token_ids)} tokens")
-        if entries[0] is not None:
-            raise WrongAnswer("the first token has a log-probability, though nothing stands before it; expected None")
-        lists.append(entries)
+    lists = [
+        listed(choice.get("prompt_logprobs"), "prompt_logprobs", len(sequence.token_ids))
+        for choice, sequence in zip(_ordered_choices(answer, len(sequences)), sequences, strict=True)
+    ]
+    for entries in lists:
+        check_first(entries[0])
     return lists
 
 
@@ -100,15 +97,8 @@ class EchoApi:
         self._with_ids = with_ids
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        body: JsonObject = {
-            "model": self._model,
-            "prompt": [sequence.token_ids for sequence in sequences],
-            "max_tokens": 1,
-            "temperature": temperature,
-            "echo": True,
-            # 0 stands for none at all on some servers.
-            "logprobs": 1,
-        }
+        # 0 stands for none at all on some servers.
+        body = _body(self._model, sequences, temperature) | {"echo": True, "logprobs": 1}
         return body | {"return_tokens_as_token_ids": True} if self._with_ids and not spelt else body
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
@@ -139,9 +129,13 @@ def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
         raise WrongAnswer("`logprobs` has no `tokens` and `token_logprobs` of one length")
     if len(tokens) - num_tokens not in (0, 1):
         raise WrongAnswer(f"it has {len(tokens)} echoed tokens for {num_tokens} and one that is generated")
-    if logprobs[0] is not None:
-        raise WrongAnswer("the first token has a log-probability, though nothing stands before it; expected None")
+    check_first(logprobs[0])
     return tokens[:num_tokens], logprobs[:num_tokens]
+
+
+def _body(model: str, sequences: Sequence[TokenSequence], temperature: float) -> JsonObject:
+    prompts = [sequence.token_ids for sequence in sequences]
+    return {"model": model, "prompt": prompts, "max_tokens": 1, "temperature": temperature}
 
 
 def _ordered_choices(answer: object, count: int) -> list[JsonObject]:

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from operator import itemgetter
 
-from stillhouse.inference.scoring.api import TokenSequence, WrongAnswer, checked_logprobs, top_logprobs
+from stillhouse.inference.scoring.api import (
+    TokenSequence,
+    WrongAnswer,
+    check_first,
+    checked_logprobs,
+    listed,
+    top_logprobs,
+)
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.types import JsonObject
 
@@ -36,17 +43,16 @@ class SglangApi:
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
         scores = []
-        tops = _top_triples(answer, sequences) if self._top_k else [[]] * len(sequences)
-        for sequence, triples, listed in zip(sequences, _triples(answer, sequences), tops, strict=True):
+        for sequence, meta in zip(sequences, _metas(answer, len(sequences)), strict=True):
             is_scored = sequence.loss_mask[_start(sequence) :]
-            logprobs, tokens, _ = zip(*compress(triples, is_scored), strict=True)
-            top = _top(list(compress(listed, is_scored)), self._top_k) if self._top_k else None
+            logprobs, tokens, _ = zip(*compress(_triples(meta, sequence), is_scored), strict=True)
+            top = _top(meta, is_scored, self._top_k) if self._top_k else None
             scores.append(SequenceScores(checked_logprobs(logprobs, tokens), top))
         return scores
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        [triples] = _triples(answer, [sequence])
-        return [None] * _start(sequence) + [triple[2] for triple in triples]
+        [meta] = _metas(answer, 1)
+        return [None] * _start(sequence) + [triple[2] for triple in _triples(meta, sequence)]
 
 
 def _start(sequence: TokenSequence) -> int:
@@ -54,43 +60,35 @@ def _start(sequence: TokenSequence) -> int:
     return sequence.loss_mask.index(True) - 1
 
 
-def _triples(answer: object, sequences: Sequence[TokenSequence]) -> list[list[Sequence]]:
+def _metas(answer: object, count: int) -> list[JsonObject]:
     results = answer if isinstance(answer, list) else [answer]
-    if len(results) != len(sequences):
-        raise WrongAnswer(f"it has {len(results)} results for {len(sequences)} prompts")
-    lists = []
-    for result, sequence in zip(results, sequences, strict=True):
-        meta = result.get("meta_info") if isinstance(result, dict) else None
-        triples = meta.get("input_token_logprobs") if isinstance(meta, dict) else None
-        if not isinstance(triples, list) or not all(isinstance(t, list) and len(t) == 3 for t in triples):
-            raise WrongAnswer("it has no triples in `meta_info.input_token_logprobs`")
-        expected = sequence.token_ids[_start(sequence) :]
-        if [triple[1] for triple in triples] != expected:
-            raise WrongAnswer(
-                f"input_token_logprobs are those of {len(triples)} other tokens than the {len(expected)} asked for"
-            )
-        if _start(sequence) == 0 and triples[0][0] is not None:
-            raise WrongAnswer("the first token has a log-probability, though nothing stands before it; expected None")
-        lists.append(triples)
-    return lists
+    if len(results) != count:
+        raise WrongAnswer(f"it has {len(results)} results for {count} prompts")
+    return [result.get("meta_info") or {} if isinstance(result, dict) else {} for result in results]
 
 
-def _top_triples(answer: object, sequences: Sequence[TokenSequence]) -> list[list[list]]:
-    results = answer if isinstance(answer, list) else [answer]
-    lists = []
-    for result, sequence in zip(results, sequences, strict=True):
-        tops = result["meta_info"].get("input_top_logprobs")
-        count = len(sequence.token_ids) - _start(sequence)
-        if not isinstance(tops, list) or len(tops) != count or not all(isinstance(best, list) for best in tops[1:]):
-            raise WrongAnswer(f"`meta_info.input_top_logprobs` has no list for each of {count} tokens")
-        triples = list(chain.from_iterable(tops[1:]))
-        if triples and (set(map(type, triples)) != {list} or set(map(len, triples)) != {3}):
-            raise WrongAnswer("it has no triples in `meta_info.input_top_logprobs`")
-        lists.append([[], *tops[1:]])
-    return lists
+def _triples(meta: JsonObject, sequence: TokenSequence) -> list[list]:
+    expected = sequence.token_ids[_start(sequence) :]
+    triples = listed(meta.get("input_token_logprobs"), "meta_info.input_token_logprobs", len(expected))
+    _check_triples(triples, "input_token_logprobs")
+    if [triple[1] for triple in triples] != expected:
+        raise WrongAnswer("input_token_logprobs are those of other tokens than were asked for")
+    if _start(sequence) == 0:
+        check_first(triples[0][0])
+    return triples
 
 
-def _top(lists: Sequence[Sequence[Sequence]], top_k: int) -> TopLogprobs:
+def _top(meta: JsonObject, is_scored: Sequence[bool], top_k: int) -> TopLogprobs:
+    tops = listed(meta.get("input_top_logprobs"), "meta_info.input_top_logprobs", len(is_scored))
+    lists = list(compress(tops, is_scored))
+    if not all(isinstance(best, list) for best in lists):
+        raise WrongAnswer("`meta_info.input_top_logprobs` has no list for each token")
     triples = list(chain.from_iterable(lists))
+    _check_triples(triples, "input_top_logprobs")
     logprobs, ids = (list(map(itemgetter(place), triples)) for place in (0, 1))
     return top_logprobs(ids, logprobs, list(map(len, lists)), top_k)
+
+
+def _check_triples(triples: list, name: str) -> None:
+    if triples and (set(map(type, triples)) != {list} or set(map(len, triples)) != {3}):
+        raise WrongAnswer(f"it has no triples in `meta_info.{name}`")
