@@ -62,6 +62,7 @@ _ALL: Final = (
     Seller("Amazon", ("amazonaws.com",)),
 )
 _SILENT: Final = tuple(seller for seller in _ALL if not seller.scores)
+_CANNOT: Final = "{} cannot score what a student sampled: its API gives no log-probabilities of given tokens"
 
 
 def foreign_owner(key: str, base_url: str) -> str | None:
@@ -79,14 +80,10 @@ def cannot_score(model: str) -> str | None:
 
     OpenAI's chat models return log-probabilities only of tokens that they sampled; Anthropic's and Gemini return none.
     """
-    if not any(seller.models and re.match(seller.models, model, re.IGNORECASE) for seller in _SILENT):
-        return None
-    return f"{model} cannot score what a student sampled: its API gives no log-probabilities of given tokens"
+    is_silent = any(seller.models and re.match(seller.models, model, re.IGNORECASE) for seller in _SILENT)
+    return _CANNOT.format(model) if is_silent else None
 
 
 def cannot_score_at(base_url: str) -> str | None:
     """Return why models of the server cannot score a student's tokens; None if its address does not rule it out."""
-    if not any(seller.is_at(base_url) for seller in _SILENT):
-        return None
-    host = urlsplit(base_url).hostname
-    return f"{host} cannot score what a student sampled: its API gives no log-probabilities of given tokens"
+    return _CANNOT.format(urlsplit(base_url).hostname) if any(seller.is_at(base_url) for seller in _SILENT) else None

@@ -1,7 +1,6 @@
 """Prices of the usual sellers, from the data that the package `genai-prices` holds; nothing is fetched."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from stillhouse.inference.budget.price_table import Row, read_table
 from stillhouse.inference.price import Price
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, ModelPrice, Tier
+    from genai_prices.types import ModelPrice, Tier
 
 _FIELDS: Final = {
     "input_mtok": "prompt",
@@ -35,7 +34,9 @@ def known_price(base_url: str, model: str) -> Price | None:
     except LookupError:
         return None
     now = datetime.now(UTC)
-    tiers = {"": _standard(info, now)}
+    # A run may last into the hours in which it costs most.
+    hours = (info.get_prices(now.replace(hour=hour)) for hour in range(24))
+    tiers = {"": max(hours, key=lambda prices: _row(prices, 0).get("completion", 0.0))}
     # The tiers of another seller, whose model this one resells, are not its own.
     for variant in (info.price_variants or ()) if any(info is other for other in seller.models) else ():
         tier = variant.when.get("service_tier") or variant.when.get("processing") or variant.when.get("speed")
@@ -46,19 +47,6 @@ def known_price(base_url: str, model: str) -> Price | None:
     source = f"genai-prices {version('genai-prices')} of {_newest()}, {seller.id}/{info.id}"
     gaps = tuple(sorted(_GAPS & vars(tiers[""]).keys()))
     return read_table(cells, gaps, source, is_free=model.endswith(":free"))
-
-
-def _standard(info: "ModelInfo", now: datetime) -> "ModelPrice":
-    """Return the standard prices, at the hours of the day in which they are highest: a run may last into them."""
-    from genai_prices.types import TimeOfDateConstraint
-
-    dated = info.prices if isinstance(info.prices, list) else []
-    hourly = [price for price in dated if isinstance(price.constraint, TimeOfDateConstraint)]
-    lasting = [price for price in dated if price not in hourly]
-    standard = replace(info, prices=lasting or info.prices).get_prices(now)
-    return max(
-        (standard, *(price.prices for price in hourly)), key=lambda prices: _row(prices, 0).get("completion", 0.0)
-    )
 
 
 def _row(prices: "ModelPrice", above: int) -> Row:

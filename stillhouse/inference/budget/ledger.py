@@ -141,10 +141,8 @@ class Ledger:
         try:
             await waiter.future
         except asyncio.CancelledError:
-            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self.settle(worst, ZERO, ZERO)
-            else:
-                self.settle(ZERO, ZERO, ZERO)
+            is_granted = waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception()
+            self.settle(worst if is_granted else ZERO, ZERO, ZERO)
             raise
 
     def settle(self, worst: Amounts, spent: Amounts, possible: Amounts) -> None:

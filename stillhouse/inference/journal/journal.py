@@ -103,26 +103,23 @@ class Journal:
             self._free(key)
 
     def completion(self, rollout_key: str, turn: int, request_digest: str) -> bytes | None:
-        return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, digest=bytes.fromhex(request_digest)))
+        return self._read(_place(rollout_key, COMPLETION, turn, 0, request_digest))
 
     async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
         """Make a completion durable, and return what is stored there, which another process may have written first.
 
         Raise StoreError, as all `put_` methods, if there is no space, no permission, or the disk failed.
         """
-        key = bytes.fromhex(rollout_key)
-        return await self._put(place(key, COMPLETION, turn, digest=bytes.fromhex(request_digest)), body)
+        return await self._put(_place(rollout_key, COMPLETION, turn, 0, request_digest), body)
 
     def tool_result(self, rollout_key: str, turn: int, call_index: int, call_digest: str) -> bytes | None:
-        key = bytes.fromhex(rollout_key)
-        return self._read(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)))
+        return self._read(_place(rollout_key, TOOL_RESULT, turn, call_index, call_digest))
 
     async def put_tool_result(
         self, rollout_key: str, turn: int, call_index: int, call_digest: str, body: bytes
     ) -> bytes:
         """Make a tool result durable, and return what is stored there."""
-        key = bytes.fromhex(rollout_key)
-        return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
+        return await self._put(_place(rollout_key, TOOL_RESULT, turn, call_index, call_digest), body)
 
     def trajectory(self, rollout_key: str) -> bytes | None:
         return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
@@ -233,3 +230,7 @@ class Journal:
             "that was saved is used again",
             code="journal",
         )
+
+
+def _place(rollout_key: str, kind: bytes, turn: int, call_index: int, digest: str) -> bytes:
+    return place(bytes.fromhex(rollout_key), kind, turn, call_index, bytes.fromhex(digest))
