@@ -85,5 +85,4 @@ class Reporter:
     def _projected(self) -> UsdRange | None:
         if self._total is None or self._usd.count < MIN_ROLLOUTS or math.isnan(self._usd.mean):
             return None
-        projected = self._usd.project(self._total)
-        return UsdRange(projected.low, projected.estimate, projected.high)
+        return self._usd.project(self._total)

@@ -103,15 +103,13 @@ class Snapshots:
     def _put(self, path: Path, sizes: dict[str, int]) -> str:
         """Upload a file unless it is there, and return its SHA-256."""
         file = self._folder / path
-        if not self._is_fixed(path):
-            data = file.read_bytes()
-            name = hashlib.sha256(data).hexdigest()
-            if sizes.get(name) != len(data):
-                self._remote.write(f"{self._prefix}/{name}", data)
+        if self._is_fixed(path):
+            name = self._digests[path] = self._digests.get(path) or file_sha256(file)
+            if sizes.get(name) != file.stat().st_size:
+                self._remote.upload({f"{self._prefix}/{name}": file})
             return name
-        if path not in self._digests:
-            self._digests[path] = file_sha256(file)
-        name = self._digests[path]
-        if sizes.get(name) != file.stat().st_size:
-            self._remote.upload({f"{self._prefix}/{name}": file})
+        data = file.read_bytes()
+        name = hashlib.sha256(data).hexdigest()
+        if sizes.get(name) != len(data):
+            self._remote.write(f"{self._prefix}/{name}", data)
         return name

@@ -116,9 +116,8 @@ class Ledger:
 
     def note_excess(self, excess: Amounts) -> None:
         """Log, once in a run, an answer that cost more than its request reserved."""
-        with self._time_lock:
-            was_logged, self._has_logged_excess = self._has_logged_excess, True
-        if not was_logged:
+        if not self._has_logged_excess:
+            self._has_logged_excess = True
             _LOG.warning(
                 "an answer took %d tokens and %.4g USD more than its request had reserved; caps may be passed by as "
                 "much for each request in flight",

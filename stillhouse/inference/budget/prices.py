@@ -13,7 +13,6 @@ Otherwise it is unknown, never 0.
 
 import logging
 import math
-import threading
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
@@ -47,7 +46,6 @@ _LISTED: Final = {
 _WHOLE: Final = frozenset({"prompt", "completion"})
 
 _listed: Final[dict[tuple[str, str], Price | None]] = {}
-_lock: Final = threading.Lock()
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
@@ -85,18 +83,16 @@ async def listed_price(endpoint: Endpoint) -> Price | None:
     No failure is an error: most endpoints have no such list.
     """
     key = (endpoint.base_url, endpoint.model)
-    with _lock:
-        if key in _listed:
-            return _listed[key]
+    if key in _listed:
+        return _listed[key]
     try:
         async with aclosing(open_transport(endpoint, timeout_s=_TIMEOUT_S)) as client:
             models = orjson.loads((await client.get("models")).content)
     except (RequestFailed, ValueError) as error:
         _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)
         return None
-    with _lock:
-        _listed[key] = price = read_listed(models, endpoint.model, f"{endpoint.base_url}/models as of now")
-    return price
+    _listed[key] = read_listed(models, endpoint.model, f"{endpoint.base_url}/models as of now")
+    return _listed[key]
 
 
 def read_listed(body: Any, model: str, source: str = "") -> Price | None:

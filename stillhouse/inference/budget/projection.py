@@ -1,22 +1,14 @@
 """The cost of all rollouts, judged by those that are done."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from stillhouse.progress.state import UsdRange
 
 MIN_ROLLOUTS: Final = 20
 """Rollouts seen before a projection is made; with fewer, one long one would decide it."""
 _T: Final = 2.1
 """Student's t at 0.95 for the fewest rollouts, 20; for more it is 2.0, so that the interval is a little wide."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """An estimate and the interval around it that holds 95 of 100 outcomes."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 class Series:
@@ -33,8 +25,8 @@ class Series:
         self.mean += step / self.count
         self._squares += step * (value - self.mean)
 
-    def project(self, num_total: int) -> Projection:
-        """Return the sum of `num_total` figures of which these are the first.
+    def project(self, num_total: int) -> UsdRange:
+        """Return the sum of `num_total` figures of which these are the first, and what holds 95 of 100 such sums.
 
         With n figures of mean m and deviation s, the sum of the k that are to come lies in
 
@@ -48,8 +40,7 @@ class Series:
         to_come = max(0, num_total - self.count)
         estimate = done + to_come * self.mean
         if to_come == 0:
-            return Projection(estimate, estimate, estimate)
+            return UsdRange(estimate, estimate, estimate)
         deviation = math.sqrt(self._squares / (self.count - 1))
-        half = _T * deviation * to_come
-        half *= math.sqrt(1.0 / to_come + 1.0 / self.count)
-        return Projection(estimate, max(done, estimate - half), estimate + half)
+        half = _T * deviation * to_come * math.sqrt(1.0 / to_come + 1.0 / self.count)
+        return UsdRange(max(done, estimate - half), estimate, estimate + half)

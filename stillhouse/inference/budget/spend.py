@@ -14,10 +14,6 @@ class Spend:
     usd: float | None = 0.0
     """None when the price is unknown; never 0 for unknown."""
 
-    def __add__(self, other: "Spend") -> "Spend":
-        usd = None if self.usd is None or other.usd is None else self.usd + other.usd
-        return Spend(self.requests + other.requests, self.tokens + other.tokens, usd)
-
 
 NOTHING: Final = Spend()
 """Of a request that was never sent."""

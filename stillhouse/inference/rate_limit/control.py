@@ -183,13 +183,12 @@ class RateControl:
     def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, now: float) -> None:
         gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
         num_since = self._num_sent - ticket.num_sent
-        if scope is LimitScope.TOKENS:
-            since = Since(self._tokens_sent - ticket.tokens_sent, num_since)
-            self.brakes.tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
-            self.brakes.requests.forgive(1.0, ticket.sent_at)
-        else:
-            self.brakes.requests.refuse(1.0, Since(num_since, num_since), ticket.sent_at, now, gate_s)
-            self.brakes.tokens.forgive(ticket.tokens, ticket.sent_at)
+        requests = (self.brakes.requests, 1.0, num_since)
+        tokens = (self.brakes.tokens, ticket.tokens, self._tokens_sent - ticket.tokens_sent)
+        refused, other = (tokens, requests) if scope is LimitScope.TOKENS else (requests, tokens)
+        pacer, amount, since = refused
+        pacer.refuse(amount, Since(since, num_since), ticket.sent_at, now, gate_s)
+        other[0].forgive(other[1], ticket.sent_at)
         self.brakes.shut(outcome.retry_after_s, now)
 
     def _begin_epoch(self) -> None:

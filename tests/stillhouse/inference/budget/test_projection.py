@@ -14,10 +14,10 @@ def series_of(*figures: float) -> Series:
 
 def test_a_projection_adds_what_is_to_come_to_what_was_spent() -> None:
     projected = series_of(*[100.0, 200.0] * 10).project(120)
-    assert projected.estimate == pytest.approx(120 * 150)
+    assert projected.mean == pytest.approx(120 * 150)
     # s = 50 * sqrt(20 / 19); half = t * s * 100 * sqrt(1 / 100 + 1 / 20)
-    assert projected.high - projected.estimate == pytest.approx(2.1 * 51.2989 * 24.4949, rel=1e-4)
-    assert projected.estimate - projected.low == pytest.approx(projected.high - projected.estimate)
+    assert projected.high - projected.mean == pytest.approx(2.1 * 51.2989 * 24.4949, rel=1e-4)
+    assert projected.mean - projected.low == pytest.approx(projected.high - projected.mean)
 
 
 def test_equal_figures_leave_no_doubt_and_when_all_is_done_it_is_what_was_spent() -> None:
