@@ -128,16 +128,11 @@ class TokenEstimates:
     def learn(self, characters: int, prompt_tokens: int, completion_tokens: int) -> None:
         if prompt_tokens > 0 and characters > 0:
             self.characters_per_token += _SMOOTHING * (characters / prompt_tokens - self.characters_per_token)
-        if self.completion_tokens is None:
-            self.completion_tokens = float(completion_tokens)
-            self.mean_completion_tokens = self.completion_tokens
+        if self.completion_tokens is None or self.mean_completion_tokens is None:
+            self.completion_tokens = self.mean_completion_tokens = float(completion_tokens)
             self.mean_tokens = float(prompt_tokens + completion_tokens)
             return
-        assert self.mean_completion_tokens is not None
         self.mean_completion_tokens += _SMOOTHING * (completion_tokens - self.mean_completion_tokens)
-        above = completion_tokens > self.completion_tokens
-        scale = max(self.completion_tokens, 1.0)
-        self.completion_tokens = max(
-            1.0, self.completion_tokens + _QUICKNESS * scale * (_QUANTILE if above else _QUANTILE - 1.0)
-        )
         self.mean_tokens += _SMOOTHING * (prompt_tokens + completion_tokens - self.mean_tokens)
+        step = _QUANTILE if completion_tokens > self.completion_tokens else _QUANTILE - 1.0
+        self.completion_tokens = max(1.0, self.completion_tokens + _QUICKNESS * step * max(self.completion_tokens, 1.0))

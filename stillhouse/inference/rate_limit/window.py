@@ -48,7 +48,6 @@ class Window:
     is_cut: bool = False
     """True if it was ever cut; slow start is over then."""
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    _num_failed: int = 0
     _last_cut: float = -math.inf
     _full_at: float = -math.inf  # when the window was nearly full last
     _cuts_in_row: int = 0
@@ -86,13 +85,13 @@ class Window:
             self._probe(now)
 
     def succeed(self, sent_at: float) -> None:
-        self._note(failed=False)
+        self._recent.append(False)
         if self._full_at >= sent_at and not self.is_cut and not self._num_failed and self.limit < self.cap:
             self.limit = min(self.limit + (_FAST_GROWTH if self.limit < _FAST_UP_TO else 1), self.cap)
 
     def fail(self) -> bool:
         """Note that a request met a 5xx, a reset or a stall; return whether that makes an overload."""
-        self._note(failed=True)
+        self._recent.append(True)
         return self._num_failed >= _OVERLOAD
 
     def refuse(self, ahead: int, sent_at: float, now: float, round_s: float, *, sure: bool) -> None:
@@ -136,7 +135,6 @@ class Window:
         self.is_cut = was_cut
         self._hold_sends = self.limit
         self._recent.clear()
-        self._num_failed = 0
 
     def restore(self, limit: int) -> None:
         """Undo a cut: the refusal was about another limit."""
@@ -163,10 +161,6 @@ class Window:
         self._step_at = now
         self.limit = min(self.limit + self._step, self.cap)
 
-    def _note(self, *, failed: bool) -> None:
-        recent = self._recent
-        if len(recent) == _RECENT and recent[0]:
-            self._num_failed -= 1
-        recent.append(failed)
-        if failed:
-            self._num_failed += 1
+    @property
+    def _num_failed(self) -> int:
+        return sum(self._recent)
