@@ -125,7 +125,7 @@ def _columns(scores: SequenceScores) -> tuple[np.ndarray, ...]:
 
 
 def _scores(batch: pa.RecordBatch, row: int) -> SequenceScores | None:
-    arrays = tuple(_slice(batch.column(name), row) for name in _LISTS)
+    arrays = tuple(batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS)
     key, digest = (batch.column(name)[row].as_py() for name in ("key", "digest"))
     if _digest(key, arrays) != digest:
         return None
@@ -135,12 +135,6 @@ def _scores(batch: pa.RecordBatch, row: int) -> SequenceScores | None:
         shape = (len(log_tail_N), -1)
         top = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_tail_N)
     return SequenceScores(logprobs_N.tolist(), top)
-
-
-def _slice(column: pa.ListArray, row: int) -> np.ndarray:
-    first, last = column.offsets[row].as_py(), column.offsets[row + 1].as_py()
-    values: np.ndarray = column.values.slice(first, last - first).to_numpy(zero_copy_only=False)
-    return values
 
 
 def _digest(key: bytes, arrays: Sequence[np.ndarray]) -> bytes:
