@@ -1,12 +1,11 @@
 """Logs of inspect_ai (`inspect log convert --to json`), one trajectory for each sample of the file."""
 
-from typing import Final
+from typing import Final, cast
 
-from stillhouse.interop.messages import first_answer, read_messages
+from stillhouse.interop.messages import first_answer, nested_calls, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, schemas_of
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
-_NO_SAMPLES: Final = "a log without samples: write it with them (--log-samples)"
 _SCORES: Final = "what the log's scorers say: kept in the prompt's metadata under `inspect_scores`"
 
 
@@ -19,7 +18,8 @@ def read_inspect_log(row: JsonObject) -> SourceRecord:
     """Read the conversations of a log, in the order of its samples; see `ReadRow`."""
     samples = row.get("samples") or []
     if not samples:
-        return SourceRecord(unmapped=[Unmapped(_NO_SAMPLES, "samples")])
+        no_samples = Unmapped("a log without samples: write it with them (--log-samples)", "samples")
+        return SourceRecord(unmapped=[no_samples])
     conversations = [_conversation(sample, row["eval"]) for sample in samples]
     scored = sum(bool(sample.get("scores")) for sample in samples)
     return SourceRecord(conversations, [Unmapped(_SCORES, "scores", scored)] if scored else [])
@@ -28,6 +28,8 @@ def read_inspect_log(row: JsonObject) -> SourceRecord:
 def _conversation(sample: JsonObject, evaluation: JsonObject) -> SourceConversation:
     messages = read_messages([_message(message) for message in sample.get("messages") or []], "samples.messages")
     output = sample.get("output") or {}
+    usage = output.get("usage") or {}
+    counts = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
     target = sample.get("target")
     metadata = {
         **(sample.get("metadata") or {}),
@@ -48,28 +50,12 @@ def _conversation(sample: JsonObject, evaluation: JsonObject) -> SourceConversat
         metadata={key: value for key, value in metadata.items() if value not in (None, "", {})},
         schemas=schemas_of(offered or ()) or None,
         model=output.get("model") or evaluation.get("model"),
-        usage=_usage(output.get("usage") or {}),
+        usage=cast(TokenUsage, {name: count for name, count in counts.items() if isinstance(count, int)}),
         is_truncated=choices[0].get("stop_reason") == "max_tokens",
         failure=failure,
     )
 
 
 def _message(message: JsonObject) -> JsonObject:
-    kept: JsonObject = {"role": message.get("role"), "content": message.get("content")}
-    if calls := message.get("tool_calls"):
-        kept["tool_calls"] = [
-            {
-                "id": call.get("id"),
-                "type": "function",
-                "function": {"name": call.get("function"), "arguments": call.get("arguments")},
-            }
-            for call in calls
-        ]
-    if message.get("tool_call_id"):
-        kept["tool_call_id"] = message["tool_call_id"]
-    return kept
-
-
-def _usage(usage: JsonObject) -> TokenUsage:
-    counts = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
-    return {name: count for name, count in counts.items() if isinstance(count, int)}  # type: ignore[return-value]
+    kept = {key: message.get(key) for key in ("role", "content")}
+    return {**kept, "tool_calls": nested_calls(message), "tool_call_id": message.get("tool_call_id") or None}

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from stillhouse.interop.messages import read_messages
+from stillhouse.interop.messages import nested_calls, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, schemas_of
 from stillhouse.prompts.row import RowProblem
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
@@ -60,13 +60,7 @@ def _last_branch(nodes: list[JsonObject]) -> list[int]:
 
 def _message(node: JsonObject) -> Any:
     message = node.get("message")
-    if not isinstance(message, dict) or not message.get("tool_calls"):
-        return message
-    calls = [
-        {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+    return {**message, "tool_calls": nested_calls(message)} if isinstance(message, dict) else message
 
 
 def _metadata(row: JsonObject) -> JsonObject:
