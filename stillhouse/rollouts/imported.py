@@ -44,7 +44,7 @@ class _Tool(_Part):
     function: JsonObject
 
 
-_Count: Any = Literal[tuple(TokenUsage.__annotations__)]  # type: ignore[valid-type]
+_Count: Any = Literal[tuple(TokenUsage.__annotations__)]
 
 
 def _fields_of(kind: type, **checked: Any) -> type[BaseModel]:
