@@ -10,18 +10,16 @@ import yaml
 
 from stillhouse.config import SamePrompt, ToolsConfig
 from stillhouse.errors import InputError
-from stillhouse.interop.conversion_report import ConversionReport
+from stillhouse.interop.conversion_report import ConversionReport, key_report
 from stillhouse.interop.formats import ROW_FORMATS, Format, read_config, row_format
-from stillhouse.interop.key_report import key_report
 from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output
-from stillhouse.interop.paths import absolute_path, find_path
 from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, trajectory_of
-from stillhouse.interop.sources import files_of, read_rows
+from stillhouse.interop.sources import absolute_path, files_of, find_path, read_rows
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox

@@ -16,12 +16,16 @@ from stillhouse.interop.chat_rows import (
     read_rnow_row,
     read_roll_row,
 )
-from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
+from stillhouse.interop.evaluation_logs import (
+    is_inspect_log,
+    is_verifiers_trace,
+    read_inspect_log,
+    read_verifiers_trace,
+)
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import is_sharegpt_row, read_alpaca_row, read_completion_row, read_sharegpt_row
-from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
 from stillhouse.prompts.files import ENDINGS, suffix_of
 from stillhouse.types import JsonObject
 

@@ -18,7 +18,7 @@ from stillhouse.interop.mapping import (
     set_algorithm,
     to,
 )
-from stillhouse.interop.paths import absolute_path, with_absolute_models
+from stillhouse.interop.sources import absolute_path, with_absolute_models
 from stillhouse.sellers import cannot_score
 from stillhouse.types import JsonObject
 

@@ -10,10 +10,10 @@ import yaml
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
 from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm, value_at
-from stillhouse.interop.paths import absolute_path, find_path, with_absolute_models
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
 from stillhouse.interop.roll_objective import map_objective, settle_group
+from stillhouse.interop.sources import absolute_path, find_path, with_absolute_models
 from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")

@@ -7,14 +7,15 @@ import asyncio
 import inspect
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from stillhouse.config import ToolsConfig
+from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.tools.context import explain
-from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
 from stillhouse.tools.rewards import Reward, RewardArgs, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
@@ -171,3 +172,37 @@ def _total(rewards: Sequence[Reward], values: Mapping[str, float | None]) -> flo
     if not counted or None in values.values():
         return None
     return math.fsum(known) if adds_up else math.fsum(known) / len(known)
+
+
+@dataclass(slots=True)
+class RewardFailures:
+    """Counts the trajectories of which a reward could not be computed."""
+
+    num_scored: int = 0
+    num_failed: int = 0
+    """Trajectories with at least one error."""
+    num_errors: Counter[str] = field(default_factory=Counter)
+    """By reward."""
+    first_errors: dict[str, str] = field(default_factory=dict)
+    """By reward."""
+
+    def add(self, errors: Mapping[str, str]) -> None:
+        """Count a trajectory with the errors of its rewards by name."""
+        self.num_scored += 1
+        self.num_failed += bool(errors)
+        self.num_errors.update(errors.keys())
+        for name, error in errors.items():
+            self.first_errors.setdefault(name, error)
+
+    def check(self, file: str | None, budget: float) -> None:
+        """Raise FailureBudgetExceeded if more than the share `budget` of the trajectories went without a reward."""
+        if self.num_failed <= budget * self.num_scored:
+            return
+        ((name, count),) = self.num_errors.most_common(1)
+        raise FailureBudgetExceeded(
+            f"{file}: the rewards of {self.num_failed} of {self.num_scored} trajectories could not be computed "
+            f"({self.num_failed / self.num_scored:.0%}), more than runtime.failure_budget = {budget:.0%}. "
+            f"{name} failed {count} times, first: {self.first_errors[name]}. Mend the function, or what it needs, and "
+            "run the same command again: what was sampled is kept. Raise the budget if so many failures are normal",
+            code="rewards",
+        )

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow.json
 import pytest
 
-from stillhouse.interop.export.one_type import mixed_columns, with_text
+from stillhouse.interop.export.files import mixed_columns, with_text
 
 
 def schema(kind: str) -> dict[str, Any]:
