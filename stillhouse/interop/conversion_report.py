@@ -70,14 +70,12 @@ class ConversionReport:
         return self.conflicting_prompts > 0 and self.same_prompt != "first"
 
     def add_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool) -> None:
-        """Count one unmapped value."""
         entry = self.unmapped.setdefault(unmapped.reason, UnmappedReason(leaves_out))
         entry.count += 1
         if len(entry.examples) < _EXAMPLES:
             entry.examples.append((place, unmapped))
 
     def as_json(self) -> JsonObject:
-        """Return the counts, for the marker file."""
         counts = asdict(self) | {"unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}}
         del counts["has_config"], counts["key_counts"]
         return counts

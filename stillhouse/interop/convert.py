@@ -41,13 +41,11 @@ class ConvertOptions:
     """Settings of a conversion, for what rows do not say."""
 
     include_failed: bool = False
-    """Include failed rollouts as failed trajectories."""
     tools_file: Path | None = None
     """Python file whose functions under `@tool` were offered."""
     teacher: str | None = None
     """The model of rows that name none."""
     same_prompt: SamePrompt = "first"
-    """As `prompts.same_prompt` of a config."""
 
 
 def convert(
@@ -86,8 +84,6 @@ def convert(
 
 
 class RowsConverter:
-    """Writes the prompts and trajectories of foreign rows."""
-
     def __init__(self, out: OutputFolder, options: ConvertOptions, toolbox: Toolbox | None) -> None:
         self._out = out
         self._options = options

@@ -14,7 +14,6 @@ _STOPPED_BY_LENGTH: Final = frozenset({"max_output_tokens", "max_total_tokens", 
 
 
 def is_inspect_log(row: JsonObject) -> bool:
-    """Return whether a JSON file is a log of inspect_ai."""
     return isinstance(row.get("eval"), dict) and "version" in row and "status" in row
 
 
@@ -66,7 +65,6 @@ def _message(message: JsonObject) -> JsonObject:
 
 
 def is_verifiers_trace(row: JsonObject) -> bool:
-    """Return whether a row is a trace of verifiers."""
     return isinstance(row.get("nodes"), list) and isinstance(row.get("task"), dict)
 
 

@@ -46,8 +46,6 @@ _DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
 
 
 class Format(NamedTuple):
-    """A row format."""
-
     name: FormatName
     suffixes: tuple[str, ...]
     keys: str
@@ -141,9 +139,8 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
         if kind is not None:
             kinds.setdefault(kind.name, kind)
     if not kinds:
-        raise InputError(
-            f"{source}: none of {len(readable)} files holds a row that is of a known format: {_known(formats)}"
-        )
+        known = "; ".join(f"{one.name} ({one.keys})" for one in formats)
+        raise InputError(f"{source}: none of {len(readable)} files holds a row that is of a known format: {known}")
     if len(kinds) > 1:
         raise ConfigError(f"{source} holds files of several formats: {', '.join(kinds)}. Say which one by --from")
     (kind,) = kinds.values()
@@ -178,7 +175,3 @@ def _seen(row: JsonObject) -> str:
 
 def _looks_like(names: Sequence[str]) -> str:
     return f". It looks like {names[0]}: leave out --from, or name that" if names else ""
-
-
-def _known(formats: Sequence[Format]) -> str:
-    return "; ".join(f"{one.name} ({one.keys})" for one in formats)

@@ -112,17 +112,13 @@ def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
     mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
     mapper.set("on_policy.enabled", mode == "rl" or (mode == "distill" and teacher is not None), "dataset_type", mode)
     if mode == "rl":
-        _map_rewards_alone(body, mapper)
+        mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
+        coef = section(body, "algorithm").get("kl_penalty_coef", _KL_COEF)
+        if coef:
+            # The KL is that to the model before training.
+            mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
+        mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
     return mode
-
-
-def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Train on rewards, with the KL to the model before training."""
-    mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
-    coef = section(body, "algorithm").get("kl_penalty_coef", _KL_COEF)
-    if coef:
-        mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
-    mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
 
 
 def _map_lengths(window: Any, mapper: ConfigMapper) -> None:

@@ -19,7 +19,6 @@ _TOP_K: Final = 64
 
 
 def is_distill(body: JsonObject) -> bool:
-    """Return whether a pipeline distils on given answers."""
     return bool(body.keys() & {"student_pretrain", "kd_objective", "distill_loss_weight"})
 
 

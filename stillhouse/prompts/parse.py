@@ -33,8 +33,6 @@ class ParseReport:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrompts:
-    """Distinct prompts in the order of the source."""
-
     prompts: list[Prompt]
     metadata: dict[str, PromptMetadata]
     """By prompt id; one entry for each prompt."""

@@ -15,19 +15,18 @@ from typing import Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.sandbox.client import JailFailed
 from stillhouse.tools.context import explain
 from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
 from stillhouse.tools.rewards import Reward, RewardArgs, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
-from stillhouse.tools.sandbox import Sandbox, SandboxFailed
+from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class RewardScores:
-    """The rewards of one trajectory."""
-
     total: float | None
     """0 if a precondition gave 0; else the mean of the other rewards, or of the preconditions if there are no others;
     of rewards under rnow's decorator the sum of all. None (unverified) if one of these could not be computed, or there
@@ -90,10 +89,11 @@ class RewardSet:
         return scores
 
     async def _score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
+        about = metadata or PromptMetadata(trajectory.prompt_id, None, None, "", {})
         args = RewardArgs(
-            metadata=metadata.metadata if metadata is not None else {},
-            expected_answer=metadata.expected_answer if metadata is not None else None,
-            tag=metadata.tag if metadata is not None else None,
+            metadata=about.metadata,
+            expected_answer=about.expected_answer,
+            tag=about.tag,
             stop_reason=trajectory.stop_reason,
             environment=self._environment,
             rollout_key=trajectory.rollout_key,
@@ -132,7 +132,7 @@ class RewardSet:
                 return await self._run(reward, args, messages, timeout_s)
         except TimeLimitReached:
             return f"did not return within {timeout_s:g} s"
-        except SandboxFailed as error:
+        except JailFailed as error:
             return str(error)
         except Exception as error:
             return explain(error)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, read_answer
@@ -59,14 +59,6 @@ def sandboxed_function(
     return SandboxedFunction(file, function.__name__, Permissions(network, tuple(map(str, readable))))
 
 
-class SandboxFailed(Exception):
-    """A call gave no result; the message says why, and follows the function's name unless `kind` is `exception`."""
-
-    def __init__(self, kind: Literal["exception", "timeout", "killed"], message: str) -> None:
-        super().__init__(message)
-        self.kind: Literal["exception", "timeout", "killed"] = kind
-
-
 class Sandbox:
     """Runs functions of Python files in jails; a server for each file starts with its first call.
 
@@ -86,20 +78,21 @@ class Sandbox:
     async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
         """Return what the function's `serve(payload)` does; cancelling ends its process and all it started.
 
-        Raise SandboxFailed if it raised, took too long, crashed or reached a limit, or no jail can be made here.
+        Raise JailFailed if it raised, took too long, crashed or reached a limit, or no jail can be made here; its
+        message follows the function's name unless the kind is `exception`.
         """
         try:
             server = await self._start(function.file)
         except ConfigError as error:
-            raise SandboxFailed("exception", str(error)) from error
+            raise JailFailed("exception", str(error)) from error
         request = json.dumps({"name": function.name, "payload": payload}).encode() + b"\n"
         try:
             call = server.open_call(CallLimits(timeout_s, math.ceil(timeout_s), function.permissions))
             return read_answer(await _exchange(call, request, timeout_s + ANSWER_GRACE_S))["value"]
         except JailFailed as error:
             if error.kind == "no_jail":
-                raise SandboxFailed("killed", f"was not run: {error}") from error
-            raise SandboxFailed("killed" if error.kind == "lost" else error.kind, str(error)) from error
+                raise JailFailed("no_jail", f"was not run: {error}") from error
+            raise
 
     async def close(self) -> None:
         """End the servers; a later call starts another."""

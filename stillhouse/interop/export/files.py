@@ -34,8 +34,6 @@ _TOOLS: Final = "tools"
 
 
 class Exported(NamedTuple):
-    """A finished export."""
-
     num_rows: int
     lost: Counter[str]
     """Messages that the form does not hold whole, by what it has no place for."""

@@ -145,15 +145,15 @@ class SolutionErrors:
             self._classes[number] = type(family[0][1], (_SolutionError, base), {"_number": number})
         return self._classes[number]
 
-    def error(self, kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
-        """Return an exception with these arguments and members."""
-        try:
-            error = kind(*args)
-        except TypeError:
-            error = kind.__new__(kind)
-            error.args = tuple(args)
-        vars(error).update(members)
-        return error
+
+def error_of(kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
+    try:
+        error = kind(*args)
+    except TypeError:
+        error = kind.__new__(kind)
+        error.args = tuple(args)
+    vars(error).update(members)
+    return error
 
 
 def _known(module: str, name: str) -> type[BaseException] | None:
