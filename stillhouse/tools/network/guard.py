@@ -49,7 +49,7 @@ _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 
 # Reading the trusted certificates takes 20 ms, and every call makes a client.
-_certificates = cache(httpx.create_ssl_context)
+certificates = cache(httpx.create_ssl_context)
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -161,7 +161,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._inner = httpx.AsyncHTTPTransport(
-            verify=_certificates(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            verify=certificates(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
