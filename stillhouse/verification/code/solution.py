@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from stillhouse.types import JsonObject
 from stillhouse.verification.code import wire
 from stillhouse.verification.code.names import TestNames, from_library
-from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy, error_of
+from stillhouse.verification.code.proxy import SolutionProxy, error_class, error_of
 from stillhouse.verification.code.tests_objects import TestsObjects
 from stillhouse.verification.result import VerificationResult
 
@@ -29,7 +29,7 @@ class SolutionClient:
         """The names in the tests; None for calls alone."""
         self._lock = threading.RLock()
         self._classes: dict[str, SolutionProxy] = {}
-        self._errors = SolutionErrors()
+        self._error_classes: dict[int, type[BaseException]] = {}
         self._tests_objects = TestsObjects(self._decode)
         self.module = SolutionProxy(self, 0)
         """The answer's module."""
@@ -161,7 +161,7 @@ class SolutionClient:
         if kind == "derived":
             return _derived(self._decode(rest[0]), self._proxy(int(rest[1])))
         if kind == "error":
-            return self._errors.kind(int(rest[0]), rest[1])
+            return error_class(int(rest[0]), rest[1], self._error_classes)
         if kind == "coroutine":
             return self._wait_for(self._proxy(int(rest[0])))
         if kind == "imported" and self._requested_name is not None:
@@ -177,7 +177,7 @@ class SolutionClient:
     def _error(self, owner: str, number: int, *fields: Any) -> BaseException:
         if owner != "tests":
             class_number, family, args, text, reason = fields
-            kind = self._errors.kind(int(class_number), family)
+            kind = error_class(int(class_number), family, self._error_classes)
             members = {"_text": str(text), "_reason": str(reason), "_proxy": self._proxy(int(number))}
             return error_of(kind, [self._decode(arg) for arg in args], **members)
         value = self._tests_objects[number]
