@@ -61,7 +61,6 @@ class TurnRules(Section):
 
     @cached_property
     def answer_schema(self) -> AnswerSchema | None:
-        """Return the schema, ready to check answers with."""
         return AnswerSchema(self.response_schema) if self.response_schema else None
 
 
@@ -86,7 +85,6 @@ class TurnState:
 
     @property
     def tool_choice(self) -> ToolChoice:
-        """Return whether the next completion may call tools."""
         return "none" if self.is_closing else "auto"
 
 

@@ -1,12 +1,13 @@
-"""The report of a conversion: counts, what could not be mapped, and its summary for a terminal."""
+"""The report of a conversion: counts, its summary for a terminal, and the page on the keys of a config."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stillhouse.config import SamePrompt
+from stillhouse.interop.mapping import MappedKey
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.types import JsonObject
 
@@ -18,6 +19,7 @@ UNMAPPED: Final = "unmapped.jsonl"
 _EXAMPLES: Final = 3
 _SHOWN_REASONS: Final = 12
 _EXAMPLE_LINES: Final = 3
+_SHOWN_CHARACTERS: Final = 80
 
 
 @dataclass(slots=True)
@@ -36,7 +38,6 @@ class ConversionReport:
     """Counts of a conversion. Every row is written in some form or counted in `rows_left_out`."""
 
     form: str
-    """Name of the format."""
     source: str
     same_prompt: SamePrompt = "first"
     files: int = 0
@@ -69,14 +70,12 @@ class ConversionReport:
         return self.conflicting_prompts > 0 and self.same_prompt != "first"
 
     def add_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool) -> None:
-        """Count one unmapped value."""
         entry = self.unmapped.setdefault(unmapped.reason, UnmappedReason(leaves_out))
         entry.count += 1
         if len(entry.examples) < _EXAMPLES:
             entry.examples.append((place, unmapped))
 
     def as_json(self) -> JsonObject:
-        """Return the counts, for the marker file."""
         counts = asdict(self) | {"unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}}
         del counts["has_config"], counts["key_counts"]
         return counts
@@ -162,3 +161,33 @@ def _example(place: str, example: Unmapped, indent: str, width: int) -> list[str
 def counted(number: int, thing: str, things: str | None = None) -> str:
     """Return `1 row`, `2,000 rows`."""
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def key_report(source: str, mapped: Sequence[MappedKey], unmapped: Sequence[Unmapped]) -> tuple[str, str]:
+    """Return the page, in Markdown, and the lengths of its lists, for a terminal."""
+    same, added = (
+        [f"- `{key.key}`: `{key.target}` = {_shown(key.value)}" for key in mapped if key.is_default is is_default]
+        for is_default in (False, True)
+    )
+    approximated, rest = (
+        [f"- `{key.key}` = {_shown(key.value)}: {key.reason}" for key in unmapped if key.is_approximated is is_similar]
+        for is_similar in (True, False)
+    )
+    lines = [f"# {source}", ""]
+    for title, meaning, entries in (
+        ("Same", "The config has the same value.", same),
+        ("Same by an added key", "The file leaves the key out; its default there is written out.", added),
+        ("Approximated", "Something similar happens.", approximated),
+        ("No counterpart", "Nothing here acts on it.", rest),
+    ):
+        lines += [f"## {title}", "", meaning, "", *entries, ""]
+    counts = (
+        f"keys: {len(same)} same, {len(added)} same by an added key, {len(approximated)} approximated, "
+        f"{len(rest)} without counterpart"
+    )
+    return "\n".join(lines), counts
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"`{text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + ' ...'}`"

@@ -10,18 +10,16 @@ import yaml
 
 from stillhouse.config import SamePrompt, ToolsConfig
 from stillhouse.errors import InputError
-from stillhouse.interop.conversion_report import ConversionReport
+from stillhouse.interop.conversion_report import ConversionReport, key_report
 from stillhouse.interop.formats import ROW_FORMATS, Format, read_config, row_format
-from stillhouse.interop.key_report import key_report
 from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output
-from stillhouse.interop.paths import absolute_path, find_path
 from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, trajectory_of
-from stillhouse.interop.sources import files_of, read_rows
+from stillhouse.interop.sources import absolute_path, files_of, find_path, read_rows
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox
@@ -43,13 +41,11 @@ class ConvertOptions:
     """Settings of a conversion, for what rows do not say."""
 
     include_failed: bool = False
-    """Include failed rollouts as failed trajectories."""
     tools_file: Path | None = None
     """Python file whose functions under `@tool` were offered."""
     teacher: str | None = None
     """The model of rows that name none."""
     same_prompt: SamePrompt = "first"
-    """As `prompts.same_prompt` of a config."""
 
 
 def convert(
@@ -88,8 +84,6 @@ def convert(
 
 
 class RowsConverter:
-    """Writes the prompts and trajectories of foreign rows."""
-
     def __init__(self, out: OutputFolder, options: ConvertOptions, toolbox: Toolbox | None) -> None:
         self._out = out
         self._options = options

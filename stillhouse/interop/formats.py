@@ -16,12 +16,16 @@ from stillhouse.interop.chat_rows import (
     read_rnow_row,
     read_roll_row,
 )
-from stillhouse.interop.inspect_logs import is_inspect_log, read_inspect_log
+from stillhouse.interop.evaluation_logs import (
+    is_inspect_log,
+    is_verifiers_trace,
+    read_inspect_log,
+    read_verifiers_trace,
+)
 from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import is_sharegpt_row, read_alpaca_row, read_completion_row, read_sharegpt_row
-from stillhouse.interop.verifiers_traces import is_verifiers_trace, read_verifiers_trace
 from stillhouse.prompts.files import ENDINGS, suffix_of
 from stillhouse.types import JsonObject
 
@@ -42,8 +46,6 @@ _DATA: Final = (*_TABLES, ".json", ".csv", ".tsv")
 
 
 class Format(NamedTuple):
-    """A row format."""
-
     name: FormatName
     suffixes: tuple[str, ...]
     keys: str
@@ -137,9 +139,8 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
         if kind is not None:
             kinds.setdefault(kind.name, kind)
     if not kinds:
-        raise InputError(
-            f"{source}: none of {len(readable)} files holds a row that is of a known format: {_known(formats)}"
-        )
+        known = "; ".join(f"{one.name} ({one.keys})" for one in formats)
+        raise InputError(f"{source}: none of {len(readable)} files holds a row that is of a known format: {known}")
     if len(kinds) > 1:
         raise ConfigError(f"{source} holds files of several formats: {', '.join(kinds)}. Say which one by --from")
     (kind,) = kinds.values()
@@ -174,7 +175,3 @@ def _seen(row: JsonObject) -> str:
 
 def _looks_like(names: Sequence[str]) -> str:
     return f". It looks like {names[0]}: leave out --from, or name that" if names else ""
-
-
-def _known(formats: Sequence[Format]) -> str:
-    return "; ".join(f"{one.name} ({one.keys})" for one in formats)

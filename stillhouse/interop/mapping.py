@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +18,6 @@ from stillhouse.types import JsonObject
 
 NO_COUNTERPART: Final = "a key that has no counterpart here"
 LEARN_FROM_IT: Final = "What it writes can be learnt from: sft is on in place of on_policy; set teacher.base_url"
-_ELSEWHERE: Final = "refers to what is not in this file"
 _SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 HIDDEN: Final = "(not shown)"
 _SECRET_NAME: Final = re.compile(
@@ -48,11 +48,10 @@ def is_secret(key: str, value: Any) -> bool:
 
 
 def _has_credentials(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         url = urlsplit(text)
-    except ValueError:
-        return False
-    return "://" in text and bool(url.query or url.password)
+        return "://" in text and bool(url.query or url.password)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,12 @@ class MappedKey(NamedTuple):
     """A foreign key and the key of our config that has its value."""
 
     key: str
+    """Empty where no foreign key says so."""
     target: str
     value: Any
-    is_default: bool
+    origin: Any
+    """The foreign value."""
+    is_default: bool = False
     """True where the foreign file leaves the key out, and the value is the other program's default."""
 
 
@@ -94,11 +96,31 @@ def to(*targets: str) -> Target:
     return Target(targets)
 
 
+def elsewhere(*keys: str) -> Table:
+    """Pass over keys that are mapped outside the table."""
+    return dict.fromkeys(keys, Target((), lambda _: None))
+
+
+def refused(reason: str, *, unless: Callable[[Any], bool]) -> Target:
+    """Leave a value unmapped for `reason`, unless it asks for nothing that is not so here."""
+
+    def refuse(value: Any) -> None:
+        if not unless(value):
+            raise ValueError(reason)
+
+    return Target((), refuse)
+
+
+def value_at(body: Any, *path: str) -> Any:
+    """Return the value at a path of keys, or None."""
+    for key in path:
+        body = body.get(key) if isinstance(body, dict) else None
+    return body
+
+
 def section(body: Mapping[str, Any], *path: str) -> JsonObject:
     """Return the section at a path of keys; an empty one where there is none."""
-    value: Any = body
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
+    value = value_at(body, *path)
     return value if isinstance(value, dict) else {}
 
 
@@ -107,18 +129,12 @@ class ConfigMapper:
 
     def __init__(self) -> None:
         self.unmapped: list[Unmapped] = []
-        self._values: dict[str, Any] = {}
-        self._origins: dict[str, tuple[str, Any]] = {}
-        self._defaults: set[str] = set()
+        self._set: dict[str, MappedKey] = {}
 
     @property
     def mapped(self) -> list[MappedKey]:
         """Return every key that was mapped, in the order of mapping; those without a foreign key are left out."""
-        return [
-            MappedKey(key, target, self._values[target], target in self._defaults)
-            for target, (key, _) in self._origins.items()
-            if key
-        ]
+        return [entry for entry in self._set.values() if entry.key]
 
     def apply(self, body: Mapping[str, Any], table: Table, prefix: str = "", reason: str = NO_COUNTERPART) -> None:
         """Map every key of `body` by the table; other keys are unmapped for `reason`.
@@ -142,37 +158,34 @@ class ConfigMapper:
         shown = without_secrets(key, value)
         self.unmapped.append(Unmapped(str(reason), key, shown, isinstance(reason, Approximated)))
 
-    def set(self, target: str, value: Any, key: str = "", origin: Any = None) -> None:
+    def set(self, target: str, value: Any, key: str = "", origin: Any = None, *, is_default: bool = False) -> None:
         """Set a value of our config, given the foreign `key` and its value `origin`."""
-        if target in self._values and self._values[target] != value:
-            other = self._origins[target][0]
-            self.skip(f"another key says otherwise and stands: {other}", key, origin)
-            return
-        self._values[target] = value
-        self._origins[target] = (key, origin)
+        held = self._set.get(target)
+        if held is not None and held.value != value:
+            self.skip(f"another key says otherwise and stands: {held.key}", key, origin)
+        else:
+            self._set[target] = MappedKey(key, target, value, origin, is_default)
 
     def fill(self, defaults: Iterable[Default]) -> None:
         """Write out the other program's defaults where they differ from ours and no key sets them."""
         for target, key, value in defaults:
-            if target not in self._values:
-                self.set(target, value, key, value)
-                self._defaults.add(target)
+            if target not in self._set:
+                self.set(target, value, key, value, is_default=True)
 
     def replace(self, target: str, value: Any) -> None:
         """Set a value of our config in place of the one that a foreign key gave it."""
-        self._values[target] = value
-        self._origins[target] = ("", None)
+        self._set[target] = MappedKey("", target, value, None)
 
     def get(self, target: str) -> Any:
         """Return the value set at `target`, or None."""
-        return self._values.get(target)
+        return self._set[target].value if target in self._set else None
 
     def _move(self, key: str, value: Any, rule: Target) -> None:
         if is_secret(key, value):
             self.skip(_SECRET, key, value)
             return
         if isinstance(value, str) and "${" in value:
-            self.skip(_ELSEWHERE, key, value)
+            self.skip("refers to what is not in this file", key, value)
             return
         try:
             converted = rule.convert(value)
@@ -190,7 +203,7 @@ class ConfigMapper:
         """
         while True:
             try:
-                config = DistillConfig.model_validate(_nested(self._values))
+                config = DistillConfig.model_validate(self._nested())
             except ValidationError as error:
                 wrong = {self._target(item["loc"]): expected(item) for item in error.errors(include_url=False)}
                 if None in wrong:
@@ -198,25 +211,34 @@ class ConfigMapper:
                         f"the keys of this config do not go together here: {wrong[None]}. {self._sources(wrong[None])}"
                     ) from error
                 for target, message in wrong.items():
-                    key, origin = self._origins.pop(str(target))
-                    del self._values[str(target)]
-                    self.skip(f"{target}: {message}", key, origin)
+                    dropped = self._set.pop(str(target))
+                    self.skip(f"{target}: {message}", dropped.key, dropped.origin)
             else:
                 return config.model_dump(mode="json", exclude_unset=True)
 
     def _sources(self, message: str) -> str:
         """Return the foreign keys behind the settings that a message names."""
         named = [
-            f"{target} is {key} = {without_secrets(key, origin)!r}"
-            for target, (key, origin) in self._origins.items()
-            if key and target.rpartition(".")[2] in message
+            f"{entry.target} is {entry.key} = {without_secrets(entry.key, entry.origin)!r}"
+            for entry in self.mapped
+            if entry.target.rpartition(".")[2] in message
         ]
         return f"In the file: {'; '.join(named)}" if named else ""
 
     def _target(self, location: tuple[int | str, ...]) -> str | None:
         parts = [str(part) for part in location]
         heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-        return next((head for head in heads if head in self._values), None)
+        return next((head for head in heads if head in self._set), None)
+
+    def _nested(self) -> JsonObject:
+        body: JsonObject = {}
+        for target, entry in self._set.items():
+            *sections, name = target.split(".")
+            inside = body
+            for section in sections:
+                inside = inside.setdefault(section, {})
+            inside[name] = entry.value
+        return body
 
 
 def set_algorithm(mapper: ConfigMapper) -> None:
@@ -228,15 +250,3 @@ def set_algorithm(mapper: ConfigMapper) -> None:
     else:
         algorithm = "mixed" if has_kl else "rewards"
     mapper.set("on_policy.algorithm", algorithm)
-
-
-def _nested(values: Mapping[str, Any]) -> JsonObject:
-    """Nest dotted keys."""
-    body: JsonObject = {}
-    for target in values:
-        *sections, name = target.split(".")
-        inside = body
-        for section in sections:
-            inside = inside.setdefault(section, {})
-        inside[name] = values[target]
-    return body

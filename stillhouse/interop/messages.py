@@ -55,6 +55,18 @@ def _spoken_calls(text: Any, where: str, first: int) -> list[JsonObject]:
     ]
 
 
+def nested_calls(message: JsonObject) -> list[JsonObject] | None:
+    """Return the calls of a message of inspect_ai or verifiers, which write them flat, in OpenAI's form."""
+    return [
+        {
+            "id": call.get("id"),
+            "type": "function",
+            "function": {"name": call.get("name") or call.get("function"), "arguments": call.get("arguments")},
+        }
+        for call in message.get("tool_calls") or ()
+    ] or None
+
+
 def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 

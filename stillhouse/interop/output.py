@@ -71,7 +71,6 @@ class OutputFolder:
         return self._num_samples[prompt.id] - 1
 
     def write_trajectory(self, trajectory: Trajectory) -> None:
-        """Append a trajectory."""
         self.report.trajectories += 1
         self._write(TRAJECTORIES, trajectory)
 

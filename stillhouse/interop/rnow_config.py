@@ -1,7 +1,7 @@
 """Converts `config.yml` of rnow (rnow/models.py, and keys of its earlier versions)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,19 +12,18 @@ from stillhouse.interop.mapping import (
     Default,
     Table,
     Target,
+    elsewhere,
+    refused,
     section,
     set_algorithm,
     to,
 )
-from stillhouse.interop.paths import absolute_path, with_absolute_models
+from stillhouse.interop.sources import absolute_path, with_absolute_models
 from stillhouse.sellers import cannot_score
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _EFFORTS: Final = {"disabled": "none", "easy": "low", "hard": "high"}
-_EFFORT: Final = Target(("rollouts.reasoning_effort",), lambda value: _EFFORTS.get(value, value))
-_ACCOUNT: Final = "belongs to an account at rnow"
-_RAW_TEXT: Final = "training on raw text is not offered here: sft and on_policy are both off"
 _NO_TEACHER: Final = (
     "distillation on policy needs teacher.path, so that on_policy is off: name a local model in teacher.model"
 )
@@ -32,11 +31,9 @@ _UNNAMED: Final = (
     "rnow names no teacher here: set teacher.model, and teacher.base_url where it is behind an endpoint, to sample it "
     "and to compare the student with it"
 )
-_NO_CRITIC: Final = "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
 _WINDOW: Final = Approximated(
     "bounds prompt and answers together there; here it bounds each answer, and the model's context the conversation"
 )
-_STEPS: Final = "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step"
 _KL_COEF: Final = 0.01
 _ROLLOUT: Final[tuple[Default, ...]] = tuple(
     (f"{section}.{target}", f"rollout.{key}", value)
@@ -90,7 +87,8 @@ def map_epochs(body: JsonObject, mapper: ConfigMapper, num_prompts: int) -> None
     if num_prompts and isinstance(batch, int):
         mapper.set("on_policy.num_steps", epochs * -(-num_prompts // batch), "trainer.num_epochs", epochs)
     else:
-        mapper.skip(_STEPS, "trainer.num_epochs", epochs)
+        steps = "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step"
+        mapper.skip(steps, "trainer.num_epochs", epochs)
 
 
 def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
@@ -109,21 +107,18 @@ def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
     if mode == "distill" and teacher is None:
         mapper.skip(_NO_TEACHER, "teacher.path", None)
     elif mode not in ("sft", "distill", "rl"):
-        mapper.skip(_RAW_TEXT, "dataset_type", mode)
+        raw_text = "training on raw text is not offered here: sft and on_policy are both off"
+        mapper.skip(raw_text, "dataset_type", mode)
     mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
     mapper.set("on_policy.enabled", mode == "rl" or (mode == "distill" and teacher is not None), "dataset_type", mode)
     if mode == "rl":
-        _map_rewards_alone(body, mapper)
+        mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
+        coef = section(body, "algorithm").get("kl_penalty_coef", _KL_COEF)
+        if coef:
+            # The KL is that to the model before training.
+            mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
+        mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
     return mode
-
-
-def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Train on rewards, with the KL to the model before training."""
-    mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
-    coef = section(body, "algorithm").get("kl_penalty_coef", _KL_COEF)
-    if coef:
-        mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
-    mapper.set("on_policy.kl_coef", coef, "algorithm.kl_penalty_coef", coef)
 
 
 def _map_lengths(window: Any, mapper: ConfigMapper) -> None:
@@ -146,20 +141,18 @@ def _model(value: Any) -> str:
     return str(value)
 
 
-def _but(refused: Any, reason: str) -> Callable[[Any], Any]:
-    """Return what takes every value but one."""
-
-    def convert(value: Any) -> Any:
-        if value == refused:
-            raise ValueError(reason)
-        return value
-
-    return convert
+def _not_all(value: Any) -> Any:
+    if value == 1:
+        raise ValueError("rows for training must be left over")
+    return value
 
 
-def _policy(value: Any) -> None:
-    if value != "last_tool":
-        raise ValueError("the first answer without a tool call ends a rollout here")
+def _no_critic(value: Any) -> Any:
+    if value == "gae":
+        raise ValueError(
+            "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
+        )
+    return value
 
 
 def _save_step(value: Any) -> Any:
@@ -175,26 +168,25 @@ def _mcp(value: Any) -> list[JsonObject]:
 
 
 _SHARED: Final[Table] = {
-    # Mapped by map_rnow.
-    "dataset_type": Target((), lambda _: None),
-    "data.train_file": Target((), lambda _: None),
-    "data.val_split": Target(("dataset.validation_fraction",), _but(1, "rows for training must be left over")),
+    **elsewhere("dataset_type", "data.train_file"),
+    "data.val_split": Target(("dataset.validation_fraction",), _not_all),
     "model.path": Target(("student.model",), _model),
     "model.qlora_rank": to("student.lora_rank"),
     "model.qlora_alpha": to("student.lora_alpha"),
-    "model.name": "students are called by their runs",
-    "model.description": "students are called by their runs",
+    **dict.fromkeys(("model.name", "model.description"), "students are called by their runs"),
     "project_name": Target(("tracking.experiment",), lambda name: name or None),
-    "project_id": _ACCOUNT,
-    "organization_id": _ACCOUNT,
-    "dataset_id": _ACCOUNT,
-    "description": _ACCOUNT,
-    "evals": _ACCOUNT,
+    **dict.fromkeys(
+        ("project_id", "organization_id", "dataset_id", "description", "evals"), "belongs to an account at rnow"
+    ),
     "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
     "trainer.eval_step": "students are evaluated when their training has ended",
-    "rollout.termination_policy": Target((), _policy),
-    "rollout.reasoning_mode": _EFFORT,
-    "rollout.thinking_mode": _EFFORT,
+    "rollout.termination_policy": refused(
+        "the first answer without a tool call ends a rollout here", unless=lambda policy: policy == "last_tool"
+    ),
+    **dict.fromkeys(
+        ("rollout.reasoning_mode", "rollout.thinking_mode"),
+        Target(("rollouts.reasoning_effort",), lambda mode: _EFFORTS.get(mode, mode)),
+    ),
     "rollout.max_context_window": to("student.max_length"),
     "rollout.mcp_url": Target(("tools.mcp",), _mcp),
     "rollout.tool_timeout": Target(("tools.timeout_s",), float),
@@ -204,7 +196,6 @@ _SHARED: Final[Table] = {
     "rollout.max_tool_response_chars": to("tools.max_result_characters"),
     "rollout.include_thinking": "rewards are always given the reasoning, in a key of its own",
 }
-
 _SFT: Final[Table] = {
     "data.batch_size": to("sft.batch_size"),
     "data.group_size": "rollouts of one prompt, which supervised training does not sample",
@@ -216,20 +207,17 @@ _SFT: Final[Table] = {
     "algorithm": "supervised training has one loss",
     "teacher": "rnow takes no teacher for supervised training",
 }
-
 _ON_POLICY: Final[Table] = {
+    # The configured tools decide whether a teacher is agentic.
+    **elsewhere("trainer.num_epochs", "teacher.agentic"),
     "data.batch_size": to("on_policy.prompts_per_step"),
     "data.group_size": to("on_policy.group_size"),
-    # See `map_epochs`.
-    "trainer.num_epochs": Target((), lambda _: None),
     "trainer.learning_rate": to("on_policy.learning_rate"),
     "trainer.save_step": Target(("on_policy.trainer.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
     "teacher.path": to("teacher.model"),
-    # The configured tools decide.
-    "teacher.agentic": Target((), lambda _: None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
     "algorithm.loss_fn": to("on_policy.loss_fn"),
-    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _but("gae", _NO_CRITIC)),
+    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _no_critic),
 }

@@ -4,16 +4,15 @@ Keys as in rnow/cli/test.py: `completed` is true, false while the rollout runs, 
 conversation reached its context window; `errors` are those of reward functions and do not affect the conversation.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stillhouse.interop.messages import first_answer, read_messages
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
-from stillhouse.prompts.row import RowProblem
+from stillhouse.prompts.row import metadata_of
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
 _UNMAPPED: Final = {
-    "total_reward": "scores of other programs; set tools.rewards_file to score here",
-    "rewards": "scores of other programs; set tools.rewards_file to score here",
+    **dict.fromkeys(("total_reward", "rewards"), "scores of other programs; set tools.rewards_file to score here"),
     "errors": "errors of another program's reward functions",
     "tool_errors": "errors of tools, counted here by their results",
 }
@@ -25,7 +24,6 @@ _OURS: Final = ("verified", "stop_reason", "cost_usd")
 
 
 def is_rollout(row: JsonObject) -> bool:
-    """Return whether a JSON file is a rollout."""
     return "conversation" in row and ("completed" in row or "success" in row)
 
 
@@ -33,7 +31,13 @@ def read_rollout(row: JsonObject) -> SourceRecord:
     """Read a rollout; see `ReadRow`."""
     row = dict(row)
     unmapped = pop_unmapped(row, _UNMAPPED)
-    metadata = _metadata(row.pop("metadata", None), unmapped)
+    metadata = dict(metadata_of(row))
+    row.pop("metadata", None)
+    unmapped += [
+        Unmapped("the rollout's place in its batch", f"metadata.{key}", metadata.pop(key))
+        for key in _BATCH_KEYS
+        if key in metadata
+    ]
     failure = _failure(row)
     conversation = row.pop("conversation", None)
     if not conversation and failure is not None:
@@ -66,20 +70,6 @@ def _failure(row: JsonObject) -> ErrorRecord | None:
         return None
     message = row.get("error") or ("the rollout did not end" if row.get("completed") is False else "the rollout failed")
     return {"kind": "rnow", "message": str(message)}
-
-
-def _metadata(value: Any, unmapped: list[Unmapped]) -> JsonObject:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise RowProblem(f"expected metadata to be an object, saw {type(value).__name__} {value!r:.60}")
-    metadata = dict(value)
-    unmapped += [
-        Unmapped("the rollout's place in its batch", f"metadata.{key}", metadata.pop(key))
-        for key in _BATCH_KEYS
-        if key in metadata
-    ]
-    return metadata
 
 
 def _usage(row: JsonObject) -> TokenUsage:

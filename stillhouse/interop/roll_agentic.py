@@ -17,7 +17,6 @@ _ROLLOUT_BATCH_SIZE: Final = 128
 
 
 def is_agentic(body: Mapping[str, Any]) -> bool:
-    """Return whether a pipeline has environments."""
     return "train_env_manager" in body or "custom_envs" in body
 
 

@@ -9,11 +9,11 @@ import yaml
 
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
-from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm
-from stillhouse.interop.paths import absolute_path, find_path, with_absolute_models
+from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm, value_at
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
 from stillhouse.interop.roll_objective import map_objective, settle_group
+from stillhouse.interop.sources import absolute_path, find_path, with_absolute_models
 from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
@@ -23,7 +23,6 @@ _ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (
     ("on_policy.temperature", "generating_args.temperature", 0.95),
 )
 """roll/configs/{base_config,generating_args}.py, where they differ from ours."""
-_NOT_INCLUDED: Final = "a file included by Hydra that is not there, so that what it says is not read"
 _MAX_REFERENCES: Final = 8
 """Maximum chain of references, since they may form a cycle."""
 
@@ -42,7 +41,16 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     if "sft_train" in body:
         files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]
         _map_sft(body, files, mapper)
-        return []
+        files = []
+    else:
+        files = _map_on_policy(body, mapper)
+    if mapper.get("student.lora_rank") is None:
+        mapper.set("student.parameters", "full")
+    return files
+
+
+def _map_on_policy(body: JsonObject, mapper: ConfigMapper) -> list[str]:
+    """Map a pipeline that samples; return the data files it names."""
     rewards = body.pop("rewards", None)
     is_given = is_distill(body)
     if is_given:
@@ -55,8 +63,6 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     mapper.fill(training_defaults("on_policy") + (() if is_given else _ROLLOUT_DEFAULTS))
     settle_group(mapper)
     set_algorithm(mapper)
-    if mapper.get("student.lora_rank") is None:
-        mapper.set("student.parameters", "full")
     if isinstance(rewards, dict):
         _map_rewards(rewards, mapper)
     elif rewards is not None:
@@ -72,8 +78,6 @@ def _map_sft(body: JsonObject, files: list[str], mapper: ConfigMapper) -> None:
     mapper.set("sft.sources", [{"path": file} for file in files], "sft_train.data_args.file_name", files)
     mapper.apply(body, SFT_KEYS)
     mapper.fill((("sft.num_epochs", "training_args.num_train_epochs", 1), *training_defaults("sft")))
-    if mapper.get("student.lora_rank") is None:
-        mapper.set("student.parameters", "full")
 
 
 def _with_included(body: JsonObject, mapper: ConfigMapper, folder: Path) -> JsonObject:
@@ -88,18 +92,13 @@ def _with_included(body: JsonObject, mapper: ConfigMapper, folder: Path) -> Json
         if path.is_file() and isinstance(content := yaml.safe_load(path.read_bytes()), dict):
             included |= content
         else:
-            mapper.skip(_NOT_INCLUDED, "defaults", name)
+            absent = "a file included by Hydra that is not there, so that what it says is not read"
+            mapper.skip(absent, "defaults", name)
     return {**included, **body}
 
 
 def resolved(body: JsonObject) -> JsonObject:
     """Return the body with `${key}` and `${section.key}` resolved; unknown references stay."""
-
-    def value_of(path: str) -> Any:
-        value: Any = body
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
 
     def fill(value: Any, depth: int = 0) -> Any:
         if isinstance(value, dict):
@@ -109,7 +108,7 @@ def resolved(body: JsonObject) -> JsonObject:
         if not isinstance(value, str) or depth > _MAX_REFERENCES:
             return value
         reference = _REFERENCE.fullmatch(value)
-        if reference is not None and (target := value_of(reference[1])) is not None:
+        if reference is not None and (target := value_at(body, *reference[1].split("."))) is not None:
             return fill(target, depth + 1)
         if reference is None and _REFERENCE.search(value):
             return _REFERENCE.sub(lambda match: str(fill(match[0], depth + 1)), value)

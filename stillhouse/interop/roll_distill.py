@@ -13,19 +13,12 @@ _LABELS: Final = Approximated(
     "the share of the loss on the data's own answers is left out: set sft.enabled to learn them"
 )
 _COLUMNS: Final = "rows are read from `prompt` or `messages`: rename the column"
-_KINDS: Final = {
-    "forward_kl": "forward_kl",
-    "reverse_kl": "reverse_kl",
-    "skewed_forward_kl": "skewed_forward_kl",
-    "skewed_reverse_kl": "skewed_reverse_kl",
-    "js_divergence": "jsd",
-}
-_HAS_TOP_K: Final = frozenset({"forward_kl", "reverse_kl"})
+_HAS_TOP_K: Final = ("forward_kl", "reverse_kl")
+_KINDS: Final = (*_HAS_TOP_K, "skewed_forward_kl", "skewed_reverse_kl", "jsd")
 _TOP_K: Final = 64
 
 
 def is_distill(body: JsonObject) -> bool:
-    """Return whether a pipeline distils on given answers."""
     return bool(body.keys() & {"student_pretrain", "kd_objective", "distill_loss_weight"})
 
 
@@ -33,9 +26,9 @@ def map_distill(body: JsonObject, mapper: ConfigMapper) -> None:
     """Map the divergence, and rename the sections in `body` to those of on-policy distillation."""
     objective = str(body.pop("kd_objective", "forward_kl"))
     top_k = body.pop("logits_topk", _TOP_K)
-    kind = _KINDS.get(objective)
+    kind = "jsd" if objective == "js_divergence" else objective
     mapper.skip(_GIVEN, "kd_objective", objective)
-    if kind is None:
+    if kind not in _KINDS:
         mapper.skip(Approximated("a forward KL in place of a mixture that adapts"), "kd_objective", objective)
         kind = "forward_kl"
     term: JsonObject = {"kind": kind}

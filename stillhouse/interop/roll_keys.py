@@ -1,56 +1,43 @@
 """Keys of a ROLL pipeline that map independently of others, or why they are unmapped."""
 
 import math
+from operator import not_
 from typing import Any, Final
 
-from stillhouse.interop.mapping import Approximated, Default, Table, Target, to
+from stillhouse.interop.mapping import Approximated, Default, Table, Target, elsewhere, refused, to
 
 _CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
-_FILES: Final = "artifacts lie in runtime.store"
 _BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
-_ENGINE: Final = "the student is sampled in the training process; on_policy.engine_url names a server of vLLM"
 _SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
 _REWARDS: Final = Approximated(
     "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
 )
-_PACKING: Final = "on_policy.trainer.packing puts rows one behind the other, microbatch_tokens in all"
-_COLUMNS: Final = "rows hold `messages`, or `prompt` and `completion`: rename the columns of the data file"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "a teacher of kind `base` gives the KL to the model before training: on_policy.teachers and kl_coef"
+_EPOCHS: Final = "training_args.num_train_epochs"
+_DTYPES: Final = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
 
 
 def _dtype(value: Any) -> str:
-    names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
-    if value not in names:
+    if value not in _DTYPES:
         raise ValueError("student.dtype is float32 or bfloat16")
-    return names[value]
+    return _DTYPES[value]
 
 
 def _off(reason: str) -> Target:
-    """Return the rule of a switch or a factor that is unmapped only if it is on."""
-
-    def refuse(value: Any) -> None:
-        if value:
-            raise ValueError(reason)
-
-    return Target((), refuse)
+    return refused(reason, unless=not_)
 
 
-def _all_tokens(value: Any) -> None:
-    """Refuse a nucleus or a `top_k`: 0, -1 and 1 leave every token in."""
-    if value not in (-1, 0, 1):
-        raise ValueError(_SAMPLING)
-
-
+# 0, -1 and 1 leave every token in.
+_ALL_TOKENS: Final = refused(_SAMPLING, unless=lambda value: value in (-1, 0, 1))
 _WORKER: Final[Table] = {
     "model_args": "chosen by the trainer",
     "data_args": "prompts are read by their own form; see prompts",
-    "use_sequence_packing": _PACKING,
-    "sequence_packing_args": _PACKING,
-    "strategy_args": _CLUSTER,
-    "device_mapping": _CLUSTER,
-    "num_gpus_per_worker": _CLUSTER,
-    "infer_batch_size": _CLUSTER,
+    **dict.fromkeys(
+        ("use_sequence_packing", "sequence_packing_args"),
+        "on_policy.trainer.packing puts rows one behind the other, microbatch_tokens in all",
+    ),
+    **dict.fromkeys(("strategy_args", "device_mapping", "num_gpus_per_worker", "infer_batch_size"), _CLUSTER),
 }
 
 
@@ -93,36 +80,35 @@ def training_defaults(method: str) -> tuple[Default, ...]:
 
 TEACHER: Final[Table] = {
     **_WORKER,
-    # Mapped by map_teachers.
-    "model_args.model_name_or_path": Target((), lambda _: None),
-    "opd_kl_coef": Target((), lambda _: None),
-    "tag_included": Target((), lambda _: None),
+    **elsewhere("model_args.model_name_or_path", "opd_kl_coef", "tag_included"),
     "tag_to_template": "the student's own chat template is used",
 }
 
-_SHARED: Final[Table] = {
-    "exp_name": to("tracking.experiment"),
-    "pretrain": to("student.model"),
-    "sequence_length": to("student.max_length"),
-    "validation": Approximated("students are evaluated on the prompts that prompts.held_out_fraction holds out"),
-    "num_nodes": _CLUSTER,
-    "num_gpus_per_node": _CLUSTER,
-    "track_with": "MLflow, under tracking",
-    "tracker_kwargs": "MLflow, under tracking",
-    "hydra": "configs are whole files here",
-    "global_template": "the student's own chat template is used",
-    "output_dir": _FILES,
-    "logging_dir": _FILES,
-    "rollout_dump_dir": _FILES,
-    "checkpoint_config": _FILES,
-    "resume_from_checkpoint": "training resumes by itself",
-    "system_envs": "environment variables are the shell's; their values are never copied",
-    "rpc_timeout": _CLUSTER,
-    "model_name": "students are called by their runs",
-}
-"""Keys that mean the same in every pipeline."""
 
-_EPOCHS: Final = "training_args.num_train_epochs"
+def _shared(method: str) -> Table:
+    """Return the keys that mean the same in every pipeline, of one that trains by a method of ours."""
+    return {
+        "exp_name": to("tracking.experiment"),
+        "pretrain": to("student.model"),
+        "sequence_length": to("student.max_length"),
+        "seed": to(f"{method}.trainer.seed"),
+        "save_steps": to(f"{method}.trainer.checkpoint_every_steps"),
+        "logging_steps": to(f"{method}.trainer.log_every_steps"),
+        "max_grad_norm": to(f"{method}.trainer.max_grad_norm"),
+        "validation": Approximated("students are evaluated on the prompts that prompts.held_out_fraction holds out"),
+        **dict.fromkeys(("num_nodes", "num_gpus_per_node", "rpc_timeout"), _CLUSTER),
+        **dict.fromkeys(("track_with", "tracker_kwargs"), "MLflow, under tracking"),
+        "hydra": "configs are whole files here",
+        "global_template": "the student's own chat template is used",
+        **dict.fromkeys(
+            ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config"), "artifacts lie in runtime.store"
+        ),
+        "resume_from_checkpoint": "training resumes by itself",
+        "system_envs": "environment variables are the shell's; their values are never copied",
+        "model_name": "students are called by their runs",
+    }
+
+
 _ACTOR: Final = _trainer(
     "on_policy",
     _BATCHES,
@@ -133,24 +119,19 @@ _SAMPLER: Final[Table] = {
     "generating_args.temperature": to("on_policy.temperature"),
     "generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "generating_args.num_return_sequences": to("on_policy.group_size"),
-    "generating_args.top_p": Target((), _all_tokens),
-    "generating_args.top_k": Target((), _all_tokens),
+    **dict.fromkeys(("generating_args.top_p", "generating_args.top_k"), _ALL_TOKENS),
     "generating_args": _SAMPLING,
     "model_args.model_name_or_path": to("student.model"),
-    "strategy_args.strategy_name": _ENGINE,
+    "strategy_args.strategy_name": "the student is sampled in the training process; on_policy.engine_url names a "
+    "server of vLLM",
 }
-
 KEYS: Final[Table] = {
-    **_SHARED,
-    "seed": to("on_policy.trainer.seed"),
-    "save_steps": to("on_policy.trainer.checkpoint_every_steps"),
-    "logging_steps": to("on_policy.trainer.log_every_steps"),
+    **_shared("on_policy"),
     "rollout_batch_size": to("on_policy.prompts_per_step"),
     "num_return_sequences_in_group": to("on_policy.group_size"),
     "response_length": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "opd_kl_coef": to("on_policy.kl_coef"),
     "advantage_clip": to("on_policy.adv_clip"),
-    "max_grad_norm": to("on_policy.trainer.max_grad_norm"),
     "prompt_length": Approximated("bounded together with the answer: student.max_length"),
     **_of("actor_train", _ACTOR),
     **_of("student_train", _ACTOR),
@@ -162,33 +143,22 @@ KEYS: Final[Table] = {
     "async_generation_ratio": Target(
         ("on_policy.max_staleness",), lambda value: math.ceil(value) if isinstance(value, int | float) else value
     ),
-    "pg_clip": _FORM,
-    "pg_clip_low": _FORM,
-    "pg_clip_high": _FORM,
-    "use_pg_clip_range": _off(_FORM),
-    "dual_clip_loss": _off(_FORM),
-    "tis_lower_bound": _FORM,
-    "tis_upper_bound": _FORM,
-    "cispo_epsilon_low": _FORM,
-    "cispo_epsilon_high": _FORM,
+    **dict.fromkeys(("pg_clip", "pg_clip_low", "pg_clip_high", "tis_lower_bound", "tis_upper_bound"), _FORM),
+    **dict.fromkeys(("cispo_epsilon_low", "cispo_epsilon_high"), _FORM),
+    **dict.fromkeys(("use_pg_clip_range", "dual_clip_loss"), _off(_FORM)),
     "gamma": "a reward counts for every token of its trajectory alike",
     "lambd": "there is no critic",
     "critic_warmup": _off("there is no critic"),
-    "add_token_level_kl": _off(_BASE),
-    "use_kl_loss": _off(_BASE),
     "init_kl_coef": _BASE,
-    "kl_loss_coef": _off(_BASE),
+    **dict.fromkeys(("add_token_level_kl", "use_kl_loss", "kl_loss_coef"), _off(_BASE)),
     "kl_penalty": "the KL is the difference of log-probabilities; see also on_policy.divergence",
     "opsd_max_solution_length": "a hint is not cut: shorten it in the prompt's metadata",
-    "reward_pretrain": _REWARDS,
-    "reward_clip": _REWARDS,
-    "whiten_rewards": _off(_REWARDS),
-    "use_reward_scaling": _off(_REWARDS),
+    **dict.fromkeys(("reward_pretrain", "reward_clip"), _REWARDS),
+    **dict.fromkeys(("whiten_rewards", "use_reward_scaling"), _off(_REWARDS)),
     "whiten_advantages": _off("advantages are used as they are, clipped by on_policy.adv_clip"),
     "entropy_loss_coef": _off("there is no bonus on the entropy; it is reported and watched"),
     "eval_steps": Approximated("students are evaluated when their training has ended"),
 }
-
 _STUDENT: Final = _trainer(
     "sft",
     Approximated(
@@ -201,15 +171,11 @@ _STUDENT: Final = _trainer(
     },
 )
 SFT_KEYS: Final[Table] = {
-    **_SHARED,
-    "seed": to("sft.trainer.seed"),
-    "save_steps": to("sft.trainer.checkpoint_every_steps"),
-    "logging_steps": to("sft.trainer.log_every_steps"),
-    "max_grad_norm": to("sft.trainer.max_grad_norm"),
-    "prompt_key": _COLUMNS,
-    "query_key": _COLUMNS,
-    "response_key": _COLUMNS,
-    "system_key": _COLUMNS,
+    **_shared("sft"),
+    **dict.fromkeys(
+        ("prompt_key", "query_key", "response_key", "system_key"),
+        "rows hold `messages`, or `prompt` and `completion`: rename the columns of the data file",
+    ),
     "eval_steps": to("sft.trainer.validate_every_steps"),
     **_of("sft_train", _STUDENT),
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stillhouse.errors import ConfigError
-from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, section
+from stillhouse.interop.mapping import LEARN_FROM_IT, Approximated, ConfigMapper, section, value_at
 from stillhouse.interop.roll_agentic import is_agentic, map_agentic, reward_norms
 from stillhouse.interop.roll_keys import TEACHER
 from stillhouse.sellers import cannot_score
@@ -27,8 +27,6 @@ _ALONE: Final = Approximated(
 _CORRECTED: Final = Approximated(
     "each token is corrected by itself here, by a cap on its ratio or by bounds outside of which it is left out"
 )
-_UNUSED: Final = 0.5
-"""Lower bound of a correction that has none: our default."""
 _LOSSES: Final = {"vanilla": "reinforce", "ppo": "ppo"}
 _AGGREGATIONS: Final = {
     "token-mean": "token_mean",
@@ -150,21 +148,19 @@ def _number(body: JsonObject, key: str, default: float) -> float:
 
 def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
     """Map importance weights and filters by token; those by sequence are unmapped."""
-    if not isinstance(correction, dict):
-        if correction is not None:
-            mapper.skip(_CORRECTED, "train_infer_correction", correction)
-        return
-    weight, filters = correction.get("is_weight") or {}, correction.get("filters") or []
+    weight = section(correction, "is_weight") if isinstance(correction, dict) else {}
+    filters = value_at(correction, "filters") or []
     used = [one for one in filters if isinstance(one, dict) and one.get("enabled")]
-    is_weighted = isinstance(weight, dict) and bool(weight.get("enabled"))
+    is_weighted = bool(weight.get("enabled"))
     by_token = [one for one in used if one.get("agg_type", "token") == "token" and not one.get("diff_enabled")]
     if used and used == by_token[:1]:
         low, high = used[0].get("ratio_low", 0.8), used[0].get("ratio_high", 1.2)
         values = {"correction": "mask", "correction_bounds": [low, high]}
     elif not used and is_weighted and weight.get("weight_type", "token") == "token":
-        values = {"correction": "truncate", "correction_bounds": [_UNUSED, weight.get("upper_bound", 1.2)]}
+        # It has no lower bound; this is our default.
+        values = {"correction": "truncate", "correction_bounds": [0.5, weight.get("upper_bound", 1.2)]}
     else:
-        if used or is_weighted:
+        if used or is_weighted or not isinstance(correction, dict | None):
             mapper.skip(_CORRECTED, "train_infer_correction", correction)
         return
     for name, value in values.items():

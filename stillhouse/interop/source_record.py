@@ -24,26 +24,20 @@ class Unmapped(NamedTuple):
 
 @dataclass(slots=True)
 class SourceConversation:
-    """One conversation of a foreign row."""
-
     messages: list[Message]
     """In the OpenAI form."""
     num_prompt: int
     """Number of messages of the prompt; those after it were sampled, or came from tools and users in between."""
     metadata: JsonObject = field(default_factory=dict)
-    """Metadata of the prompt."""
     tools: list[str] | None = None
     """Names of the tools offered: those of `schemas` where there are some; None if unknown."""
     schemas: list[ToolSchema] | None = None
-    """Their schemas, if the row has them."""
     model: str | None = None
-    """The model, if the row names it."""
     usage: TokenUsage = field(default_factory=TokenUsage)
     """Tokens of all completions together, as far as known."""
     is_truncated: bool = False
     """True where a token limit cut it off."""
     failure: ErrorRecord | None = None
-    """How the rollout failed, if it did."""
     excluded: frozenset[int] = frozenset()
     """Indices of answers that are not to be learnt."""
 
@@ -65,8 +59,6 @@ class SourceConversation:
 
 @dataclass(slots=True)
 class SourceRecord:
-    """The conversations of one foreign row."""
-
     conversations: list[SourceConversation] = field(default_factory=list)
     """Empty for a row that is left out, for a reason in `unmapped`."""
     unmapped: list[Unmapped] = field(default_factory=list)

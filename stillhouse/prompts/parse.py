@@ -33,8 +33,6 @@ class ParseReport:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrompts:
-    """Distinct prompts in the order of the source."""
-
     prompts: list[Prompt]
     metadata: dict[str, PromptMetadata]
     """By prompt id; one entry for each prompt."""
@@ -81,13 +79,13 @@ class _DistinctPrompts:
 
     def add(self, place: str, prompt: Prompt, metadata: PromptMetadata) -> None:
         """Add a row's prompt, unless it repeats an earlier one and is not kept apart."""
-        if prompt.id not in self._variants:
+        variants = self._variants.setdefault(prompt.id, [])
+        if not variants:
             self._first_places[prompt.id] = place
-            self._variants[prompt.id] = [metadata]
+            variants.append(metadata)
             self.prompts.append(prompt)
             self.metadata[prompt.id] = metadata
             return
-        variants = self._variants[prompt.id]
         if metadata in variants:
             self._report.duplicates += 1
             return

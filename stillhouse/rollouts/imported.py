@@ -4,17 +4,18 @@ Validation neither adds keys nor converts values: a valid row is kept as it was 
 """
 
 from collections.abc import Container, Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, create_model
 
 from stillhouse.config.expected import expected
 from stillhouse.errors import InputError
 from stillhouse.prompts.files import read_file
 from stillhouse.prompts.row import RowProblem, brief, first_problems
 from stillhouse.store.records import trajectory_from_json
-from stillhouse.types import JsonObject, StopReason, Trajectory
+from stillhouse.types import JsonObject, StopReason, TokenUsage, Trajectory, Turn
 
 
 class _Part(BaseModel):
@@ -43,30 +44,17 @@ class _Tool(_Part):
     function: JsonObject
 
 
-_Count = Literal[
-    "prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cache_write_tokens",
-    "cache_write_long_tokens", "unpriced_units",
-]  # fmt: skip
-"""The keys of `stillhouse.types.TokenUsage`."""
+_Count: Any = Literal[tuple(TokenUsage.__annotations__)]
 
 
-class _Turn(_Part):
-    finish_reason: str
-    usage: dict[_Count, int]
-    latency_s: float | None
-    model: str
-    provider: str | None = None
-    request_id: str | None = None
-    cost_usd: float | None = None
-    is_cost_told: bool = False
-    service_tier: str | None = None
-    num_tool_errors: int = 0
-    num_refused_calls: int = 0
-    prompt_ids: list[int] | None = None
-    completion_ids: list[int] | None = None
-    sampling_logprobs: list[float] | None = None
-    top_logprobs: str | None = None
-    not_taken: JsonObject | None = None
+def _fields_of(kind: type, **checked: Any) -> type[BaseModel]:
+    """Return a model of a dataclass's fields, some `checked` by types of their own."""
+    hints = get_type_hints(kind) | checked
+    described: Any = {
+        field.name: (hints[field.name], Ellipsis if field.default is MISSING else field.default)
+        for field in fields(kind)
+    }
+    return create_model(kind.__name__, __base__=_Part, **described)
 
 
 class _Error(_Part):
@@ -75,18 +63,16 @@ class _Error(_Part):
     status: int | None = None
 
 
-class _Row(_Part):
-    """The fields of `stillhouse.types.Trajectory`."""
-
-    rollout_key: str = Field(min_length=1)
-    prompt_id: str
-    sample_index: int = Field(ge=0)
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[_Tool]
-    turns: list[_Turn]
-    stop_reason: Annotated[StopReason, Strict(False)]
-    model: str
-    error: _Error | None = None
+_Row = _fields_of(
+    Trajectory,
+    rollout_key=Annotated[str, Field(min_length=1)],
+    sample_index=Annotated[int, Field(ge=0)],
+    messages=Annotated[list[_Message], Field(min_length=1)],
+    tools=list[_Tool],
+    turns=list[_fields_of(Turn, usage=dict[_Count, int])],  # type: ignore[misc]
+    stop_reason=Annotated[StopReason, Strict(False)],
+    error=_Error | None,
+)
 
 
 def parse_trajectory(row: JsonObject) -> Trajectory:

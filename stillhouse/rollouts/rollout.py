@@ -161,9 +161,12 @@ class Rollout:
 
     @contextmanager
     def _paying(self) -> Iterator[None]:
-        """Count an attempt that may be paid for, of a rollout that is not halted; the first one starts the clock."""
+        """Count an attempt that may be paid for, of a rollout that is not halted."""
         self._check_halted()
-        self._start_clock()
+        timeout_s = self._context.config.timeout_s
+        if timeout_s is not None and self._deadline.when() is None:
+            # Time spent waiting for a slot does not count.
+            self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
         self._num_paying += 1
         try:
             yield
@@ -203,12 +206,6 @@ class Rollout:
     def _check_halted(self) -> None:
         if self.halted:
             raise Halted
-
-    def _start_clock(self) -> None:
-        """Start the deadline with the first request: time spent waiting for a slot does not count."""
-        timeout_s = self._context.config.timeout_s
-        if timeout_s is not None and self._deadline.when() is None:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
     def _trajectory(self, ending: End) -> Trajectory:
         return Trajectory(

@@ -3,11 +3,12 @@
 import json
 import select
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from stillhouse.processes.guarded_process import start_isolated
+from stillhouse.processes.guarded_process import GuardedProcess, start_isolated
 from stillhouse.sandbox.supervisor import CallLimits, FailureKind
 
 ANSWER_GRACE_S: Final = 15.0
@@ -29,60 +30,73 @@ class ServerUnavailable(Exception):
 
 
 class SandboxServer:
-    """A process that serves calls, each over a socket of its own, from when this returns until `close`.
+    """A process that serves calls, each over a socket of its own; it starts with the first, and anew once it has ended.
 
     `module` calls `serve_calls`, or follows its protocol without jails; the number of the control socket follows its
-    arguments. `environment` comes on top of PATH and LANG. Raises ServerUnavailable if the process does not start, or
-    reports why it cannot serve.
+    arguments. `environment` comes on top of PATH and LANG.
     """
 
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._has_ended = False
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            self._process = start_isolated(module, args, environment, theirs)
-        except OSError as error:
-            self._control.close()
-            raise ServerUnavailable(f"its process cannot be started: {error}") from error
-        try:
-            ready, _, _ = select.select([self._process.lines], [], [], _LOAD_TIMEOUT_S)
-            line = self._process.lines.readline() if ready else ""
-            if not line:
-                how = "ended" if ready else f"is still loading after {_LOAD_TIMEOUT_S:g} s"
-                raise ServerUnavailable(f"its process {how}")
-            problem = json.loads(line)
-            if problem is not None:
-                raise ServerUnavailable(problem)
-        except BaseException:
-            self.close()
-            raise
+        self._command = module, args, environment
+        self._lock = threading.RLock()
+        self._control: socket.socket
+        self.process: GuardedProcess | None = None
+        """None until it starts, and once it is known to have ended."""
 
-    @property
-    def is_running(self) -> bool:
-        """Return True until the process is known to have ended."""
-        return not self._has_ended and self._process.poll() is None
+    def start(self) -> None:
+        """Start the process unless it runs; raise ServerUnavailable if that fails, or it says why it cannot serve."""
+        with self._lock:
+            if self.process is not None and self.process.poll() is None:
+                return
+            self.close()
+            control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                process = start_isolated(*self._command, theirs)
+            except OSError as error:
+                control.close()
+                raise ServerUnavailable(f"its process cannot be started: {error}") from error
+            self._control, self.process = control, process
+            try:
+                ready, _, _ = select.select([process.lines], [], [], _LOAD_TIMEOUT_S)
+                line = process.lines.readline() if ready else ""
+                if not line:
+                    how = "ended" if ready else f"is still loading after {_LOAD_TIMEOUT_S:g} s"
+                    raise ServerUnavailable(f"its process {how}")
+                problem = json.loads(line)
+                if problem is not None:
+                    raise ServerUnavailable(problem)
+            except BaseException:
+                self.close()
+                raise
 
     def open_call(self, limits: CallLimits | None = None) -> socket.socket:
         """Return the socket of a new call, which takes the request, and gives the answer until its end.
 
-        `limits` are None for a server without jails. Raises JailFailed if the server has ended.
+        `limits` are None for a server without jails. Raises JailFailed if the server has ended, or as `start`.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        try:
+            with self._lock, theirs:
+                self.start()
                 packet = json.dumps(None if limits is None else asdict(limits)).encode()
-                socket.send_fds(self._control, [packet], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                # A process closes its sockets some time before poll() sees its end.
-                self._has_ended = True
-                raise JailFailed("lost", "could not start: its server ended") from error
+                try:
+                    socket.send_fds(self._control, [packet], [theirs.fileno()])
+                except OSError as error:
+                    # A process closes its sockets some time before poll() sees its end.
+                    self.close()
+                    raise JailFailed("lost", "could not start: its server ended") from error
+        except BaseException:
+            ours.close()
+            raise
         return ours
 
     def close(self) -> None:
-        """End the server and all running calls."""
-        self._control.close()
-        self._process.stop()
+        """End the server and all running calls; a later call starts another."""
+        with self._lock:
+            process, self.process = self.process, None
+            if process is not None:
+                self._control.close()
+                process.stop()
 
 
 def exchange(call: socket.socket, request: bytes, timeout_s: float) -> Any:

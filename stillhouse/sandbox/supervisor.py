@@ -46,8 +46,6 @@ It starts privileged and drops its privileges. Processes it leaves running end w
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits of one call."""
-
     timeout_s: float
     """Wall time of the call."""
     max_cpu_s: int
@@ -202,7 +200,6 @@ def describe_exit(code: int, max_cpu_s: int) -> str:
 
 
 def failure(kind: FailureKind, message: str) -> bytes:
-    """Return the answer of a call that failed."""
     return json.dumps({"kind": kind, "message": message}).encode()
 
 

@@ -56,7 +56,6 @@ class _CapabilityHeader(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Move this process into new namespaces."""
     _check("unshare(2)", _LIBC.unshare(flags))
 
 
@@ -70,7 +69,6 @@ def return_to_own_processes() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Add a mount."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     result = _LIBC.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _check(f"mount(2) on {target}", result)
@@ -105,7 +103,6 @@ def detach(path: str) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process."""
     _check(f"prctl({option})", _LIBC.prctl(option, value, 0, 0, 0))
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
+from stillhouse.sandbox.client import JailFailed
 from stillhouse.tools.arguments import ArgumentsRefused
 from stillhouse.tools.context import RolloutScope, ToolArgs, explain
 from stillhouse.tools.decorator import Tool
 from stillhouse.tools.results import cut, utf8
 from stillhouse.tools.running import TimeLimitReached, run_function
-from stillhouse.tools.sandbox import Sandbox, SandboxFailed
+from stillhouse.tools.sandbox import Sandbox
 from stillhouse.types import JsonObject
 
 ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "killed"]
@@ -23,8 +24,6 @@ MALFORMED_TOOL_CALL: Final = "malformed_tool_call"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The outcome of one call."""
-
     content: str
     """The text that the model reads."""
     error_kind: ToolErrorKind | None
@@ -53,7 +52,6 @@ class BoundToolbox:
     max_result_characters: int
     """Length at which a result is cut, for tools that set none."""
     environment: Mapping[str, str]
-    """The environment variables that `ToolArgs` holds."""
     sandbox: Sandbox
     scope: RolloutScope
 
@@ -77,8 +75,9 @@ class BoundToolbox:
             kind, message = "invalid_arguments", str(error)
         except TimeLimitReached:
             kind, message = "timeout", f"{name} did not return within {timeout_s:g} s"
-        except SandboxFailed as error:
-            kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
+        except JailFailed as error:
+            kind = "killed" if error.kind == "no_jail" or error.kind == "lost" else error.kind
+            message = str(error) if kind == "exception" else f"{name} {error}"
         except Exception as error:
             kind, message = "exception", explain(error)
         message, is_cut = cut(utf8(message), self.max_result_characters)

@@ -37,7 +37,6 @@ class LoopThread:
         return self.submit(work).result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Return a future of what `work` does."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._started = Future()

@@ -8,7 +8,6 @@ sees what this one sees, and ends with it.
 import asyncio
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +35,7 @@ class RewardProcess:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._server: SandboxServer | None = None
-        self._lock = threading.Lock()
+        self._server = SandboxServer("stillhouse.tools.reward_worker", [str(file)], os.environ)
         self._slots = ConcurrencyLimit(_MAX_CONCURRENT)
 
     async def call(self, name: str, payload: JsonObject, timeout_s: float) -> float:
@@ -49,25 +47,25 @@ class RewardProcess:
         request = json.dumps({"name": name, "payload": payload}).encode() + b"\n"
         async with self._slots.slot():
             for _ in range(_MAX_STARTS):
-                server = await asyncio.to_thread(self._running_server)
                 try:
-                    return await self._exchange(server, request, timeout_s)
+                    return await self._exchange(request, timeout_s)
                 except _NotStarted:
                     continue
+                except ServerUnavailable as error:
+                    raise ToolError(f"{self._file}: cannot be loaded by the process of its rewards: {error}") from error
         raise ToolError(f"the process that runs the async rewards of {self._file} ended before it could be called")
 
     async def close(self) -> None:
         """End the process; a later call starts another."""
-        if self._server is not None:
-            await asyncio.to_thread(self._end, self._server)
+        await asyncio.to_thread(self._server.close)
 
-    async def _exchange(self, server: SandboxServer, request: bytes, timeout_s: float) -> float:
+    async def _exchange(self, request: bytes, timeout_s: float) -> float:
         try:
-            call = server.open_call()
+            call = await asyncio.to_thread(self._server.open_call)
         except JailFailed as error:
             raise _NotStarted from error
         reader, writer = await asyncio.open_unix_connection(sock=call, limit=_MAX_ANSWER_BYTES)
-        has_started = False
+        process, has_started = self._server.process, False
         try:
             # A call waits for the main thread while others compute.
             async with asyncio.timeout(_MAX_CONCURRENT * timeout_s):
@@ -79,7 +77,9 @@ class RewardProcess:
             async with asyncio.timeout(timeout_s):
                 answer = await reader.readline()
         except TimeoutError as error:
-            await self._give_up(server, reader, writer, min(timeout_s, _MAX_GIVE_WAY_S))
+            if not await _ends(reader, writer, min(timeout_s, _MAX_GIVE_WAY_S)) and self._server.process is process:
+                # Nothing else runs there then.
+                await self.close()
             raise TimeLimitReached from error
         except OSError as error:
             if not has_started:
@@ -94,36 +94,18 @@ class RewardProcess:
             raise ToolError(decoded["error"])
         return checked_reward(decoded["value"])
 
-    async def _give_up(
-        self, server: SandboxServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, give_way_s: float
-    ) -> None:
-        """Cancel a call; end the process if it does not take notice, since nothing else runs there then."""
-        try:
-            async with asyncio.timeout(give_way_s):
-                writer.write_eof()
-                await reader.read()
-        except TimeoutError:
-            await asyncio.to_thread(self._end, server)
-        except OSError:
-            return
 
-    def _running_server(self) -> SandboxServer:
-        with self._lock:
-            if self._server is None or not self._server.is_running:
-                if self._server is not None:
-                    self._server.close()
-                try:
-                    self._server = SandboxServer("stillhouse.tools.reward_worker", [str(self._file)], os.environ)
-                except ServerUnavailable as error:
-                    self._server = None
-                    raise ToolError(f"{self._file}: cannot be loaded by the process of its rewards: {error}") from error
-            return self._server
-
-    def _end(self, server: SandboxServer) -> None:
-        with self._lock:
-            if self._server is server:
-                self._server = None
-                server.close()
+async def _ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, give_way_s: float) -> bool:
+    """Cancel a call, and return whether its process takes notice."""
+    try:
+        async with asyncio.timeout(give_way_s):
+            writer.write_eof()
+            await reader.read()
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class _NotStarted(Exception):

@@ -7,26 +7,26 @@ import asyncio
 import inspect
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from stillhouse.config import ToolsConfig
+from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.sandbox.client import JailFailed
 from stillhouse.tools.context import explain
-from stillhouse.tools.reward_failures import RewardFailures
 from stillhouse.tools.reward_process import RewardProcess, needs_main_thread
 from stillhouse.tools.rewards import Reward, RewardArgs, checked_reward
 from stillhouse.tools.running import TimeLimitReached, run_function
-from stillhouse.tools.sandbox import Sandbox, SandboxFailed
+from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import JsonObject, Message, PromptMetadata, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class RewardScores:
-    """The rewards of one trajectory."""
-
     total: float | None
     """0 if a precondition gave 0; else the mean of the other rewards, or of the preconditions if there are no others;
     of rewards under rnow's decorator the sum of all. None (unverified) if one of these could not be computed, or there
@@ -89,10 +89,11 @@ class RewardSet:
         return scores
 
     async def _score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
+        about = metadata or PromptMetadata(trajectory.prompt_id, None, None, "", {})
         args = RewardArgs(
-            metadata=metadata.metadata if metadata is not None else {},
-            expected_answer=metadata.expected_answer if metadata is not None else None,
-            tag=metadata.tag if metadata is not None else None,
+            metadata=about.metadata,
+            expected_answer=about.expected_answer,
+            tag=about.tag,
             stop_reason=trajectory.stop_reason,
             environment=self._environment,
             rollout_key=trajectory.rollout_key,
@@ -131,7 +132,7 @@ class RewardSet:
                 return await self._run(reward, args, messages, timeout_s)
         except TimeLimitReached:
             return f"did not return within {timeout_s:g} s"
-        except SandboxFailed as error:
+        except JailFailed as error:
             return str(error)
         except Exception as error:
             return explain(error)
@@ -171,3 +172,37 @@ def _total(rewards: Sequence[Reward], values: Mapping[str, float | None]) -> flo
     if not counted or None in values.values():
         return None
     return math.fsum(known) if adds_up else math.fsum(known) / len(known)
+
+
+@dataclass(slots=True)
+class RewardFailures:
+    """Counts the trajectories of which a reward could not be computed."""
+
+    num_scored: int = 0
+    num_failed: int = 0
+    """Trajectories with at least one error."""
+    num_errors: Counter[str] = field(default_factory=Counter)
+    """By reward."""
+    first_errors: dict[str, str] = field(default_factory=dict)
+    """By reward."""
+
+    def add(self, errors: Mapping[str, str]) -> None:
+        """Count a trajectory with the errors of its rewards by name."""
+        self.num_scored += 1
+        self.num_failed += bool(errors)
+        self.num_errors.update(errors.keys())
+        for name, error in errors.items():
+            self.first_errors.setdefault(name, error)
+
+    def check(self, file: str | None, budget: float) -> None:
+        """Raise FailureBudgetExceeded if more than the share `budget` of the trajectories went without a reward."""
+        if self.num_failed <= budget * self.num_scored:
+            return
+        ((name, count),) = self.num_errors.most_common(1)
+        raise FailureBudgetExceeded(
+            f"{file}: the rewards of {self.num_failed} of {self.num_scored} trajectories could not be computed "
+            f"({self.num_failed / self.num_scored:.0%}), more than runtime.failure_budget = {budget:.0%}. "
+            f"{name} failed {count} times, first: {self.first_errors[name]}. Mend the function, or what it needs, and "
+            "run the same command again: what was sampled is kept. Raise the budget if so many failures are normal",
+            code="rewards",
+        )

@@ -37,7 +37,6 @@ class Reward:
     """A function that scores a trajectory. Calling it calls the function."""
 
     args_type: ClassVar[type] = RewardArgs
-    """Type of the function's first parameter."""
     is_of_rnow: ClassVar[bool] = False
     """True if rnow's rules apply: rows name their rewards, which are added up."""
 

@@ -12,12 +12,11 @@ import json
 import math
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, read_answer
@@ -60,14 +59,6 @@ def sandboxed_function(
     return SandboxedFunction(file, function.__name__, Permissions(network, tuple(map(str, readable))))
 
 
-class SandboxFailed(Exception):
-    """A call gave no result; the message says why, and follows the function's name unless `kind` is `exception`."""
-
-    def __init__(self, kind: Literal["exception", "timeout", "killed"], message: str) -> None:
-        super().__init__(message)
-        self.kind: Literal["exception", "timeout", "killed"] = kind
-
-
 class Sandbox:
     """Runs functions of Python files in jails; a server for each file starts with its first call.
 
@@ -77,53 +68,47 @@ class Sandbox:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {**environment, "HOME": SCRATCH}
         self._servers: dict[Path, SandboxServer] = {}
-        self._lock = threading.Lock()
 
     async def load(self, functions: Iterable[SandboxedFunction | None]) -> None:
         """Start the servers of the functions' files; raise ConfigError if one does not load, or no jail can be made."""
-        for file in {function.file for function in functions if function is not None}:
-            await asyncio.to_thread(self._server, file)
+        for function in functions:
+            if function is not None:
+                await self._start(function.file)
 
     async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
         """Return what the function's `serve(payload)` does; cancelling ends its process and all it started.
 
-        Raise SandboxFailed if it raised, took too long, crashed or reached a limit, or no jail can be made here.
+        Raise JailFailed if it raised, took too long, crashed or reached a limit, or no jail can be made here; its
+        message follows the function's name unless the kind is `exception`.
         """
-        server = self._servers.get(function.file)
-        if server is None or not server.is_running:
-            try:
-                server = await asyncio.to_thread(self._server, function.file)
-            except ConfigError as error:
-                raise SandboxFailed("exception", str(error)) from error
+        try:
+            server = await self._start(function.file)
+        except ConfigError as error:
+            raise JailFailed("exception", str(error)) from error
         request = json.dumps({"name": function.name, "payload": payload}).encode() + b"\n"
         try:
             call = server.open_call(CallLimits(timeout_s, math.ceil(timeout_s), function.permissions))
             return read_answer(await _exchange(call, request, timeout_s + ANSWER_GRACE_S))["value"]
         except JailFailed as error:
             if error.kind == "no_jail":
-                raise SandboxFailed("killed", f"was not run: {error}") from error
-            raise SandboxFailed("killed" if error.kind == "lost" else error.kind, str(error)) from error
+                raise JailFailed("no_jail", f"was not run: {error}") from error
+            raise
 
     async def close(self) -> None:
         """End the servers; a later call starts another."""
-        with self._lock:
-            servers, self._servers = list(self._servers.values()), {}
-        for server in servers:
+        for server in list(self._servers.values()):
             await asyncio.to_thread(server.close)
 
-    def _server(self, file: Path) -> SandboxServer:
-        with self._lock:
-            server = self._servers.get(file)
-            if server is not None and server.is_running:
-                return server
-            if server is not None:
-                self._servers.pop(file).close()
-            try:
-                server = SandboxServer("stillhouse.tools.sandbox_worker", [str(file)], self._environment)
-            except ServerUnavailable as error:
-                raise ConfigError(f"{file}: cannot be served by the sandbox: {error}") from error
-            self._servers[file] = server
-            return server
+    async def _start(self, file: Path) -> SandboxServer:
+        """Return the file's server, which runs now; raise ConfigError if it cannot."""
+        server = self._servers.setdefault(
+            file, SandboxServer("stillhouse.tools.sandbox_worker", [str(file)], self._environment)
+        )
+        try:
+            await asyncio.to_thread(server.start)
+        except ServerUnavailable as error:
+            raise ConfigError(f"{file}: cannot be served by the sandbox: {error}") from error
+        return server
 
 
 async def _exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:

@@ -14,14 +14,12 @@ from typing import Final, Self
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calculator import calculator
-from stillhouse.tools.calls import MALFORMED_TOOL_CALL, BoundToolbox, ToolErrorKind, ToolResult
+from stillhouse.tools.calls import BoundToolbox, ToolResult
 from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
 from stillhouse.tools.decorator import Tool
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
-
-__all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult", "Toolbox"]
 
 
 class Toolbox:

@@ -69,8 +69,6 @@ _BEFORE: Final = re.compile(
 
 
 class Answer(NamedTuple):
-    """The final answer of a text."""
-
     text: str
     """Without the Markdown emphasis, dollars, box and `\\text{}` around it, unless it is the whole text."""
     start: int

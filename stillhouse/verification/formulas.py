@@ -52,8 +52,6 @@ class NotUnderstood(Exception):
 
 
 class Collection(NamedTuple):
-    """Several formulas."""
-
     kind: str
     """Its brackets, as `()` or `[)`; `{}` also without brackets, where there is no order either; `\\cup`; or `_` and
     the base of a number.

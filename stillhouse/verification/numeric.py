@@ -17,7 +17,6 @@ _MAX_QUANTITIES: Final = 32
 _WORD: Final = r"(?:[^\W\d_]|[°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
 _UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
 _EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
-_MAX_CHARS: Final = 80
 # Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
 _PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
 _ABOUT: Final = re.compile(
@@ -163,20 +162,15 @@ def unit_after(text: str, position: int) -> str | None:
 
     The longest run of words that is a unit counts. A word of prose is a unit only if nothing follows it.
     """
-    match = _UNIT.match(text, position, position + _MAX_CHARS)
-    if match is None:
-        return None
-    words = match[1]
-    while True:
+    match = _UNIT.match(text, position, position + 80)
+    words = longest = match[1] if match else ""
+    tried = ""
+    while words != tried:
         prose = not _PROSE.isdisjoint(words.casefold().replace(" per ", " ").split())
-        if not prose or words == match[1].casefold() in _PROSE:
-            unit = known_unit(words)
-            if unit is not None:
-                return unit
-        shorter = re.sub(rf"(?:\s?[/*·⋅]\s?|\s){_WORD}\Z", "", words)
-        if shorter == words:
-            return None
-        words = shorter
+        if (not prose or words == longest.casefold() in _PROSE) and (unit := known_unit(words)):
+            return unit
+        words, tried = re.sub(rf"(?:\s?[/*·⋅]\s?|\s){_WORD}\Z", "", words), words
+    return None
 
 
 @lru_cache(maxsize=4096)

@@ -7,8 +7,6 @@ from stillhouse.types import JsonObject, PromptMetadata
 
 
 class VerificationResult(NamedTuple):
-    """The result of one verifier."""
-
     verified: bool | None
     """True: right; False: wrong; None: unverified."""
     note: str | None = None
@@ -20,7 +18,6 @@ class VerificationResult(NamedTuple):
 
     @property
     def columns(self) -> JsonObject:
-        """Return the result as columns of a dataset."""
         return {
             "verifier": self.verifier,
             "verified": self.verified,

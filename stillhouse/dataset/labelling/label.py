@@ -41,7 +41,7 @@ from stillhouse.labels import LABELS
 from stillhouse.processes.exit import exit_with_parent
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_trajectories
-from stillhouse.tools.reward_failures import RewardFailures
+from stillhouse.tools.reward_set import RewardFailures
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import VerificationResult, examine_trajectory
 

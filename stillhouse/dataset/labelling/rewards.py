@@ -9,8 +9,7 @@ from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.functions import FailureLog
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.reward_failures import RewardFailures
-from stillhouse.tools.reward_set import RewardScores, RewardSet
+from stillhouse.tools.reward_set import RewardFailures, RewardScores, RewardSet
 
 _MAX_CONCURRENT: Final = 32
 """Trajectories scored at once: enough for rewards that wait for a judge, few enough threads for those that compute."""

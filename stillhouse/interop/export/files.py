@@ -1,12 +1,14 @@
 """A dataset as one file, or as a folder in the layout of the Hugging Face Hub."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.dataset.schema import COLUMNS
@@ -14,7 +16,6 @@ from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import jsonl_line, losses, openai_line, rnow_line, sharegpt_line
 from stillhouse.interop.export.hub import split_files, write_hub_folder
-from stillhouse.interop.export.one_type import mixed_columns, with_text
 from stillhouse.store import exact_json
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
@@ -29,11 +30,10 @@ _LINES: Final[dict[str, Callable[[JsonObject], JsonObject]]] = {
     "rnow": rnow_line,
     "sharegpt": sharegpt_line,
 }
+_TOOLS: Final = "tools"
 
 
 class Exported(NamedTuple):
-    """A finished export."""
-
     num_rows: int
     lost: Counter[str]
     """Messages that the form does not hold whole, by what it has no place for."""
@@ -102,3 +102,29 @@ def _write_table(folder: Path, path: Path, splits: Sequence[SplitName]) -> int:
             for group in range(file.num_row_groups):
                 writer.write_table(file.read_row_group(group))
     return writer.num_rows
+
+
+def mixed_columns(lines: Iterable[JsonObject]) -> frozenset[str]:
+    """Return `tools` and the keys of `metadata` whose values no single type of Arrow holds."""
+    types: dict[str, pa.Schema] = {}
+    mixed: set[str] = set()
+    for line in lines:
+        for key, value in {**line["metadata"], _TOOLS: line.get(_TOOLS)}.items():
+            try:
+                schema = pa.schema([(key, pa.array([value]).type)])
+                if types.setdefault(key, schema) != schema:
+                    types[key] = pa.unify_schemas([types[key], schema], promote_options="permissive")
+            except (pa.ArrowException, OverflowError):
+                mixed.add(key)
+    return frozenset(mixed)
+
+
+def with_text(line: JsonObject, columns: Set[str]) -> JsonObject:
+    """Return the line with the values of `columns` as text: JSON where they were none."""
+    metadata = {key: _text(value) if key in columns else value for key, value in line["metadata"].items()}
+    tools = {_TOOLS: _text(line[_TOOLS])} if _TOOLS in line and _TOOLS in columns else {}
+    return {**line, "metadata": metadata, **tools}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)

@@ -41,7 +41,6 @@ class SessionSlot:
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def close(self) -> None:
-        """End the session at the end of its rollout."""
         await self.server.leave(self)
 
 

@@ -120,8 +120,6 @@ class Session(Watched):
 
 
 class ServerUnreachable(Exception):
-    """No session could be opened."""
-
     def __init__(self, error: BaseException, stderr: str, redactor: KeyRedactor) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -25,12 +24,12 @@ for _name in ("httpx2", "httpcore2"):
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _STDERR_LINES: Final = 20
+# Reading the certificates takes 20 ms, and every session has a client.
+_certificates = cache(httpx2.create_ssl_context)
 
 
 @dataclass(eq=False)
 class Watched:
-    """Notes on a session while it is used."""
-
     is_gone: bool = False
     """True once the session is unusable: its server ended, or does not know it."""
     was_refused: bool = False
@@ -95,9 +94,3 @@ async def stderr_of(name: str, session: Watched) -> AsyncIterator[TextIO]:
             async with asyncio.timeout(0.5):
                 await following
         transport.close()
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    # Cached: reading the certificates takes 20 ms, and every session has a client.
-    return httpx2.create_ssl_context()

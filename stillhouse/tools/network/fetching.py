@@ -24,8 +24,6 @@ _META_CHARSET: Final = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A fetched page."""
-
     url: str
     """Its URL after redirects."""
     content_type: str

@@ -13,7 +13,6 @@ httpx made here connects to a checked address for every request, redirects inclu
 import asyncio
 import ipaddress
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Final
@@ -48,6 +47,9 @@ _NEVER: Final = (
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
 # RFC 6052 and RFC 8215: IPv6 addresses that a gateway turns into the IPv4 address in their last 32 bits.
 _NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+
+# Reading the trusted certificates takes 20 ms, and every call makes a client.
+certificates = cache(httpx.create_ssl_context)
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -194,9 +196,3 @@ def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
         max_redirects=10,
         trust_env=False,
     )
-
-
-@cache
-def certificates() -> ssl.SSLContext:
-    """Return the trusted certificates; cached, as reading them takes 20 ms and every call makes a client."""
-    return httpx.create_ssl_context()

@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from stillhouse.sellers import OPENAI
 from stillhouse.tools.context import ToolArgs
-from stillhouse.tools.decorator import Tool
 from stillhouse.tools.decorator import tool as stillhouse_tool
 from stillhouse.tools.rewards import Reward
 from stillhouse.tools.rewards import RewardArgs as StillhouseRewardArgs
@@ -40,14 +40,11 @@ class RewardArgs:
     metadata: JsonObject = field(default_factory=dict)
     """The metadata of the row, its expected answer included."""
     variables: JsonObject = field(default_factory=dict)
-    """The row's `variables`."""
     secrets: Mapping[str, Any] = field(default_factory=dict)
     """The environment variables of the process; in a sandbox those that `tools.environment` names."""
 
 
 class RnowReward(Reward):
-    """A reward under rnow's decorator."""
-
     args_type: ClassVar[type] = RewardArgs
     is_of_rnow: ClassVar[bool] = True
 
@@ -63,17 +60,13 @@ class RnowReward(Reward):
         return given, [{**message, "content": message.get("content") or ""} for message in messages]
 
 
-def tool(
-    function: Callable[..., Any] | None = None, *, sandbox: bool = False, timeout: float | None = None
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+def tool(function: Callable[..., Any] | None = None, *, sandbox: bool = False, timeout: float | None = None) -> Any:
     """Make a tool, with `timeout` in seconds; a parameter called `args` is a `ToolArgs` without saying so."""
-
-    def decorate(decorated: Callable[..., Any]) -> Tool:
-        if "args" in decorated.__code__.co_varnames[: decorated.__code__.co_argcount]:
-            decorated.__annotations__.setdefault("args", ToolArgs)
-        return stillhouse_tool(timeout_s=timeout, sandbox=sandbox)(decorated)
-
-    return decorate if function is None else decorate(function)
+    if function is None:
+        return partial(tool, sandbox=sandbox, timeout=timeout)
+    if "args" in function.__code__.co_varnames[: function.__code__.co_argcount]:
+        function.__annotations__.setdefault("args", ToolArgs)
+    return stillhouse_tool(timeout_s=timeout, sandbox=sandbox)(function)
 
 
 def reward(
@@ -82,14 +75,12 @@ def reward(
     precondition: bool = False,
     sandbox: bool = False,
     timeout: float | None = None,
-) -> RnowReward | Callable[[Callable[..., Any]], RnowReward]:
+) -> Any:
     """Make a reward, with `timeout` in seconds."""
+    if function is None:
+        return partial(reward, precondition=precondition, sandbox=sandbox, timeout=timeout)
     validate_limits("reward", timeout_s=timeout)
-
-    def decorate(decorated: Callable[..., Any]) -> RnowReward:
-        return RnowReward.of(decorated, precondition=precondition, timeout_s=timeout, sandbox=sandbox)
-
-    return decorate if function is None else decorate(function)
+    return RnowReward.of(function, precondition=precondition, timeout_s=timeout, sandbox=sandbox)
 
 
 def get_response(messages: list[Any]) -> str:

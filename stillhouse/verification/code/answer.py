@@ -41,7 +41,8 @@ def run_answer(channel: Connection) -> int:
 
 def _run_script(code: str) -> None:
     for name, number, mode in (("stdin", 0, "rb"), ("stdout", 1, "wb")):
-        _replace_stream(name, io.TextIOWrapper(os.fdopen(os.dup(number), mode), "utf-8", "replace"))
+        stream = io.TextIOWrapper(os.fdopen(os.dup(number), mode), "utf-8", "replace")
+        vars(sys).update({name: stream, f"__{name}__": stream})
     try:
         _execute(code, "__main__")
     except SystemExit as error:
@@ -57,13 +58,7 @@ def _run_script(code: str) -> None:
             output.flush()
 
 
-def _replace_stream(name: str, stream: io.TextIOBase) -> None:
-    setattr(sys, name, stream)
-    setattr(sys, f"__{name}__", stream)
-
-
 def _execute(code: str, name: str) -> types.ModuleType:
-    """Run the code as the module `name`."""
     module = types.ModuleType(name)
     module.__file__ = FILE
     sys.modules[name] = module
@@ -81,8 +76,8 @@ class _Service:
 
     def run(self, code: str) -> None:
         """Import the code, report the names it defines, and serve requests until the channel closes."""
-        _replace_stream("stdout", self._printed)
-        _replace_stream("stdin", _Input(self._ask_tests))
+        asked = _Input(self._ask_tests)
+        vars(sys).update(stdout=self._printed, __stdout__=self._printed, stdin=asked, __stdin__=asked)
         module = _execute(code, SOLUTION)
         self._objects.number_of(module)
         self._send(["ready", *(name for name in vars(module) if isinstance(name, str) and not name.startswith("__"))])
@@ -134,8 +129,6 @@ class _Service:
 
 
 class _Input(io.TextIOBase):
-    """Standard input of the tests."""
-
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
 

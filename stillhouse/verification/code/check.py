@@ -33,17 +33,17 @@ class CodeRunner:
     """Runs answers, at most one per processor at a time; the server starts with the first."""
 
     def __init__(self) -> None:
-        self._server: SandboxServer | None = None
+        self._inherited: list[SandboxServer] = []
         self._reset()
         # After a fork the server is the parent's.
         os.register_at_fork(after_in_child=self._reset)
-        atexit.register(self.close)
+        atexit.register(lambda: self._server.close())
 
     def run(self, request: JsonObject, max_wall_s: float) -> VerificationResult:
         """Run an answer as `judge` takes it, within this wall time, and compare its results."""
         limits = CallLimits(max_wall_s, request["max_cpu_s"], Permissions())
         try:
-            with self._slots, self._running().open_call(limits) as call:
+            with self._slots, self._server.open_call(limits) as call:
                 verdict = exchange(call, json.dumps(request).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
         except ServerUnavailable as error:
             return VerificationResult(None, f"the code was not run: {error}")
@@ -57,25 +57,10 @@ class CodeRunner:
             return VerificationResult(False, f"the code {error}")
         return VerificationResult(**verdict)
 
-    def close(self) -> None:
-        """End the server; a later run starts another."""
-        with self._lock:
-            server, self._server = self._server, None
-        if server is not None:
-            server.close()
-
-    def _running(self) -> SandboxServer:
-        with self._lock:
-            if self._server is None or not self._server.is_running:
-                if self._server is not None:
-                    self._server.close()
-                self._server = SandboxServer(_MODULE, [], _ENVIRONMENT)
-            return self._server
-
     def _reset(self) -> None:
+        self._server = SandboxServer(_MODULE, [], _ENVIRONMENT)
         # Kept alive: dropped, its Popen object would warn of a process that is not ours.
-        self._inherited, self._server = self._server, None
-        self._lock = threading.Lock()
+        self._inherited.append(self._server)
         self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 

@@ -114,7 +114,6 @@ def judge(call: socket.socket) -> bytes:
 
 
 def _run_script(starter: Starter, request: JsonObject, program: JsonObject) -> VerificationResult:
-    """Compare what a script prints and its exit code."""
     with _memory_file() as stdin, _memory_file() as stdout:
         stdin.write(program["stdin"].encode(errors="replace"))
         stdin.seek(0)

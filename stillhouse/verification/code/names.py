@@ -16,8 +16,6 @@ _RARE_BUILTINS: Final = frozenset(
 
 
 class TestNames:
-    """The names in the source of tests."""
-
     def __init__(self, tree: ast.Module) -> None:
         loaded = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
         based = [

@@ -129,31 +129,28 @@ class _SolutionError:
         return getattr(vars(self)["_proxy"], name)
 
 
-class SolutionErrors:
-    """Classes of the answer's exceptions by number, each derived from the nearest base that the tests have, too."""
+def error_class(number: int, family: list[list[str]], known: dict[int, type[BaseException]]) -> type[BaseException]:
+    """Return a class of the answer's exceptions, derived from the nearest base that the tests have, too.
 
-    def __init__(self) -> None:
-        self._classes: dict[int, type[BaseException]] = {}
+    `family` has module and name of it and of its bases, nearest first; those that were made before are `known`.
+    """
+    bases = [_known(*entry) for entry in family]
+    if bases[0] is not None:
+        return bases[0]
+    if number not in known:
+        base = next((base for base in bases if base is not None), Exception)
+        known[number] = type(family[0][1], (_SolutionError, base), {"_number": number})
+    return known[number]
 
-    def kind(self, number: int, family: list[list[str]]) -> type[BaseException]:
-        """Return the class with this number; its family: module and name of it and its bases, nearest first."""
-        known = [_known(*entry) for entry in family]
-        if known[0] is not None:
-            return known[0]
-        if number not in self._classes:
-            base = next((base for base in known if base is not None), Exception)
-            self._classes[number] = type(family[0][1], (_SolutionError, base), {"_number": number})
-        return self._classes[number]
 
-    def error(self, kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
-        """Return an exception with these arguments and members."""
-        try:
-            error = kind(*args)
-        except TypeError:
-            error = kind.__new__(kind)
-            error.args = tuple(args)
-        vars(error).update(members)
-        return error
+def error_of(kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
+    try:
+        error = kind(*args)
+    except TypeError:
+        error = kind.__new__(kind)
+        error.args = tuple(args)
+    vars(error).update(members)
+    return error
 
 
 def _known(module: str, name: str) -> type[BaseException] | None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from stillhouse.types import JsonObject
 from stillhouse.verification.code import wire
 from stillhouse.verification.code.names import TestNames, from_library
-from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy
+from stillhouse.verification.code.proxy import SolutionProxy, error_class, error_of
 from stillhouse.verification.code.tests_objects import TestsObjects
 from stillhouse.verification.result import VerificationResult
 
@@ -29,9 +29,11 @@ class SolutionClient:
         """The names in the tests; None for calls alone."""
         self._lock = threading.RLock()
         self._classes: dict[str, SolutionProxy] = {}
-        self._proxies: dict[int, SolutionProxy] = {}
-        self._errors = SolutionErrors()
+        self._error_classes: dict[int, type[BaseException]] = {}
         self._tests_objects = TestsObjects(self._decode)
+        self.module = SolutionProxy(self, 0)
+        """The answer's module."""
+        self._proxies = {0: self.module}
         self._requested_name: str | None = None
         self.was_asked = False
         """True once the tests have used anything of the answer."""
@@ -44,7 +46,7 @@ class SolutionClient:
 
     def name(self, name: str) -> Any:
         """Return the value of a global name of the answer; raise AttributeError if there is none."""
-        value = self.ask("get", self._proxy(0), name)
+        value = self.ask("get", self.module, name)
         if self.names is None or name not in self.names.classes or type(value) is not SolutionProxy:
             return value
         # A proxy of its own: only calls by this name construct, not other references to the same object.
@@ -59,14 +61,10 @@ class SolutionClient:
             return library_object
         self._requested_name = name
         try:
-            value = self.ask("get", self._proxy(0), name)
+            value = self.ask("get", self.module, name)
         finally:
             self._requested_name = None
         return self.name(name) if type(value) is SolutionProxy else value
-
-    def module(self) -> SolutionProxy:
-        """Return the answer's module."""
-        return self._proxy(0)
 
     def give_up(self, reason: str) -> NoReturn:
         """Leave the answer unverified: the tests need something that cannot be done across processes."""
@@ -163,7 +161,7 @@ class SolutionClient:
         if kind == "derived":
             return _derived(self._decode(rest[0]), self._proxy(int(rest[1])))
         if kind == "error":
-            return self._errors.kind(int(rest[0]), rest[1])
+            return error_class(int(rest[0]), rest[1], self._error_classes)
         if kind == "coroutine":
             return self._wait_for(self._proxy(int(rest[0])))
         if kind == "imported" and self._requested_name is not None:
@@ -179,9 +177,9 @@ class SolutionClient:
     def _error(self, owner: str, number: int, *fields: Any) -> BaseException:
         if owner != "tests":
             class_number, family, args, text, reason = fields
-            kind = self._errors.kind(int(class_number), family)
+            kind = error_class(int(class_number), family, self._error_classes)
             members = {"_text": str(text), "_reason": str(reason), "_proxy": self._proxy(int(number))}
-            return self._errors.error(kind, [self._decode(arg) for arg in args], **members)
+            return error_of(kind, [self._decode(arg) for arg in args], **members)
         value = self._tests_objects[number]
         if not isinstance(value, BaseException):
             raise wire.Malformed("the answer raised no exception")
@@ -204,7 +202,6 @@ def _derived(value: Any, proxy: SolutionProxy) -> Any:
 
 
 def _refresh(old: Any, new: Any) -> None:
-    """Apply the answer's changes to a mutable argument."""
     if not wire.is_mutable(old):
         raise wire.Malformed("the answer changed what cannot be changed")
     if isinstance(old, dict | set):

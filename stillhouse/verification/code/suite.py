@@ -105,10 +105,10 @@ class _SolutionModule(types.ModuleType):
         return self._client.name(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._client.module(), name, value)
+        setattr(self._client.module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._client.module(), name)
+        delattr(self._client.module, name)
 
 
 def function_of(client: SolutionClient, name: str) -> Callable[..., Any]:

@@ -25,19 +25,6 @@ _LONG: Final = 1 << 10_000
 _ARRAY_KINDS: Final = "biufc"
 _SEQUENCES: Final = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _DICTS: Final = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
-_FIELDS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
-    bytes: lambda value: (value.hex(),),
-    bytearray: lambda value: (value.hex(),),
-    complex: lambda value: (value.real, value.imag),
-    range: lambda value: (value.start, value.stop, value.step),
-    fractions.Fraction: lambda value: (str(value),),
-    decimal.Decimal: lambda value: (str(value),),
-    datetime.datetime: lambda value: (value.isoformat(),),
-    datetime.date: lambda value: (value.isoformat(),),
-    datetime.time: lambda value: (value.isoformat(),),
-    datetime.timedelta: lambda value: (value.days, value.seconds, value.microseconds),
-}
-"""Fields by which other plain values are written."""
 
 
 def _array(dtype: str, shape: list[int], data: str) -> Any:
@@ -49,18 +36,22 @@ def _array(dtype: str, shape: list[int], data: str) -> Any:
     return numpy.frombuffer(bytearray.fromhex(data), array_dtype).reshape(shape)
 
 
+_FORMS: Final[dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]]] = {
+    bytes: (lambda value: (value.hex(),), bytes.fromhex),
+    bytearray: (lambda value: (value.hex(),), bytearray.fromhex),
+    complex: (lambda value: (value.real, value.imag), complex),
+    range: (lambda value: (value.start, value.stop, value.step), range),
+    fractions.Fraction: (lambda value: (str(value),), fractions.Fraction),
+    decimal.Decimal: (lambda value: (str(value),), decimal.Decimal),
+    datetime.datetime: (lambda value: (value.isoformat(),), datetime.datetime.fromisoformat),
+    datetime.date: (lambda value: (value.isoformat(),), datetime.date.fromisoformat),
+    datetime.time: (lambda value: (value.isoformat(),), datetime.time.fromisoformat),
+    datetime.timedelta: (lambda value: (value.days, value.seconds, value.microseconds), datetime.timedelta),
+}
+"""The fields by which other plain values are written, and what makes the value of them."""
 _MADE_OF: Final[dict[str, Callable[..., Any]]] = {
+    **{kind.__name__: make for kind, (_, make) in _FORMS.items()},
     "int": lambda text: int(text, 16),
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "complex": complex,
-    "range": range,
-    "Fraction": fractions.Fraction,
-    "Decimal": decimal.Decimal,
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "timedelta": datetime.timedelta,
     "array": _array,
     "number": lambda *fields: _array(*fields).reshape(())[()],
 }
@@ -71,10 +62,8 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Size of one message from the answer."""
 
-Encode = Callable[[Any], Any]
-"""Encodes an object that is not plain as `[kind, ...]`; raises `NotEncodable`."""
-Decode = Callable[[list[Any]], Any]
-"""The object of such a list; raises `Malformed` for an unknown kind."""
+Convert = Callable[[Any], Any]
+"""Encodes an object that is not plain as `[kind, ...]`, or decodes it; raises `NotEncodable`, or `Malformed`."""
 
 
 class Registry:
@@ -88,7 +77,6 @@ class Registry:
         return self._objects[number]
 
     def number_of(self, value: object) -> int:
-        """Return the number of an object."""
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
@@ -103,7 +91,7 @@ class Malformed(Exception):
     """A message has an invalid form."""
 
 
-def encode(value: Any, other: Encode, depth: int) -> Any:
+def encode(value: Any, other: Convert, depth: int) -> Any:
     """Return the encoded value; `other` encodes what is not plain, and a subclass of a plain type is not plain.
 
     Raises NotEncodable if it is nested more than `depth` times or contains itself, or `other` refuses an object in it.
@@ -120,8 +108,8 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
     if kind in _DICTS.values():
         pairs = [[encode(key, other, depth - 1), encode(item, other, depth - 1)] for key, item in value.items()]
         return [kind.__name__, pairs]
-    if kind in _FIELDS and getattr(value, "tzinfo", None) is None:
-        return [kind.__name__, *_FIELDS[kind](value)]
+    if kind in _FORMS and getattr(value, "tzinfo", None) is None:
+        return [kind.__name__, *_FORMS[kind][0](value)]
     numpy: Any = sys.modules.get("numpy")
     is_array = numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
     if is_array and value.dtype.kind in _ARRAY_KINDS:
@@ -130,7 +118,7 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
     return other(value)
 
 
-def decode(form: Any, other: Decode, depth: int) -> Any:
+def decode(form: Any, other: Convert, depth: int) -> Any:
     """Return the value of an encoded form, nested at most `depth` times; `other` decodes kinds that are not plain.
 
     Raises Malformed if the form is invalid.
@@ -143,7 +131,7 @@ def decode(form: Any, other: Decode, depth: int) -> Any:
         raise Malformed(f"a value has no valid form: {type(error).__name__}") from error
 
 
-def _decode(form: Any, other: Decode, depth: int) -> Any:
+def _decode(form: Any, other: Convert, depth: int) -> Any:
     if not isinstance(form, list):
         if isinstance(form, dict):
             raise Malformed("a value is a JSON object")

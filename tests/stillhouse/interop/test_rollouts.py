@@ -1,14 +1,13 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop import ConversionReport, ConvertOptions, convert
-from stillhouse.prompts import parse_prompts
-from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.types import JsonObject, StopReason, Trajectory
+from stillhouse.interop import convert
+from stillhouse.types import JsonObject, StopReason
+from tests.stillhouse.interop.result import Result
 
 Make = Callable[..., JsonObject]
 Write = Callable[..., Path]
@@ -27,24 +26,32 @@ def browser_navigate(url: str) -> str:
 '''
 
 
-def _convert(source: Path, output: Path, **options: object) -> tuple[ConversionReport, list[Trajectory]]:
-    report = convert(source, output, "auto", ConvertOptions(**options))  # type: ignore[arg-type]
-    file = output / "trajectories.jsonl"
-    return report, list(read_trajectories(file)) if file.exists() else []
+Read = Callable[..., Result]
+
+
+@pytest.fixture
+def read(tmp_path: Path, write: Write) -> Read:
+    """Converts rollout files `sample_1.json` and so on, with these contents."""
+
+    def run(*rows: Any, output: str = "out", **options: Any) -> Result:
+        for number, row in enumerate(rows, start=1):
+            write(tmp_path / f"rollouts/sample_{number}.json", row)
+        return Result(tmp_path / "rollouts", output=tmp_path / output, **options)
+
+    return run
 
 
 def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
-    tmp_path: Path, rollout: Make, write: Write
+    tmp_path: Path, rollout: Make, write: Write, read: Read
 ) -> None:
     write(tmp_path / "rollouts/20260101_120000_ab12.json", rollout())
     write(tmp_path / "rollouts/rollout_1/sample_2.json", rollout(id="sample_2"))
     write(tmp_path / "rollouts/rollout_1/sample_10.json", rollout(id="sample_10"))
-    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out", teacher="gpt-5.2")
-    loaded = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
-    (prompt,) = loaded.prompts
+    result = read(teacher="gpt-5.2")
+    trajectories, report = result.trajectories, result.report
+    (prompt,) = result.loaded.prompts
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
-    beside = loaded.metadata[prompt.id]
-    assert (beside.expected_answer, beside.tag) == ("pembrolizumab", "trials")
+    assert (result.beside.expected_answer, result.beside.tag) == ("pembrolizumab", "trials")
     assert [trajectory.prompt_id for trajectory in trajectories] == [prompt.id] * 3
     assert [trajectory.sample_index for trajectory in trajectories] == [0, 1, 2]
     assert len({trajectory.rollout_key for trajectory in trajectories}) == 3
@@ -58,16 +65,14 @@ def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
     assert (report.files, report.rows, report.prompts, report.repeated_prompts) == (3, 3, 1, 2)
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path, rollout: Make, write: Write) -> None:
-    for number in (1, 2, 10):
-        write(tmp_path / f"rollouts/rollout_1/sample_{number}.json", rollout(total_reward=float(number)))
-    for name in ("one", "two"):
-        _convert(tmp_path / "rollouts", tmp_path / name)
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path, rollout: Make, read: Read) -> None:
+    rows = [rollout(total_reward=float(number)) for number in range(1, 11)]
+    one, _ = read(*rows, output="one"), read(output="two")
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["converted.json", "prompts.jsonl", "trajectories.jsonl", "unmapped.jsonl"]
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
-    rewards = [row for row in read_jsonl(tmp_path / "one/unmapped.jsonl") if row["key"] == "total_reward"]
-    assert [row["value"] for row in rewards] == [1.0, 2.0, 10.0]  # by number, not by name
+    # By number, not by name.
+    assert one.listed("total_reward") == [float(number) for number in range(1, 11)]
 
 
 FAILED = [
@@ -79,29 +84,27 @@ FAILED = [
 
 @pytest.mark.parametrize("changes", FAILED)
 def test_failed_rollouts_are_left_out_and_told_of_or_come_as_failed_ones_when_they_are_wanted(
-    tmp_path: Path, rollout: Make, write: Write, changes: JsonObject
+    rollout: Make, read: Read, changes: JsonObject
 ) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout())
-    write(tmp_path / "rollouts/sample_2.json", rollout(**changes))
-    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (len(trajectories), report.failed, report.rows_left_out) == (1, 1, 1)
-    (told,) = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "error"]
+    failed = rollout(**changes, conversation=rollout()["conversation"][:2])
+    result = read(rollout(), failed)
+    assert (len(result.trajectories), result.report.failed, result.report.rows_left_out) == (1, 1, 1)
+    (told,) = [row for row in result.unmapped if row["key"] == "error"]
     assert told["place"].endswith("sample_2.json")
     assert "--include-failed" in told["reason"]
-    write(tmp_path / "failed/sample_1.json", rollout(**changes, conversation=rollout()["conversation"][:2]))
-    report, (trajectory,) = _convert(tmp_path / "failed", tmp_path / "out", include_failed=True)
+    result = read(include_failed=True)
+    trajectory = result.trajectories[1]
     assert trajectory.stop_reason is StopReason.ERROR
     assert trajectory.error is not None
     assert trajectory.error["message"] == changes.get("error", trajectory.error["message"])
     assert trajectory.turns == []
-    assert (report.failed, report.rows_left_out) == (1, 0)
+    assert (result.report.failed, result.report.rows_left_out) == (1, 0)
 
 
-def test_a_rollout_whose_reward_failed_is_as_good_as_any(tmp_path: Path, rollout: Make, write: Write) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout(errors=["llm_judge: timeout"]))
-    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (len(trajectories), report.failed) == (1, 0)
-    assert any(row["value"] == ["llm_judge: timeout"] for row in read_jsonl(tmp_path / "out/unmapped.jsonl"))
+def test_a_rollout_whose_reward_failed_is_as_good_as_any(rollout: Make, read: Read) -> None:
+    result = read(rollout(errors=["llm_judge: timeout"]))
+    assert (len(result.trajectories), result.report.failed) == (1, 0)
+    assert any(row["value"] == ["llm_judge: timeout"] for row in result.unmapped)
 
 
 @pytest.mark.parametrize(
@@ -115,65 +118,57 @@ def test_a_rollout_whose_reward_failed_is_as_good_as_any(tmp_path: Path, rollout
     ],
 )
 def test_why_a_rollout_ended_follows_from_its_last_message(
-    tmp_path: Path, rollout: Make, write: Write, length: int, truncated: bool, expected: StopReason
+    rollout: Make, read: Read, length: int, truncated: bool, expected: StopReason
 ) -> None:
     row = rollout(conversation=rollout()["conversation"][:length], truncated=truncated, turns=1)
-    write(tmp_path / "rollouts/sample_1.json", row)
-    _, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert trajectory.stop_reason is expected
+    assert [trajectory.stop_reason for trajectory in read(row).trajectories] == [expected]
 
 
-def test_turns_of_the_prompt_itself_stay_in_the_prompt(tmp_path: Path, rollout: Make, write: Write) -> None:
+def test_turns_of_the_prompt_itself_stay_in_the_prompt(rollout: Make, read: Read) -> None:
     asked = [
         {"role": "user", "content": "What is the capital of France?"},
         {"role": "assistant", "content": "Paris"},
         {"role": "user", "content": "And its population?"},
     ]
     said = {"role": "assistant", "content": "2.1 million"}
-    write(tmp_path / "rollouts/sample_1.json", rollout(conversation=[*asked, said], turns=1, completion=112))
-    _, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out")
-    (prompt,) = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl"))).prompts
-    assert prompt.messages == asked
-    (turn,) = trajectory.turns
-    assert turn.usage == {"prompt_tokens": 700, "completion_tokens": 112}
+    result = read(rollout(conversation=[*asked, said], turns=1, completion=112))
+    assert [prompt.messages for prompt in result.loaded.prompts] == [asked]
+    usage = {"prompt_tokens": 700, "completion_tokens": 112}
+    assert [[turn.usage for turn in one.turns] for one in result.trajectories] == [[usage]]
 
 
-def test_tokens_of_several_turns_are_listed_and_not_made_up(tmp_path: Path, rollout: Make, write: Write) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout())
-    _, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert [turn.usage for turn in trajectory.turns] == [{}, {}]
-    (told,) = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "usage"]
-    assert told["value"] == {"prompt_tokens": 700, "completion_tokens": 112}
+def test_tokens_of_several_turns_are_listed_and_not_made_up(rollout: Make, read: Read) -> None:
+    result = read(rollout())
+    assert [[turn.usage for turn in one.turns] for one in result.trajectories] == [[{}, {}]]
+    assert result.listed("usage") == [{"prompt_tokens": 700, "completion_tokens": 112}]
 
 
 def test_schemas_of_the_tools_come_from_a_file_and_are_missed_without_one(
-    tmp_path: Path, rollout: Make, write: Write
+    tmp_path: Path, rollout: Make, write: Write, read: Read
 ) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout())
-    write(tmp_path / "tools.py", TOOLS)
-    _, (without,) = _convert(tmp_path / "rollouts", tmp_path / "without")
-    assert without.tools == []
-    missed = [row for row in read_jsonl(tmp_path / "without/unmapped.jsonl") if "--tools" in row["reason"]]
-    assert [row["value"] for row in missed] == ["browser_navigate"]
-    _, (with_tools,) = _convert(tmp_path / "rollouts", tmp_path / "with", tools_file=tmp_path / "tools.py")
-    (schema,) = with_tools.tools
+    without = read(rollout())
+    assert [trajectory.tools for trajectory in without.trajectories] == [[]]
+    assert [row["value"] for row in without.unmapped if "--tools" in row["reason"]] == ["browser_navigate"]
+    with_tools = read(tools_file=write(tmp_path / "tools.py", TOOLS))
+    ((schema,),) = (trajectory.tools for trajectory in with_tools.trajectories)
     assert schema["function"]["parameters"]["required"] == ["url"]
-    assert not any("--tools" in row["reason"] for row in read_jsonl(tmp_path / "with/unmapped.jsonl"))
+    assert not any("--tools" in row["reason"] for row in with_tools.unmapped)
 
 
 def test_torn_and_malformed_rollouts_are_told_of_and_the_rest_goes_on(
-    tmp_path: Path, rollout: Make, write: Write
+    tmp_path: Path, rollout: Make, write: Write, read: Read
 ) -> None:
-    write(tmp_path / "rollouts/sample_1.json", '{"id": "sample_1", "completed": tr')
-    write(tmp_path / "rollouts/sample_2.json", rollout(conversation=[{"role": "robot", "content": "hi"}]))
-    write(tmp_path / "rollouts/sample_3.json", rollout(metadata=[1]))
-    write(tmp_path / "rollouts/sample_4.json", [1])
-    write(tmp_path / "rollouts/sample_5.json", rollout(conversation=[]))
-    write(tmp_path / "rollouts/sample_6.json", rollout())
     write(tmp_path / "rollouts/run.txt", "Rollout ID: x")
-    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (report.rows, report.rows_left_out, len(trajectories)) == (6, 5, 1)
-    told = {Path(row["place"]).name: row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] is None}
+    result = read(
+        '{"id": "sample_1", "completed": tr',
+        rollout(conversation=[{"role": "robot", "content": "hi"}]),
+        rollout(metadata=[1]),
+        [1],
+        rollout(conversation=[]),
+        rollout(),
+    )
+    assert (result.report.rows, result.report.rows_left_out, len(result.trajectories)) == (6, 5, 1)
+    told = {Path(row["place"]).name: row for row in result.unmapped if row["key"] is None}
     assert "unexpected end of data" in told["sample_1.json"]["value"]
     assert "'robot'" in told["sample_2.json"]["value"]
     assert "expected metadata to be an object" in told["sample_3.json"]["value"]
@@ -183,17 +178,18 @@ def test_torn_and_malformed_rollouts_are_told_of_and_the_rest_goes_on(
 
 
 def test_nothing_is_written_where_nothing_could_be_read(tmp_path: Path, rollout: Make, write: Write) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        convert(tmp_path / "absent", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="empty"):
-        convert(tmp_path / "empty", tmp_path / "out")
     write(tmp_path / "failed/sample_1.json", rollout(completed="error", success=False, error="HTTP 500"))
-    with pytest.raises(InputError, match=r"--include-failed .*HTTP 500"):
-        convert(tmp_path / "failed", tmp_path / "out")
     write(tmp_path / "torn/sample_1.json", "{")
-    with pytest.raises(InputError, match=r"sample_1\.json"):
-        convert(tmp_path / "torn", tmp_path / "out")
+    told = {
+        "absent": "no such file",
+        "empty": "empty",
+        "failed": r"--include-failed .*HTTP 500",
+        "torn": r"sample_1\.json",
+    }
+    for name, problem in told.items():
+        with pytest.raises(InputError, match=problem):
+            convert(tmp_path / name, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "failed", "torn"]
 
 
@@ -222,14 +218,9 @@ def test_only_a_folder_of_its_own_is_replaced(tmp_path: Path, rollout: Make, wri
     assert (tmp_path / "other/notes.txt").read_text() == "mine"
 
 
-def test_metadata_that_differs_between_samples_of_a_prompt_is_told_of(
-    tmp_path: Path, rollout: Make, write: Write
-) -> None:
-    write(tmp_path / "rollouts/sample_1.json", rollout(metadata={"answer": "4", "iteration": 1}))
-    write(tmp_path / "rollouts/sample_2.json", rollout(metadata={"answer": "5", "iteration": 2}))
-    write(tmp_path / "rollouts/sample_3.json", rollout(metadata={"answer": "4", "iteration": 3}))
-    _convert(tmp_path / "rollouts", tmp_path / "out")
-    conflicts = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "metadata"]
+def test_metadata_that_differs_between_samples_of_a_prompt_is_told_of(rollout: Make, read: Read) -> None:
+    facts = [{"answer": answer, "iteration": number} for number, answer in enumerate("454")]
+    result = read(*(rollout(metadata=metadata) for metadata in facts))
+    conflicts = [row for row in result.unmapped if row["key"] == "metadata"]
     assert [(Path(row["place"]).name, row["value"]) for row in conflicts] == [("sample_2.json", {"answer": "5"})]
-    loaded = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
-    assert loaded.metadata[loaded.prompts[0].id].expected_answer == "4"
+    assert result.beside.expected_answer == "4"

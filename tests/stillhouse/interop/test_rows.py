@@ -7,44 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
-from stillhouse.interop import ConversionReport, ConvertOptions, convert
-from stillhouse.prompts import parse_prompts
-from stillhouse.prompts.parse import ParsedPrompts
-from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.types import JsonObject, Trajectory
+from tests.stillhouse.interop.result import Result
 
 Write = Callable[..., Path]
 USER = {"role": "user", "content": "What is 2 + 2?"}
 FOUR = {"role": "assistant", "content": "4"}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-
-
-class Result:
-    """The files of a conversion, read by those who will read them."""
-
-    def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
-        folder = source.parent / "out"
-        self.report: ConversionReport = convert(source, folder, form, ConvertOptions(**options))
-        self.loaded: ParsedPrompts = parse_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
-        self.trajectories: list[Trajectory] = _if_there(folder / "trajectories.jsonl", read_trajectories)
-        self.unmapped: list[JsonObject] = _if_there(folder / "unmapped.jsonl", read_jsonl)
-        known = {prompt.id for prompt in self.loaded.prompts}
-        assert {trajectory.prompt_id for trajectory in self.trajectories} <= known
-
-    @property
-    def beside(self) -> Any:
-        """Metadata of the only prompt."""
-        (beside,) = self.loaded.metadata.values()
-        return beside
-
-    def listed(self, key: str) -> list[Any]:
-        return [row["value"] for row in self.unmapped if row["key"] == key]
-
-
-def _if_there(file: Path, read: Callable[[Path], Any]) -> list[Any]:
-    return list(read(file)) if file.exists() else []
 
 
 def test_rows_of_rnow_that_end_with_the_user_are_prompts(tmp_path: Path, write: Write) -> None:
@@ -79,7 +48,7 @@ def test_rows_that_its_script_wrote_name_teacher_and_turns(tmp_path: Path, write
     result = Result(
         write(tmp_path / "train.jsonl", {"messages": [USER, *said], "metadata": about, "tools": ["browse"]})
     )
-    (trajectory,) = result.trajectories
+    trajectory = result.trajectory
     assert trajectory.model == "openai/gpt-4o-mini"
     assert [turn.num_tool_errors for turn in trajectory.turns] == [1, 0]
     assert result.beside.expected_answer == "4"

@@ -11,24 +11,14 @@ import pytest
 from stillhouse.interop import convert
 from stillhouse.interop.export.chat_lines import sharegpt_line
 from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.types import JsonObject, Trajectory
+from stillhouse.types import JsonObject
+from tests.stillhouse.interop.result import Result
 
 Write = Callable[..., Path]
 USER = {"role": "user", "content": "2 + 2?"}
 FOUR = {"role": "assistant", "content": "4"}
 CALL = {"name": "add", "arguments": '{"a":2,"b":2}'}
 SCHEMA = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
-
-
-def read(source: Path, form: str = "auto") -> tuple[str, list[Trajectory], list[JsonObject]]:
-    """Format, trajectories and prompt rows of a conversion."""
-    folder = source.parent / "out"
-    report = convert(source, folder, form)
-    return (
-        report.form,
-        list(read_trajectories(folder / "trajectories.jsonl")),
-        list(read_jsonl(folder / "prompts.jsonl")),
-    )
 
 
 def test_alpacas_rows_without_an_output_are_prompts_when_the_form_is_named(tmp_path: Path, write: Write) -> None:
@@ -79,7 +69,7 @@ def test_calls_and_results_have_several_names_in_sharegpt(tmp_path: Path, write:
     call = {"name": "get", "arguments": '{"city": "Oslo"}'}
     turns = [("human", "warm?"), ("tool_call", json.dumps(call)), ("tool_response", "3"), ("gpt", "3 degrees")]
     row = {"conversations": [{"from": speaker, "value": value} for speaker, value in turns]}
-    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", row))
+    trajectory = Result(write(tmp_path / "rows.jsonl", row)).trajectory
     assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
     assert trajectory.messages[1]["tool_calls"][0]["function"] == call
     assert trajectory.messages[2]["tool_call_id"] == trajectory.messages[1]["tool_calls"][0]["id"]
@@ -88,9 +78,9 @@ def test_calls_and_results_have_several_names_in_sharegpt(tmp_path: Path, write:
 def test_a_turn_of_sharegpt_that_is_not_learnt_is_context(tmp_path: Path, write: Write) -> None:
     turns = [("human", "q", {}), ("gpt", "a", {"loss": False}), ("human", "r", {}), ("gpt", "b", {"weight": 1})]
     row = {"conversations": [{"from": speaker, "value": value, **keys} for speaker, value, keys in turns]}
-    _, (trajectory,), (prompt,) = read(write(tmp_path / "rows.jsonl", row))
-    assert [message["content"] for message in prompt["messages"]] == ["q", "a", "r"]
-    assert trajectory.messages[-1] == {"role": "assistant", "content": "b"}
+    result = Result(write(tmp_path / "rows.jsonl", row))
+    assert [message["content"] for message in result.loaded.prompts[0].messages] == ["q", "a", "r"]
+    assert result.trajectory.messages[-1] == {"role": "assistant", "content": "b"}
 
 
 GOOD = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}
@@ -157,7 +147,7 @@ def test_what_an_export_to_sharegpt_wrote_comes_back(tmp_path: Path, write: Writ
         FOUR,
     ]
     line = sharegpt_line({"messages": messages, "tools": [{"type": "function", "function": SCHEMA}]})
-    _, (trajectory,), _ = read(write(tmp_path / "rows.jsonl", line))
+    trajectory = Result(write(tmp_path / "rows.jsonl", line)).trajectory
     assert [message["content"] for message in trajectory.messages] == ["2 + 2?", None, "4", "four", "4"]
     written = trajectory.messages[1]["tool_calls"]
     assert [call["function"] for call in written] == [CALL, CALL]
@@ -182,13 +172,13 @@ def test_samples_of_an_inspect_log_are_trajectories_with_answers_and_scores(tmp_
     }  # fmt: skip
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"version": 2, "status": "success", "eval": {"task": "sums"}, "samples": [sample]}))
-    form, (trajectory,), (prompt,) = read(path)
-    assert (form, trajectory.model) == ("inspect", "m")
+    result = Result(path)
+    trajectory = result.trajectory
+    assert (result.report.form, trajectory.model) == ("inspect", "m")
     assert trajectory.tools == [{"type": "function", "function": SCHEMA}]
     assert (trajectory.messages[-1]["content"], trajectory.messages[-1]["reasoning_content"]) == ("4", "hm")
-    assert prompt["metadata"] == {
-        "level": 1, "tag": "sums", "expected_answer": "4", "inspect_id": "a", "inspect_scores": {"match": "C"},
-    }  # fmt: skip
+    assert (result.beside.tag, result.beside.expected_answer) == ("sums", "4")
+    assert result.beside.metadata == {"level": 1, "inspect_id": "a", "inspect_scores": {"match": "C"}}
 
 
 def test_a_trace_of_verifiers_is_read_along_its_last_branch(tmp_path: Path, write: Write) -> None:
@@ -209,10 +199,11 @@ def test_a_trace_of_verifiers_is_read_along_its_last_branch(tmp_path: Path, writ
         "is_completed": True,
         "ok": True,
     }
-    form, (trajectory,), (prompt,) = read(write(tmp_path / "traces.jsonl", trace))
-    assert (form, trajectory.model) == ("verifiers", "m")
+    result = Result(write(tmp_path / "traces.jsonl", trace))
+    trajectory = result.trajectory
+    assert (result.report.form, trajectory.model) == ("verifiers", "m")
     assert [message["role"] for message in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
-    assert prompt["metadata"] == {"tag": "Sums", "verifiers_rewards": {"right": 1.0}, "id": "s1", "answer": "4"}
-    unmapped = {row["key"]: row["value"] for row in read_jsonl(tmp_path / "out" / "unmapped.jsonl")}
-    assert unmapped["nodes"] == 1
-    assert "nodes.token_ids" in unmapped
+    assert (result.beside.tag, result.beside.expected_answer) == ("Sums", "4")
+    assert result.beside.metadata == {"verifiers_rewards": {"right": 1.0}, "id": "s1"}
+    assert result.listed("nodes") == [1]
+    assert len(result.listed("nodes.token_ids")) == 1
