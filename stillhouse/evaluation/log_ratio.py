@@ -119,8 +119,8 @@ def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig
 def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: RuntimeConfig) -> list[list[float]]:
     """Return the same of a server, after the checks that a training makes before it trusts one."""
     from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.training.on_policy.scored import ScoreRequest
     from stillhouse.training.on_policy.teachers.served.connect import connect
-    from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
     teacher = connect(
         # Most probable tokens are not compared here.
@@ -134,7 +134,7 @@ def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: Runt
     )
     with closing(teacher):
         scores = teacher.start([ScoreRequest(span.token_ids, span.loss_mask, "") for span in spans]).result()
-    return [list(compress(one.logprobs, span.loss_mask)) for one, span in zip(scores, spans, strict=True)]
+    return [one.logprobs for one in scores]
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:

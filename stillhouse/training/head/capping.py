@@ -16,11 +16,7 @@ class SoftCap:
     Capped logits are float32 (float64 for float64) and never rounded to the type of the products, whose buffer keeps
     the derivative in the meantime.
 
-    Args:
-        factor: multiplies the products before the cap.
-        cap: largest logit.
-        like_CV: buffer of the products, of the size and device of the buffer of capped logits.
-        compiled: cap whole chunks by a compiled kernel.
+    `like_CV` is the buffer of the products; with `compiled` whole chunks are capped by a compiled kernel.
     """
 
     def __init__(self, factor: float, cap: float, like_CV: Tensor, *, compiled: bool = False) -> None:

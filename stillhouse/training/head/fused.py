@@ -104,9 +104,9 @@ def fused_loss(
         divergence_temperature: of both softmaxes where student and teacher are compared; None takes `temperature`.
         wants_entropy: compute the entropy of each score too.
         divergence: terms of the scores' divergence from the teacher.
-        reference: the teacher at the same positions; None for no teacher.
+        reference: the teacher at the same positions.
         scaling: what the model does with its output layer's products.
-        chunk_elements: most logits of a chunk; a chunk has at least one token. None takes the device's default.
+        chunk_elements: as `chunk_tokens` takes it.
         compiled: use compiled kernels for the passes over logits.
 
     Raises:

@@ -10,14 +10,7 @@ from stillhouse.training.head.softmax import block_rows, wide
 
 
 class OutputLayer:
-    """Logits of hidden states in `dtype`, and the gradients of hidden states and weights.
-
-    Args:
-        hidden_NH: hidden states.
-        weight_VH: of the output layer.
-        bias_V: of the output layer; None where it has none.
-        dtype: type of the products.
-    """
+    """Logits of hidden states in `dtype`, the type of the products, and the gradients of hidden states and weights."""
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, dtype: torch.dtype) -> None:
         self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), weight_VH.detach().to(dtype)

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
 from stillhouse.training.head.scores import TokenLosses, TokenScores, TopReference
-from stillhouse.training.loop.method import Batch
+from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.losses import cross_entropy, soft_targets
 from stillhouse.training.model.token_bytes import token_bytes
@@ -32,14 +32,13 @@ _LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
 
 
 @dataclass(eq=False)
-class Sft:
+class Sft(Method):
     """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`."""
 
     name = "sft"
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
-    wants_entropy = False
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
@@ -63,16 +62,9 @@ class Sft:
         samples = [self.train[row] for row in self.order.rows(step)]
         return Batch(samples, {"epoch": self.order.epochs_after(step + 1)})
 
-    def partition(self, sample: Sample) -> str:
-        return ""
-
     def reference(self, samples: Sequence[Sample]) -> TopReference | None:
         """Return the teacher of the soft targets, if there are any."""
         return self.soft_targets.reference(samples) if self.soft_targets is not None and samples else None
-
-    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Return nothing."""
-        return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Return the configured loss with nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.

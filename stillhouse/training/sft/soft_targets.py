@@ -10,25 +10,13 @@ from stillhouse.types import Sample
 
 
 class SoftTargets:
-    """Scores that a teacher gave each sample before the training.
-
-    Args:
-        folder: of the ledger that the stage `scores` wrote.
-        top_k: most probable tokens to compare.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
+    """Scores that a teacher gave each sample, in the ledger of the stage `scores`; raises StoreError if unreadable."""
 
     def __init__(self, folder: Path, top_k: int) -> None:
         self._ledger = ScoreLedger(folder, top_k)
 
     def reference(self, samples: Sequence[Sample]) -> TopReference:
-        """Return the teacher at the targets of the samples, sample by sample.
-
-        Raises:
-            TrainingError: a sample has no scores.
-        """
+        """Return the teacher at the targets, sample by sample; raise TrainingError if one has no scores."""
         keys = [self._ledger.key(sample) for sample in samples]
         found = self._ledger.find(keys)
         scores = []

@@ -116,12 +116,9 @@ class Sampler:
     ) -> list[SampledTrajectory]:
         """Return a group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
-        Args:
-            engine: over the student's current weights, with nothing in flight.
-            prompts: sampled from.
-            round_index: with the config's seed, prompt id, sample index and turn it seeds each completion.
-            on_group: called with the trajectories of a prompt as soon as all of them have ended.
-            policy_version: updates that the weights have had.
+        Nothing is in flight in `engine`, whose weights have had `policy_version` updates. With the config's seed,
+        prompt id, sample index and turn, `round_index` seeds each completion. `on_group` gets the trajectories of a
+        prompt as soon as all of them have ended.
 
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.

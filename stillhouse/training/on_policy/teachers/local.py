@@ -21,21 +21,15 @@ from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
-from stillhouse.training.on_policy.teachers.teacher import Alignment, view_of
+from stillhouse.training.on_policy.teachers.teacher import Alignment
 
 
 class LocalTeacher(PackedTeacher):
     """Scores packed rows in the dtype of its weights, independent of the student's precision.
 
-    Args:
-        settings: how it scores.
-        model: frozen, in evaluation mode.
-        device: where it computes.
-        vocabulary: ids below it are shared with the student; None where all rows of the output layer are.
-        exchanged: two shared ids, each of which means to the student what the other means to the teacher.
-        num_passes: how often each microbatch is compared with.
-        alignment: from its tokens to the student's; None if they are the same.
-        compiled: compile its blocks.
+    `model` is frozen and in evaluation mode. Ids below `vocabulary` are shared with the student, all rows of the output
+    layer for None; the two `exchanged` ones mean to the student what the other means to the teacher. Each microbatch is
+    compared with `num_passes` times.
     """
 
     def __init__(
@@ -61,8 +55,7 @@ class LocalTeacher(PackedTeacher):
             compile_frozen_blocks(model)
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
-        """See `ExactTeacher`."""
-        views = [view_of(sample) for sample in samples]
+        views = [sample.read for sample in samples]
         if self._cache is None:
             hidden_NR = self._hidden_states(views)
         else:

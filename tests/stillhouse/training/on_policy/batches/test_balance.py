@@ -8,7 +8,7 @@ import torch
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.balance import teacher_shares
+from stillhouse.training.on_policy.batches.credit import teacher_shares
 from stillhouse.training.on_policy.batches.credit import with_weights
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
