@@ -37,17 +37,11 @@ _AT_ONCE: Final = 256
 class ScoredSpans:
     """A sequence that the teacher reads, and which of its tokens were sampled."""
 
-    token_ids: list[int]
-    positions: list[int] = field(default_factory=list)
-    """Places of the sampled tokens in `token_ids`."""
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    """True at the sampled tokens."""
     sampling_logprobs: list[float] = field(default_factory=list)
-    """One for each of `positions`."""
-
-    @property
-    def loss_mask(self) -> list[bool]:
-        """Return True at the sampled tokens."""
-        sampled = set(self.positions)
-        return [place in sampled for place in range(len(self.token_ids))]
+    """One for each sampled token."""
 
 
 class ServedBy(BaseModel):

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
-from stillhouse.training.head.capping import SoftCap
 from stillhouse.training.head.comparison import Comparison, ComparisonResult, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
-from stillhouse.training.head.layer import OutputLayer
+from stillhouse.training.head.layer import OutputLayer, SoftCap
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 from stillhouse.training.head.top_comparison import TopComparison

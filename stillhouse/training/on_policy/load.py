@@ -80,7 +80,8 @@ def load_on_policy(
         folder,
         num_batches=config.num_batches,
         max_staleness=config.max_staleness,
-        in_background=_may_sample_in_background(config),
+        # Once the engine has its weights, such a batch is made without the student.
+        in_background=config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers),
     )
     resources.callback(queue.close)
     return OnPolicy(
@@ -137,7 +138,8 @@ def load_maker(
         objective,
         config,
         shown.show,
-        groups=None if _is_repeatable(config, student) else batches,
+        # On a CPU, sampling a batch again gives the same bits.
+        groups=None if config.engine_url is None and student.device.type == "cpu" else batches,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
@@ -170,13 +172,3 @@ def load_sampler(
         job.rules,
         student.causal_lm.generation_config,
     )
-
-
-def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
-    """Return whether sampling a batch again gives the same bits."""
-    return config.engine_url is None and student.device.type == "cpu"
-
-
-def _may_sample_in_background(config: OnPolicyConfig) -> bool:
-    """Return whether a batch can be made without the student once the engine has its weights."""
-    return config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers)

@@ -93,9 +93,15 @@ class OnPolicy(Method):
         return self.objective.partition(sample)
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
-        """Return the distribution of the samples' teacher if it is compared."""
+        """Return the distribution of the samples' teacher, of which there is one or none, if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
-        return self._reference(scored) if scored and self.objective.is_exact else None
+        name = scored[0].teacher if scored and self.objective.is_exact else None
+        if name is None:
+            return None
+        teacher = self.teachers.by_name.get(name)
+        if isinstance(teacher, ExactTeacher):
+            return teacher.reference(scored)
+        return TopReference.of([sample.teacher_scores for sample in scored])
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""
@@ -103,14 +109,6 @@ class OnPolicy(Method):
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         return self.objective.loss(scores, values)
-
-    def _reference(self, samples: Sequence[ScoredSample]) -> Reference | TopReference | None:
-        """Return the distribution of the samples' teacher, of which there is one or none."""
-        name = samples[0].teacher
-        teacher = None if name is None else self.teachers.by_name.get(name)
-        if isinstance(teacher, ExactTeacher):
-            return teacher.reference(samples)
-        return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
         """Return the batch with the student's log-probabilities before its first update; keep it for later updates."""

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
+from stillhouse.errors import TrainingError
+from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.training.head.scores import TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.loop.row_order import Mixture
@@ -23,12 +25,33 @@ from stillhouse.training.losses import cross_entropy, soft_targets
 from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
-from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.tokens import load_data
 from stillhouse.types import JsonObject, Sample
 
 _LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
+
+
+class SoftTargets:
+    """Scores that a teacher gave each sample, in the ledger of the stage `scores`; raises StoreError if unreadable."""
+
+    def __init__(self, folder: Path, top_k: int) -> None:
+        self._ledger = ScoreLedger(folder, top_k)
+
+    def reference(self, samples: Sequence[Sample]) -> TopReference:
+        """Return the teacher at the targets, sample by sample; raise TrainingError if one has no scores."""
+        keys = [self._ledger.key(sample) for sample in samples]
+        found = self._ledger.find(keys)
+        scores = []
+        for key, sample in zip(keys, samples, strict=True):
+            known = found.get(key)
+            if known is None or known.top is None:
+                raise TrainingError(
+                    f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
+                    f"{self._ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
+                )
+            scores.append(known)
+        return TopReference.of(scores)
 
 
 @dataclass(eq=False)
