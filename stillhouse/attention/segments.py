@@ -168,6 +168,6 @@ def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
 
 
 def computed_type(x: Tensor) -> torch.dtype:
-    """Return the type in which a matrix product with `x` is computed here."""
+    """Return the type in which a matrix product with `x` is computed here, autocast considered."""
     device_type = x.device.type
     return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype

@@ -37,17 +37,11 @@ _AT_ONCE: Final = 256
 class ScoredSpans:
     """A sequence that the teacher reads, and which of its tokens were sampled."""
 
-    token_ids: list[int]
-    positions: list[int] = field(default_factory=list)
-    """Places of the sampled tokens in `token_ids`."""
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    """True at the sampled tokens."""
     sampling_logprobs: list[float] = field(default_factory=list)
-    """One for each of `positions`."""
-
-    @property
-    def loss_mask(self) -> list[bool]:
-        """Return True at the sampled tokens."""
-        sampled = set(self.positions)
-        return [place in sampled for place in range(len(self.token_ids))]
+    """One for each sampled token."""
 
 
 class ServedBy(BaseModel):
@@ -119,8 +113,8 @@ def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig
 def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: RuntimeConfig) -> list[list[float]]:
     """Return the same of a server, after the checks that a training makes before it trusts one."""
     from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.training.on_policy.scored import ScoreRequest
     from stillhouse.training.on_policy.teachers.served.connect import connect
-    from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
     teacher = connect(
         # Most probable tokens are not compared here.
@@ -134,7 +128,7 @@ def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: Runt
     )
     with closing(teacher):
         scores = teacher.start([ScoreRequest(span.token_ids, span.loss_mask, "") for span in spans]).result()
-    return [list(compress(one.logprobs, span.loss_mask)) for one, span in zip(scores, spans, strict=True)]
+    return [one.logprobs for one in scores]
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:

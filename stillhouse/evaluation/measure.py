@@ -75,9 +75,7 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
 def mean_pass_at_k(groups: Sequence[Sequence[bool]]) -> dict[str, float]:
     """Return mean pass@k over prompts, k = 1, 2, 4, ... up to the largest group; empty if all groups have one.
 
-    Args:
-        groups: for each prompt, whether each of its trajectories is right. A prompt with fewer than k trajectories,
-            some having failed, is left out of pass@k.
+    A prompt with fewer than k trajectories, some having failed, is left out of pass@k.
     """
     largest = max(map(len, groups), default=0)
     if largest < 2:

@@ -51,11 +51,7 @@ def paired_difference(model: Mapping[str, float], reference: Mapping[str, float]
     Where each prompt is right or wrong, McNemar's exact test: of the prompts on which just one of the two is right,
     how many are the model's, against a fair coin (McNemar 1947, Psychometrika 12). Otherwise a permutation test, which
     swaps the two models' values prompt by prompt (Fisher 1935, "The design of experiments"). The interval is the
-    bootstrap's over prompts, bias-corrected and accelerated (Efron 1987, JASA 82).
-
-    Args:
-        model: value by prompt id.
-        reference: the same of the model it is compared with.
+    bootstrap's over prompts, bias-corrected and accelerated (Efron 1987, JASA 82). Values are by prompt id.
     """
     import numpy as np
 

@@ -58,13 +58,7 @@ def decide(
     """Return the best student on `config.metric` among those that pass every check; none where none does.
 
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
-    (Bonferroni).
-
-    Args:
-        lines: comparisons with `reference`.
-        students: names of the candidates.
-        reference: the champion, or the base while there is none.
-        config: the rule.
+    (Bonferroni). `reference` is the champion, or the base while there is none, and `lines` compare with it.
     """
     checks = tuple(
         Check(student, passed, finding)

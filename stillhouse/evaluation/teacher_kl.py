@@ -35,7 +35,7 @@ def teacher_kl(
     for trajectory in trajectories:
         if not all(_is_recorded(turn) for turn in trajectory.turns):
             return None
-        spans += (span for span in merge_turns(trajectory.turns) if span.positions)
+        spans += (span for span in merge_turns(trajectory.turns) if span.sampling_logprobs)
     if not spans:
         return None
     return _score_apart(spans, teacher, runtime)
@@ -77,14 +77,12 @@ def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
         assert turn.sampling_logprobs is not None
         current = merged[-1] if merged else None
         if current is None or turn.prompt_ids[: len(current.token_ids)] != current.token_ids:
-            current = ScoredSpans(list(turn.prompt_ids))
+            current = ScoredSpans()
             merged.append(current)
-        else:
-            current.token_ids += turn.prompt_ids[len(current.token_ids) :]
-        start = len(current.token_ids)
-        current.positions += range(start, start + len(turn.completion_ids))
+        read = turn.prompt_ids[len(current.token_ids) :]
+        current.token_ids += [*read, *turn.completion_ids]
+        current.loss_mask += [False] * len(read) + [True] * len(turn.completion_ids)
         current.sampling_logprobs += turn.sampling_logprobs
-        current.token_ids += turn.completion_ids
     return merged
 
 

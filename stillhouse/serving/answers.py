@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.generation import Generation
-from stillhouse.serving.protocol import CompletionRequest
+from stillhouse.serving.protocol import ChatRequest, CompletionRequest
 from stillhouse.serving.score import RankedToken
 from stillhouse.types import JsonObject, Message
 

@@ -17,10 +17,9 @@ from stillhouse.chat.template_defaults import with_template_defaults
 from stillhouse.errors import ConfigError
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import Completion, RankedPrompt, chat_choice, envelope, text_choice
-from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.completions import ServedModel, start
 from stillhouse.serving.generation import Generation
-from stillhouse.serving.protocol import ApiError, CompletionRequest, invalid_value
+from stillhouse.serving.protocol import ApiError, ChatRequest, CompletionRequest, invalid_value
 from stillhouse.serving.score import RankedToken
 from stillhouse.types import JsonObject
 

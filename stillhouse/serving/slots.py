@@ -12,6 +12,8 @@ from typing import Final
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from stillhouse.attention.segments import computed_type
+
 _MIN_COLUMNS: Final = 1024
 """Columns of the first buffers, where no sequence is known to be shorter."""
 
@@ -129,12 +131,6 @@ class SlotCache(Cache):
                 states = buffer[first, :num_columns].clone()
                 buffer[first, :num_columns] = buffer[second, :num_columns]
                 buffer[second, :num_columns] = states
-
-
-def computed_type(states: torch.Tensor) -> torch.dtype:
-    """Return the type in which attention computes with these states."""
-    device = states.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
 class SlotTable:

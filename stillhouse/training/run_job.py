@@ -1,34 +1,26 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Final
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
 from stillhouse.chat.rendering import start_rendering
-from stillhouse.dataset.read import read_rows
-from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
-from stillhouse.serving.generator import Generator
 from stillhouse.store import ArtifactStore
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking import TrackedRun, attach
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Method
-from stillhouse.training.loop.trainer import Measurement
+from stillhouse.training.measuring import load_generations
 from stillhouse.training.model.adapters import adapter_summary
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.held_out import held_out_generations
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
-from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.pair.measure import measure_pair
 from stillhouse.training.ranks import Ranks, join_ranks
 from stillhouse.training.recording import record_rollouts
@@ -37,15 +29,11 @@ from stillhouse.training.results.write import write_results
 from stillhouse.training.scoring.rows import score_rows
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.sft.render import sample_length
-from stillhouse.training.sft.row_forms import validation_prompts
-from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.training.workdir import exclusive
-from stillhouse.types import JsonObject, Prompt
+from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
 
-_MAX_TURNS: Final = 10
-"""Completions of an answer in SFT's measurements; those of on-policy distillation have as many as its samples."""
 _PREPARING = {"sft": "reading rows", "on_policy": "loading teachers"}
 """The work between the student and the first step, by method."""
 
@@ -105,7 +93,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             progress=progress,
             listener=tracked,
             tracking_run_id=job.tracking.run_id if job.tracking else None,
-            measurements=_measurements(job, student, ranks, tracked, resources),
+            generations=load_generations(job, student, ranks, tracked, resources),
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
         facts = trainer.run()
@@ -161,42 +149,3 @@ def _method(
             scores_folder=job.scores_folder,
         )
     return load_on_policy(job, student, listener, averaged, resources, progress)
-
-
-def _measurements(
-    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, resources: ExitStack
-) -> list[Measurement]:
-    if job.method == "on_policy":
-        return held_out_generations(job, student, listener, resources)
-    sft = job.sft
-    if sft is None or sft.trainer.generate_every_steps is None:
-        return []
-    rows = [] if job.dataset_folder is None else read_rows(job.dataset_folder, "validation")
-    prompts, metadata = validation_prompts(rows, sft.trainer.num_generations)
-    if not prompts:
-        raise ConfigError(
-            f"sft.trainer.generate_every_steps = {sft.trainer.generate_every_steps}: no validation row of the dataset "
-            "has an expected answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or "
-            "set it to null"
-        )
-    sampling = SamplingSettings(job.student.max_length, _MAX_TURNS)
-    max_context = student.max_context or job.student.max_length
-    generation = student.causal_lm.generation_config
-    sampler = Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context, generation=generation)
-
-    def sample(prompts: Sequence[Prompt]) -> list[SampledTrajectory]:
-        # Always round 0: every measurement has the same seeds.
-        generator = Generator(student.causal_lm, max_batch=sampling.max_concurrent)
-        return sampler.sample(generator, prompts, round_index=0)
-
-    return [
-        Generations(
-            student,
-            sample,
-            prompts,
-            metadata,
-            every_steps=sft.trainer.generate_every_steps,
-            work_dir=job.work_dir if ranks.is_first else None,
-            listener=listener,
-        )
-    ]

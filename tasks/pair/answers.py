@@ -23,21 +23,15 @@ from tasks.sampling import sample
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Asks student and teachers.
-
-    Args:
-        start: the student.
-        prompts: asked.
-        metadata: by prompt id; may lack any.
-        case: how.
-        context: of the run; its journal has what was asked before.
-    """
+    """Asks student and teachers."""
 
     start: Model
+    """The student."""
     prompts: Sequence[Prompt]
     metadata: Mapping[str, PromptMetadata]
     case: PairCase
     context: RunContext
+    """Its journal has what was asked before."""
 
     def findings(self) -> Iterator[PairFinding]:
         """Compare each teacher with the student; nothing where no teacher takes part."""

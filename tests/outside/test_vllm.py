@@ -20,8 +20,8 @@ from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.store.records import read_trajectories
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from stillhouse.types import StopReason
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 

@@ -37,16 +37,10 @@ class Comparison(Protocol):
 
 
 class TeacherComparison:
-    """Computes a teacher's logits and compares the student's with them.
+    """Computes a teacher's logits and compares the student's with them, by compiled kernels where `compiled`.
 
-    Args:
-        reference: the teacher.
-        targets_N: token ids.
-        terms: terms of the divergence; may be none.
-        temperature: divides the teacher's logits.
-        like_CV: buffer of the student's logits; the teacher's has its size, type and device.
-        softness: divides the student's logits: the temperature over any factor that these still lack.
-        compiled: compare whole chunks by compiled kernels.
+    `temperature` divides the teacher's logits, and `softness` the student's: the temperature over any factor that these
+    still lack. `like_CV` is the buffer of the student's logits, whose size, type and device the teacher's has.
 
     Raises:
         ValueError: the reference has another number of positions than there are targets, shares more ids than either
@@ -84,7 +78,6 @@ class TeacherComparison:
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
-        """See `Comparison`."""
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         if self._exchanged is not None:
             exchange_(reference_CS, *self._exchanged)

@@ -46,12 +46,7 @@ class Compared(Protocol):
 
 
 class Pair:
-    """Student and teacher over the same ids.
-
-    Args:
-        log_p_RS: log-probabilities under the student; overwritten.
-        log_q_RS: log-probabilities under the teacher; overwritten.
-    """
+    """Student and teacher over the same ids; their log-probabilities are overwritten."""
 
     def __init__(self, log_p_RS: Tensor, log_q_RS: Tensor) -> None:
         self.r_RS = log_p_RS - log_q_RS

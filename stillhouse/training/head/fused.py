@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
-from stillhouse.training.head.capping import SoftCap
 from stillhouse.training.head.comparison import Comparison, ComparisonResult, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
-from stillhouse.training.head.layer import OutputLayer
+from stillhouse.training.head.layer import OutputLayer, SoftCap
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 from stillhouse.training.head.top_comparison import TopComparison
@@ -104,9 +103,9 @@ def fused_loss(
         divergence_temperature: of both softmaxes where student and teacher are compared; None takes `temperature`.
         wants_entropy: compute the entropy of each score too.
         divergence: terms of the scores' divergence from the teacher.
-        reference: the teacher at the same positions; None for no teacher.
+        reference: the teacher at the same positions.
         scaling: what the model does with its output layer's products.
-        chunk_elements: most logits of a chunk; a chunk has at least one token. None takes the device's default.
+        chunk_elements: as `chunk_tokens` takes it.
         compiled: use compiled kernels for the passes over logits.
 
     Raises:

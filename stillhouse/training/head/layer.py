@@ -1,4 +1,4 @@
-"""Matrix products of an output layer, a chunk of tokens at a time.
+"""Matrix products of an output layer, and the soft cap that some families put on them, a chunk of tokens at a time.
 
 Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
@@ -6,18 +6,12 @@ Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 import torch
 from torch import Tensor
 
+from stillhouse.training.head.compiled import by_rows
 from stillhouse.training.head.softmax import block_rows, wide
 
 
 class OutputLayer:
-    """Logits of hidden states in `dtype`, and the gradients of hidden states and weights.
-
-    Args:
-        hidden_NH: hidden states.
-        weight_VH: of the output layer.
-        bias_V: of the output layer; None where it has none.
-        dtype: type of the products.
-    """
+    """Logits of hidden states in `dtype`, the type of the products, and the gradients of hidden states and weights."""
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, dtype: torch.dtype) -> None:
         self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), weight_VH.detach().to(dtype)
@@ -64,3 +58,35 @@ def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor, *, is_first
             sum_RH.copy_(left_RC @ right_CH)
         else:
             sum_RH += left_RC @ right_CH
+
+
+class SoftCap:
+    """Caps the products z, cap * tanh(factor * z / cap), a chunk at a time, and takes gradients back through the cap.
+
+    Capped logits are float32 (float64 for float64) and never rounded to the type of the products, whose buffer keeps
+    the derivative in the meantime.
+
+    `like_CV` is the buffer of the products; with `compiled` whole chunks are capped by a compiled kernel.
+    """
+
+    def __init__(self, factor: float, cap: float, like_CV: Tensor, *, compiled: bool = False) -> None:
+        self._factor, self._cap = factor, cap
+        self._buffer_CV = torch.empty_like(like_CV, dtype=wide(like_CV.dtype))
+        self._compiled = compiled
+
+    def capped_(self, products_CV: Tensor) -> Tensor:
+        """Return the capped logits of a chunk; the derivative by the products overwrites these."""
+        capped_CV = self._buffer_CV[: len(products_CV)]
+        settings = (self._factor, self._cap)
+        by_rows(_cap_, products_CV, capped_CV, settings=settings, is_compiled=self._compiled)
+        return capped_CV
+
+    def backward_(self, derivatives_CV: Tensor, gradients_CV: Tensor) -> Tensor:
+        """Overwrite the derivatives that `capped_` left with the gradient by the products; return it."""
+        return torch.mul(gradients_CV, derivatives_CV, out=derivatives_CV)
+
+
+def _cap_(products_CV: Tensor, capped_CV: Tensor, factor: float, cap: float) -> None:
+    tanh_CV = (products_CV.to(capped_CV.dtype) * (factor / cap)).tanh()
+    products_CV.copy_((1.0 - tanh_CV.square()) * factor)
+    capped_CV.copy_(tanh_CV * cap)

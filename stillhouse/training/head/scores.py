@@ -3,9 +3,10 @@
 Dimensions: N loss positions, R hidden size of the teacher, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -102,36 +103,26 @@ class TokenLosses:
     """Reported as the largest value of the batch."""
 
 
-class TokenLoss(Protocol):
+class TokenLoss(ABC):
     """The part of a method that the head needs."""
 
-    @property
-    def temperature(self) -> float:
-        """Return what the logits are divided by."""
-
-    @property
-    def divergence_temperature(self) -> float:
-        """Return what the logits of student and teacher are divided by where they are compared."""
-
-    @property
-    def uses_dropout(self) -> bool:
-        """Return whether the model's dropout is on in training.
-
-        Off where the student's own probabilities are compared with others, a teacher's or those it was sampled with:
-        dropout would compare another model than the one that samples.
-        """
-
-    @property
-    def wants_entropy(self) -> bool:
-        """Return whether the loss uses the entropy of the scores."""
-
-    @property
-    def divergence(self) -> Sequence[Divergence]:
-        """Return the terms of the exact divergence that the loss gets as `scores.divergence_N`; may be empty."""
+    temperature: float
+    """Divides the logits."""
+    divergence_temperature: float
+    """Divides the logits of student and teacher where they are compared."""
+    uses_dropout = False
+    """Dropout in training. Off where the student's own probabilities are compared with others, a teacher's or those it
+    was sampled with: dropout would compare another model than the one that samples."""
+    wants_entropy = False
+    """Whether the loss uses the entropy of the scores."""
+    divergence: Sequence[Divergence] = ()
+    """Terms of the exact divergence that the loss gets as `scores.divergence_N`."""
 
     def partition(self, sample: Sample) -> str:
         """Return a key that samples must have in common to share a microbatch, and so a reference."""
+        return ""
 
+    @abstractmethod
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """Return the teacher at all loss positions of `samples`, sample by sample; None for no teacher.
 
@@ -141,7 +132,9 @@ class TokenLoss(Protocol):
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """Return further inputs of the loss: lists aligned with `token_ids`, by name."""
+        return {}
 
+    @abstractmethod
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Return losses of N targets, each a function of its own scores and values alone.
 

@@ -17,10 +17,9 @@ from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED
 from stillhouse.training.head.comparison import ComparisonResult, log_probabilities
 from stillhouse.training.head.compiled import by_rows
-from stillhouse.training.head.divergence import top_divergences
+from stillhouse.training.head.divergence import TeacherTop, top_divergences
 from stillhouse.training.head.scores import TopReference
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.head.top_k import TeacherTop
 
 _LEAST_REST: Final = 2.0**-10
 """Share of the others that is left without the target: less is rounding of their mass in half precision."""
@@ -48,7 +47,6 @@ class TopComparison:
         self._gradients_CV = torch.empty_like(like_CV)
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
-        """See `Comparison`."""
         logprobs_C = self._target_logprobs_N[chunk]
         if not self._settings[1]:
             return ComparisonResult(reference_logprobs_C=logprobs_C)

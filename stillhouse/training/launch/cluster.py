@@ -1,6 +1,6 @@
 """A training as the job of a cluster: submitted or found again, followed through the store, and ended with its flow.
 
-The cluster itself is asked for little (`ClusterJobs`). Progress, result and errors come from the attempt's folder,
+The cluster itself is asked for little (`RayJobs`). Progress, result and errors come from the attempt's folder,
 which the hosts share with the flow. A flow that ends in order, also by an error or a cancel, ends its job. A flow that
 is killed leaves it running, and the same command follows it.
 """
@@ -12,43 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from stillhouse.config import RuntimeConfig
 from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.progress.state import Progress
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.attempt import ALL_MESSAGES, Attempt, MessageFile, begin_attempt, last_attempt
 from stillhouse.training.launch.messages import EXIT_S, GRACE_S, relay, tail
+from stillhouse.training.launch.ray_jobs import JobStatus, RayJobs
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    has_ended: bool
-    """Nothing of it runs, or ever will."""
-    reason: str = ""
-    """Why it ended, or what it waits for; empty while it runs."""
-    killed: bool = False
-    """Something from outside ended it, so that the same training is worth another try."""
-
-
-class ClusterJobs(Protocol):
-    """Jobs of a cluster, by names we choose. Each call raises ConnectionError where the cluster does not answer."""
-
-    def submit(self, attempt: Attempt, job: TrainJob) -> None:
-        """Submit the job; do nothing where it is known already. Raises ConfigError where the cluster refuses it."""
-
-    def status(self, name: str) -> JobStatus:
-        """Return the job's status; a job that the cluster does not know has ended."""
-
-    def cancel(self, name: str) -> None:
-        """Ask for the job's end, which begins with SIGTERM; return before it has ended."""
-
-    def log_tail(self, name: str) -> str:
-        """Return the end of what the job printed before it had a log of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +38,12 @@ class Timeouts:
     """For a cancelled job to save its checkpoint."""
 
 
-def gpus_of(runtime: RuntimeConfig) -> int:
-    """Return the number of GPUs that each host of a training asks its cluster for."""
-    if runtime.gpus_per_host is not None:
-        return runtime.gpus_per_host
-    return 0 if runtime.device == "cpu" else runtime.num_processes
+def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
+    """Train on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
+    return train_on_cluster(job, progress, RayJobs(job.runtime))
 
 
-def train_on_cluster(
-    job: TrainJob, progress: Progress, jobs: ClusterJobs, timeouts: Timeouts = Timeouts()
-) -> JsonObject:
+def train_on_cluster(job: TrainJob, progress: Progress, jobs: RayJobs, timeouts: Timeouts = Timeouts()) -> JsonObject:
     """Train as a job of the cluster, or follow the job of a killed flow; return the trainer's facts.
 
     Raises:
@@ -96,7 +65,7 @@ def train_on_cluster(
     return facts
 
 
-def _submitted(job: TrainJob, jobs: ClusterJobs, timeouts: Timeouts) -> Attempt:
+def _submitted(job: TrainJob, jobs: RayJobs, timeouts: Timeouts) -> Attempt:
     attempt = begin_attempt(job)
     with _cancelled_on_error(jobs, attempt.name, timeouts):
         jobs.submit(attempt, job)
@@ -104,7 +73,7 @@ def _submitted(job: TrainJob, jobs: ClusterJobs, timeouts: Timeouts) -> Attempt:
     return attempt
 
 
-def _running_attempt(job: TrainJob, jobs: ClusterJobs) -> Attempt | None:
+def _running_attempt(job: TrainJob, jobs: RayJobs) -> Attempt | None:
     """Return the last attempt if it is still running, or finished after its flow was killed."""
     attempt = last_attempt(job.work_dir)
     if attempt is None or not attempt.folder.is_dir():
@@ -127,7 +96,7 @@ class _Follower:
 
     job: TrainJob
     attempt: Attempt
-    jobs: ClusterJobs
+    jobs: RayJobs
     timeouts: Timeouts
 
     def __post_init__(self) -> None:
@@ -198,7 +167,7 @@ class _Follower:
 
 
 @contextmanager
-def _cancelled_on_error(jobs: ClusterJobs, name: str, timeouts: Timeouts) -> Iterator[None]:
+def _cancelled_on_error(jobs: RayJobs, name: str, timeouts: Timeouts) -> Iterator[None]:
     """Cancel the job where the block ends by an exception, which includes a cancel of the flow."""
     try:
         yield
@@ -214,7 +183,7 @@ def _cancelled_on_error(jobs: ClusterJobs, name: str, timeouts: Timeouts) -> Ite
         raise
 
 
-def _wait_until_ended(jobs: ClusterJobs, name: str, timeout_s: float, poll_s: float) -> bool:
+def _wait_until_ended(jobs: RayJobs, name: str, timeout_s: float, poll_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while not jobs.status(name).has_ended:
         if time.monotonic() > deadline:

@@ -7,8 +7,8 @@ from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
+from stillhouse.training.launch.cluster import train_by_ray
 from stillhouse.training.launch.local import train_by_torchrun, train_in_subprocess, train_inline
-from stillhouse.training.launch.ray_jobs import train_by_ray
 from stillhouse.types import JsonObject
 
 LAUNCHERS: Final[Mapping[str, Callable[[TrainJob, Progress], JsonObject]]] = {

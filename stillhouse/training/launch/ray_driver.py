@@ -21,7 +21,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt
-from stillhouse.training.launch.cluster import gpus_of
 from stillhouse.training.launch.messages import GRACE_S, MessageWriter, exit_reason
 
 _TELL_EVERY_S: Final = 30.0
@@ -96,7 +95,8 @@ def _stop(hosts: Sequence[Any]) -> dict[int, RayError]:
 def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
     """Return an actor for each host, once the cluster has room for all of them at once."""
     runtime = job.runtime
-    needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
+    gpus = 0 if runtime.device == "cpu" else runtime.num_processes
+    needs = {"CPU": runtime.num_processes, "GPU": gpus if runtime.gpus_per_host is None else runtime.gpus_per_host}
     group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")
     ready = group.ready()
     with attempt.message_file("cluster").open("a") as stream:

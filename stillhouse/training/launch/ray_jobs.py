@@ -2,17 +2,15 @@
 
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError
-from stillhouse.progress.state import Progress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt
-from stillhouse.training.launch.cluster import JobStatus, train_on_cluster
 from stillhouse.training.launch.messages import EXIT_S, GRACE_S, TAIL_LINES
-from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -21,19 +19,27 @@ _UNKNOWN: Final = "status code 404"
 _ALREADY_KNOWN: Final = "already exists"
 
 
-def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
-    """Train on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
-    return train_on_cluster(job, progress, RayJobs(job.runtime))
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    has_ended: bool
+    """Nothing of it runs, or ever will."""
+    reason: str = ""
+    """Why it ended, or what it waits for; empty while it runs."""
+    killed: bool = False
+    """Something from outside ended it, so that the same training is worth another try."""
 
 
 class RayJobs:
-    """Jobs of the Ray cluster at `runtime.ray_address`, as `ClusterJobs` describes them."""
+    """Jobs of the Ray cluster at `runtime.ray_address`, by names we choose.
+
+    Each call raises ConnectionError where the cluster does not answer.
+    """
 
     def __init__(self, runtime: RuntimeConfig) -> None:
         self._client = _connect(runtime.ray_address)
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
-        """Submit the driver, which asks for the hosts and waits for them."""
+        """Submit the driver, which asks for the hosts and waits for them; do nothing where it is known already."""
         command = [sys.executable, "-m", "stillhouse.training.launch.ray_driver", str(attempt.folder)]
         # Ray kills what is not over 3 s after it was told to stop; a checkpoint takes longer.
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE_S + EXIT_S:.0f}"}
@@ -46,6 +52,7 @@ class RayJobs:
         )
 
     def status(self, name: str) -> JobStatus:
+        """Return the job's status; a job that the cluster does not know has ended."""
         info = self._call("get_job_info", name, accept=_UNKNOWN)
         if info is None:
             reason = "the Ray cluster does not know the job, as happens when it was restarted"
@@ -58,9 +65,11 @@ class RayJobs:
         return JobStatus(True, reason, killed=killed)
 
     def cancel(self, name: str) -> None:
+        """Ask for the job's end, which begins with SIGTERM; return before it has ended."""
         self._call("stop_job", name, accept=_UNKNOWN)
 
     def log_tail(self, name: str) -> str:
+        """Return the end of what the job printed before it had a log of its own."""
         log = self._call("get_job_logs", name, accept=_UNKNOWN) or ""
         return "\n".join(log.splitlines()[-TAIL_LINES:])
 

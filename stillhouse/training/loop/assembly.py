@@ -1,6 +1,5 @@
 """Builds a trainer from its parts."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,13 +8,14 @@ from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.loop.stopping import Alarms
-from stillhouse.training.loop.trainer import Measurement, Trainer
+from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.blocks import compiler_settings, decoder_blocks, prepare_blocks, wants_compile
 from stillhouse.training.model.memory import wants_checkpointing
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.flops import known_flops, measure_peak_flops
+from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.monitoring.metrics import Listener, NoListener
 from stillhouse.training.monitoring.throughput import Throughput
 from stillhouse.training.ranks import Ranks
@@ -34,25 +34,15 @@ def build_trainer(
     progress: Progress | None = None,
     listener: Listener | None = None,
     tracking_run_id: str | None = None,
-    measurements: Sequence[Measurement] = (),
+    generations: Generations | None = None,
     peak_tflops: float | None = None,
     alarms: Alarms | None = None,
 ) -> Trainer:
-    """Return a trainer of `student` by `method`.
+    """Return a trainer of `student`, whose trained parameters are changed in place, by `method`.
 
-    Args:
-        method: supplies batches and the loss.
-        student: the model; its trained parameters are changed in place.
-        section: the learning rate and all that is in `trainer`.
-        work_dir: holds `checkpoints/` and `metrics.jsonl`.
-        identity: what the result depends on; checkpoints of another identity are refused.
-        ranks: the processes that train together; None for this one alone.
-        progress: receives every step.
-        listener: receives the rows of metrics.
-        tracking_run_id: the run behind `listener`; a checkpoint made under another run sends all metrics again.
-        measurements: taken in addition to the validation.
-        peak_tflops: speed of one device, of which MFU is a share; None measures it.
-        alarms: receive every step's metrics and may end the training.
+    `work_dir` holds `checkpoints/` and `metrics.jsonl`; checkpoints of another `identity` are refused, and one made
+    under another run than `tracking_run_id`, the one behind `listener`, sends all metrics again. `ranks` None is this
+    process alone. MFU is a share of `peak_tflops` of one device, which None measures.
 
     Raises:
         ConfigError: this student, method or machine does not support what the config asks for.
@@ -96,5 +86,5 @@ def build_trainer(
         work_dir / "checkpoints",
         identity,
         tracking_run_id,
-        measurements,
+        generations,
     )

@@ -4,9 +4,9 @@ The trainer turns batches into microbatches, divides by the token count of the w
 optimiser, schedule, checkpoints and logging.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stillhouse.training.head.scores import TokenLoss
 from stillhouse.types import JsonObject, Sample
@@ -23,35 +23,23 @@ class Batch:
     """Tokens the student sampled for this batch."""
 
 
-class Method(TokenLoss, Protocol):
+class Method(TokenLoss):
     """A training method: batches and a loss."""
 
-    @property
-    def name(self) -> str:
-        """Return the prefix of the method's metrics."""
+    name: str
+    """Prefix of its metrics."""
+    num_steps: int
+    """Optimiser steps."""
+    headline: tuple[str, ...]
+    """Bare names of the metrics shown as progress."""
+    guarded: str | None = None
+    """Bare name of the metric whose rise means that training has diverged; None watches none. The best validation is
+    where it is lowest, or where the loss is if this is None."""
+    validation: Sequence[Sample]
+    """Samples to validate on; may be empty."""
+    facts: JsonObject
+    """Small facts about the method's data, for the record of the training."""
 
-    @property
-    def num_steps(self) -> int:
-        """Return the number of optimiser steps."""
-
-    @property
-    def headline(self) -> tuple[str, ...]:
-        """Return the bare names of the metrics shown as progress."""
-
-    @property
-    def facts(self) -> JsonObject:
-        """Return small facts about the method's data, for the record of the training."""
-
-    @property
-    def guarded(self) -> str | None:
-        """Return the bare name of the metric whose rise means that training has diverged; None watches none.
-
-        The best validation is where it is lowest, or where the loss is if this is None.
-        """
-
+    @abstractmethod
     def batch(self, step: int) -> Batch:
         """Return the batch of `step`, from 0: a function of seed, step and weights, so that no state is saved."""
-
-    @property
-    def validation(self) -> Sequence[Sample]:
-        """Return the samples to validate on; may be empty."""

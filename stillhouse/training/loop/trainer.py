@@ -3,10 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
@@ -18,25 +16,12 @@ from stillhouse.training.loop.passes import Passes, PassResult
 from stillhouse.training.loop.stopping import named_prompts
 from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
+from stillhouse.training.monitoring.generations import Generations
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.repeatability import random_state, restore_random_state_of_rank
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
-
-
-class Measurement(Protocol):
-    """Something measured of the student every few steps, in addition to the loss."""
-
-    @property
-    def every_steps(self) -> int:
-        """Return the number of steps between two measurements."""
-
-    def measure(self, step: int) -> dict[str, float]:
-        """Return metrics by bare name after `step` steps; leave the student and all random generators unchanged."""
-
-    def restore(self, step: int, *, replay: bool) -> None:
-        """Restore the records of the first `step` steps; `replay` reports them once more."""
 
 
 @dataclass
@@ -56,7 +41,7 @@ class Trainer:
     checkpoints: Path
     identity: JsonObject
     tracking_run_id: str | None
-    measurements: Sequence[Measurement]
+    generations: Generations | None
 
     def __post_init__(self) -> None:
         method, config = self.method, self.config
@@ -152,10 +137,9 @@ class Trainer:
                 self.watch.say(self._step, "validating")
                 figures = self.passes.measure(self.method.validation, self.method)
                 metrics |= {f"validation_{name}": value for name, value in figures.items()}
-            for measurement in self.measurements:
-                if self._is_due(measurement.every_steps):
-                    self.watch.say(self._step, "sampling answers")
-                    metrics |= measurement.measure(self._step)
+            if self.generations is not None and self._is_due(self.generations.every_steps):
+                self.watch.say(self._step, "sampling answers")
+                metrics |= self.generations.measure(self._step)
         return metrics
 
     def _refuse_not_finite(self, batch: Batch, result: PassResult, norm: float) -> None:
@@ -181,8 +165,8 @@ class Trainer:
             watch = checkpoint.progress["watch"]
             replay = checkpoint.progress["tracking_run_id"] != self.tracking_run_id
         self.watch.restore(watch, step, replay=replay)
-        for measurement in self.measurements:
-            measurement.restore(step, replay=replay)
+        if self.generations is not None:
+            self.generations.restore(step, replay=replay)
         return None if checkpoint is None else step
 
     def _save(self) -> None:

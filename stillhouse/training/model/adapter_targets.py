@@ -33,12 +33,9 @@ class AdapterTargets:
 
 
 def adapter_targets(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> AdapterTargets:
-    """Return what the adapter is on under `student.lora_targets`.
+    """Return what the adapter is on under `student.lora_targets`, over a model without one.
 
-    Args:
-        causal_lm: the model below the adapter, without one.
-        targets: names of linear layers or fused experts, in full or by their last parts; `all-linear`; `experts` for
-            all fused experts.
+    A target is a name of linear layers or fused experts, in full or by its last parts; `all-linear`; or `experts`.
 
     Raises:
         ConfigError: a target means nothing that can be adapted, or the output or embedding layer.

@@ -63,23 +63,24 @@ def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentC
     _require_supported(causal_lm, targets, config)
     settings = LoraConfig.from_pretrained(folder)
     settings.lora_dropout = config.lora_dropout
-    adapted = _attached(causal_lm, folder, config=settings, is_trainable=True)
+    adapted = attached_adapter(causal_lm, folder, config=settings, is_trainable=True)
     return _checked(adapted, targets, f"the adapter in {folder}")
 
 
 def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Return `causal_lm` with the adapter of `folder` added to its weights, in the type that they have."""
-    return _attached(causal_lm, folder).merge_and_unload()
+    return attached_adapter(causal_lm, folder).merge_and_unload()
 
 
-def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
+def attached_adapter(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
+    """Return peft's wrapper of `causal_lm` with the adapter of `folder`; raise ConfigError where they do not fit."""
     from peft import PeftModel
 
     require_safetensors(folder)
     try:
         with _quiet():
             return PeftModel.from_pretrained(causal_lm, folder, **how)
-    except (ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"the adapter in {folder} does not fit its base model ({type(causal_lm).__name__}): {error}"
         ) from error

@@ -17,14 +17,10 @@ from stillhouse.training.model.student import Student
 
 
 def load_student(ref: str, config: StudentConfig, device: torch.device, seed: int) -> Student:
-    """Return the student to train, in eval mode.
+    """Return the student to train, in eval mode; `seed` is of a new adapter's initialisation.
 
-    Args:
-        ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is
-            trained, and merged into the float32 weights when all weights are.
-        config: what is trained and in which type.
-        device: of the weights.
-        seed: of a new adapter's initialisation.
+    `ref` is a model ref, or the folder of an earlier student, whose adapter is continued when an adapter is trained,
+    and merged into the float32 weights when all weights are.
 
     Raises:
         ConfigError: the model cannot be loaded or lacks layers that the config names, an earlier adapter has another

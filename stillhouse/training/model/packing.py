@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from stillhouse.attention import ATTENTION
 from stillhouse.attention.segments import Segments, computed_type, segment_arguments
 from stillhouse.errors import TrainingError
-from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
 
 logger = logging.getLogger(__name__)
@@ -20,6 +19,26 @@ logger = logging.getLogger(__name__)
 _PROBE_LENGTHS: Final = (7, 5)
 _ROUNDING: Final = {True: 5e-2, False: 1e-3}
 """Share by which hidden states may differ in a row of another shape, in half precision and else."""
+
+
+def backbone_of(causal_lm: PreTrainedModel) -> Any:
+    """Return the module whose `last_hidden_state` the output layer is applied to.
+
+    Raises:
+        TrainingError: the family has none that takes tokens alone.
+    """
+    backbone = causal_lm.base_model
+    if backbone is causal_lm:
+        # Text models taken out of one for images go by its prefix (Llama 4, Mllama).
+        backbone = causal_lm.get_submodule("model")
+    try:
+        backbone.get_input_embeddings()
+    except NotImplementedError:
+        raise TrainingError(
+            f"{type(causal_lm).__name__}: it is the decoder of a model with an encoder, which cannot be trained here; "
+            "take a decoder-only model"
+        ) from None
+    return backbone
 
 
 def states_before_targets(backbone: Any, microbatch: Microbatch) -> Tensor:

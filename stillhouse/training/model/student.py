@@ -15,9 +15,8 @@ from stillhouse.errors import TrainingError
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLoss, TopReference
-from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import Microbatch
-from stillhouse.training.model.packing import packs_exactly, states_before_targets
+from stillhouse.training.model.packing import backbone_of, packs_exactly, states_before_targets
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors
 
@@ -32,12 +31,8 @@ _PROBE_LOGITS = 100.0
 class Student:
     """A model under training, with the same interface whether all of it or an adapter is trained.
 
-    Args:
-        model: sampled from, and saved at the end: `causal_lm`, or peft's wrapper of it.
-        causal_lm: the causal language model itself; an adapter's layers are inside it.
-        tokenizer: with the chat template.
-        base_ref: model ref of the weights that training started from, below any adapter.
-        dtype: type of computation.
+    `model`, which is saved at the end, is `causal_lm` or peft's wrapper of it, `base_ref` the model ref of the weights
+    that training started from, below any adapter, and `dtype` the type of computation.
 
     Raises:
         TrainingError: the model is not causal; or its logits are not its output layer applied to its hidden states,

@@ -61,13 +61,7 @@ class ModelFlops:
 
 
 def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops:
-    """Return the costs of a student.
-
-    Args:
-        backbone: the model below its head, adapters included.
-        head: the output layer.
-        config: the transformers config of the text model.
-    """
+    """Return the costs of a student; `config` is of the text model, `backbone` that below its head with adapters."""
     return ModelFlops(
         per_input=sum(size * (6.0 if is_trained else 4.0) for size, is_trained in _matrices(backbone, config)),
         per_target=head.in_features * head.out_features * (6.0 if head.weight.requires_grad else 4.0),

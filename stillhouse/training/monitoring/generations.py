@@ -66,12 +66,7 @@ class Generations:
         return _metrics(rows)
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Restore the state after `step` steps.
-
-        Args:
-            step: rows of later steps are removed; -1 removes all.
-            replay: send the remaining rows to the listener, which has not had them.
-        """
+        """Remove rows of steps after `step`; `replay` sends the others to the listener, which has not had them."""
         kept = self._rows.go_back(step)
         if replay:
             self.listener.log_table(kept, GENERATIONS_TABLE)

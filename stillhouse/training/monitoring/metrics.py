@@ -23,11 +23,9 @@ LogMetrics = Callable[[dict[str, float], int], None]
 
 
 class MetricsLog:
-    """The metrics of one training, written to a file and sent to a listener.
+    """The metrics of one training, sent to a listener and written to the file `path`; None keeps none.
 
-    Args:
-        path: the file; rows are `{"step": n, "metrics": {name: value}}` in the order of their steps. None keeps none.
-        listener: receives each row as it is written.
+    Its rows are `{"step": n, "metrics": {name: value}}` in the order of their steps.
     """
 
     def __init__(self, path: Path | None, listener: LogMetrics) -> None:
@@ -44,12 +42,9 @@ class MetricsLog:
         ratios: Mapping[str, Ratio] | None = None,
         maxima: Mapping[str, float] | None = None,
     ) -> None:
-        """Add one step's metrics.
+        """Add one step's metrics, of which a row has the mean over the steps that have a value.
 
-        Args:
-            metrics: a row has their mean over the steps that have a value.
-            ratios: a row has the sum of the numerators over the sum of the denominators.
-            maxima: a row has the largest.
+        Of `ratios` it has the sum of the numerators over the sum of the denominators, of `maxima` the largest.
         """
         for name, (top, bottom) in {
             **{name: (value, 1.0) for name, value in metrics.items()},
@@ -84,12 +79,9 @@ class MetricsLog:
         return {"window": dict(self._window), "maxima": dict(self._maxima), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Restore the metrics after `step` steps.
+        """Restore the `state()` after `step` steps, or nothing for None; later rows are removed.
 
-        Args:
-            state: `state()` at that step; None removes all rows.
-            step: rows of later steps are removed.
-            replay: send the remaining rows to the listener, which has not received them yet.
+        `replay` sends the remaining rows to the listener, which has not received them yet.
         """
         self._window = {name: (top, bottom) for name, (top, bottom) in state["window"].items()} if state else {}
         self._maxima = dict(state["maxima"]) if state else {}
@@ -105,21 +97,13 @@ GENERATIONS_FILE: Final = "generations.jsonl"
 
 
 class StepRows:
-    """A file of JSON lines with a `step` each, which goes back with the training to a checkpoint.
-
-    Args:
-        path: the file; None keeps no rows, as in all ranks but the first.
-    """
+    """A file of JSON lines with a `step` each, which goes back with the training to a checkpoint; None keeps none."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def append(self, rows: Iterable[JsonObject]) -> None:
-        """Add rows.
-
-        Raises:
-            StoreError: no space or no permission.
-        """
+        """Add rows; raise StoreError without space or permission."""
         if self._path is None:
             return
         try:
@@ -129,11 +113,7 @@ class StepRows:
             raise unwritable(self._path, error) from error
 
     def read(self) -> list[JsonObject]:
-        """Return all rows of the file, if it exists; a last line cut short by a crash is left out.
-
-        Raises:
-            StoreError: a line is damaged.
-        """
+        """Return all rows, without a last line that a crash cut short; raise StoreError if a line is damaged."""
         if self._path is None or not self._path.exists():
             return []
         lines = self._path.read_bytes().split(b"\n")[:-1]
@@ -146,11 +126,7 @@ class StepRows:
             ) from error
 
     def go_back(self, step: int) -> list[JsonObject]:
-        """Remove the rows of later steps than `step`; return the others.
-
-        Raises:
-            StoreError: no space, no permission, or a line is damaged.
-        """
+        """Remove the rows of later steps than `step`, and return the others; raises as `append` and `read`."""
         kept = [row for row in self.read() if row["step"] <= step]
         if self._path is not None:
             write_atomic(self._path, "".join(map(_line, kept)).encode())

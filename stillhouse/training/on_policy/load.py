@@ -1,5 +1,6 @@
 """Builds on-policy distillation from a job."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -51,13 +52,8 @@ def load_on_policy(
 ) -> OnPolicy:
     """Return the method of `job`: with sampler, teachers and rewards, or with the rollouts recorded with them.
 
-    Args:
-        job: names prompts, teachers and tools, or the folder of recorded rollouts.
-        student: sampled from and trained.
-        listener: gets the files of shown trajectories.
-        averaged: context in which the student has its EMA weights.
-        resources: closes everything opened here.
-        progress: shows what a step is busy with; None shows nothing.
+    `listener` gets the files of shown trajectories, within `averaged` the student has its EMA weights, and `resources`
+    closes everything opened here.
 
     Raises:
         ConfigError: there are fewer prompts than a batch needs, or a teacher, tool or reward cannot be loaded.
@@ -84,7 +80,8 @@ def load_on_policy(
         folder,
         num_batches=config.num_batches,
         max_staleness=config.max_staleness,
-        in_background=_may_sample_in_background(config),
+        # Once the engine has its weights, such a batch is made without the student.
+        in_background=config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers),
     )
     resources.callback(queue.close)
     return OnPolicy(
@@ -129,7 +126,7 @@ def load_maker(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = load_sampler(job, SamplingSettings.of(config), student, toolbox, max_context, metadata)
+    sampler = load_sampler(job, SamplingSettings.of(config), student, metadata, max_context, toolbox)
     used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
         used,
@@ -141,7 +138,8 @@ def load_maker(
         objective,
         config,
         shown.show,
-        groups=None if _is_repeatable(config, student) else batches,
+        # On a CPU, sampling a batch again gives the same bits.
+        groups=None if config.engine_url is None and student.device.type == "cpu" else batches,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
@@ -159,22 +157,18 @@ def load_sampler(
     job: TrainJob,
     settings: SamplingSettings,
     student: Student,
-    toolbox: Toolbox,
-    max_context: int,
-    metadata: dict[str, PromptMetadata],
+    metadata: Mapping[str, PromptMetadata],
+    max_context: int | None = None,
+    toolbox: Toolbox | None = None,
 ) -> Sampler:
-    """Return the sampler of a job, by `settings`."""
-    generation = student.causal_lm.generation_config
+    """Return the sampler of a job, by `settings`; its sequences are as long as the student reads, or `max_context`."""
     return Sampler(
-        student.tokenizer, toolbox, settings, max_context, job.system_prompt, metadata, job.rules, generation
+        student.tokenizer,
+        toolbox or Toolbox.from_config(job.tools),
+        settings,
+        max_context or student.max_context or job.student.max_length,
+        job.system_prompt,
+        metadata,
+        job.rules,
+        student.causal_lm.generation_config,
     )
-
-
-def _is_repeatable(config: OnPolicyConfig, student: Student) -> bool:
-    """Return whether sampling a batch again gives the same bits."""
-    return config.engine_url is None and student.device.type == "cpu"
-
-
-def _may_sample_in_background(config: OnPolicyConfig) -> bool:
-    """Return whether a batch can be made without the student once the engine has its weights."""
-    return config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers)

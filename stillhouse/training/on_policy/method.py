@@ -11,10 +11,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
 from stillhouse.training.loop.checkpoint_folder import saved_steps
-from stillhouse.training.loop.method import Batch
+from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
@@ -22,23 +22,21 @@ from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.metrics import staleness
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.scored import ScoredSample, at_sampled_tokens
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
 from stillhouse.types import JsonObject, Sample
 
 
 @dataclass(eq=False)
-class OnPolicy:
+class OnPolicy(Method):
     """The method `on_policy`."""
 
     name = "on_policy"
     headline = ("teacher_kl", "reward", "mean_completion_tokens")
-    guarded = None
-    uses_dropout = False
     validation = ()
     """Empty: each batch is itself a measurement on fresh samples."""
 
@@ -59,10 +57,10 @@ class OnPolicy:
         self.num_steps = self.config.num_steps
         self.temperature = self.divergence_temperature = self.config.temperature
         self.wants_entropy = self.objective.wants_entropy
-        self.divergence: Sequence[Divergence] = self.objective.divergence
+        self.divergence = self.objective.divergence
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> JsonObject:  # type: ignore[override]  # the trainer only reads it
         """Return teachers with their coefficients, facts about the prompts, and this attempt's failed rewards."""
         num_errors = 0 if self.rewards is None else self.rewards.num_errors
         return {**self.loaded_facts, **({"num_reward_errors": num_errors} if num_errors else {})}
@@ -95,25 +93,22 @@ class OnPolicy:
         return self.objective.partition(sample)
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
-        """Return the distribution of the samples' teacher if it is compared."""
+        """Return the distribution of the samples' teacher, of which there is one or none, if it is compared."""
         scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
-        return self._reference(scored) if scored and self.objective.is_exact else None
+        name = scored[0].teacher if scored and self.objective.is_exact else None
+        if name is None:
+            return None
+        teacher = self.teachers.by_name.get(name)
+        if isinstance(teacher, ExactTeacher):
+            return teacher.reference(scored)
+        return TopReference.of([sample.teacher_scores for sample in scored])
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """See `Objective.token_values`."""
         return self.objective.token_values(sample)
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """See `Objective.loss`."""
         return self.objective.loss(scores, values)
-
-    def _reference(self, samples: Sequence[ScoredSample]) -> Reference | TopReference | None:
-        """Return the distribution of the samples' teacher, of which there is one or none."""
-        name = samples[0].teacher
-        teacher = None if name is None else self.teachers.by_name.get(name)
-        if isinstance(teacher, ExactTeacher):
-            return teacher.reference(samples)
-        return None if name is None else TopReference.of([sample.teacher_scores for sample in samples])
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
         """Return the batch with the student's log-probabilities before its first update; keep it for later updates."""
@@ -122,9 +117,11 @@ class OnPolicy:
             return rollouts
         scoring = ScoringSettings("student", 0.0, self.config.temperature, self.config.trainer.microbatch_tokens)
         scorer = SelfTeacher(scoring, self.student, nullcontext)
-        requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
-        scores = iter(scorer.start(requests).result())
-        parts = [[replace(sample, old_logprobs=next(scores).logprobs) for sample in part] for part in rollouts.parts]
+        scores = scorer.start([replace(sample, teacher_view=None) for sample in samples]).result()
+        logprobs = (
+            at_sampled_tokens(one.logprobs, sample.loss_mask) for one, sample in zip(scores, samples, strict=True)
+        )
+        parts = [[replace(sample, old_logprobs=next(logprobs)) for sample in part] for part in rollouts.parts]
         rollouts = replace(rollouts, parts=parts)
         self.queue.keep(rollouts)
         return rollouts

@@ -1,4 +1,4 @@
-"""Values per token for an `Algorithm`, its losses, and their metrics.
+"""Values per token for an `GRPO`, its losses, and their metrics.
 
 Dimensions: N loss positions.
 """
@@ -12,7 +12,8 @@ from torch import Tensor
 from stillhouse.config import Divergence
 from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
+from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.user_loss import UserLoss
 from stillhouse.types import Sample
@@ -32,21 +33,15 @@ class _SampledKL:
 
 
 class Objective:
-    """Values per token, and their losses.
+    """Values per token, and their losses; without `teachers`, by rewards alone."""
 
-    Args:
-        algorithm: computes credit and losses.
-        teachers: names of the teachers; empty for rewards alone.
-        routes: values of `ScoredSample.route` that the KL is reported by.
-    """
-
-    def __init__(self, algorithm: Algorithm, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
+    def __init__(self, algorithm: GRPO, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
         config = algorithm.config
         self.algorithm = algorithm
         self._config = config
         self._teachers = list(teachers)
         self.routes = list(routes)
-        """Labels that metrics are reported by."""
+        """Values of `ScoredSample.route` that metrics are reported by."""
         self.is_exact = bool(teachers) and bool(algorithm.divergence)
         """True if teachers give their distribution, not only scores of the sampled tokens."""
         self.is_scored_ahead = not self.is_exact or config.source == "rollouts"

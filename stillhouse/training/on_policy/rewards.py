@@ -40,12 +40,8 @@ class TrajectoryReward:
 class RewardScorer:
     """Verification and the rewards of `tools.rewards_file`. As a context manager it closes their sandbox.
 
-    Args:
-        config: names the file of the rewards.
-        failure_budget: share of trajectories whose rewards may fail.
-
-    Raises:
-        ConfigError: the file does not load, or has no function under `@reward`.
+    `failure_budget` is the share of trajectories whose rewards may fail. Raises ConfigError if the file does not load,
+    or has no function under `@reward`.
     """
 
     def __init__(self, config: ToolsConfig, failure_budget: float = 1.0) -> None:
@@ -57,12 +53,7 @@ class RewardScorer:
     def start(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
     ) -> Future[list[TrajectoryReward]]:
-        """Score finished trajectories in the background.
-
-        Args:
-            trajectories: scored concurrently; the result has their order.
-            metadata: by prompt id; may lack any.
-        """
+        """Score finished trajectories concurrently in the background; metadata is by prompt id and may lack any."""
         return submit(self._score(trajectories, metadata))
 
     def score(
@@ -77,11 +68,7 @@ class RewardScorer:
         return self._rewards.failures.num_errors.total()
 
     def check_failures(self) -> None:
-        """Check what was scored so far; call it when a batch is complete, since a few trajectories say little.
-
-        Raises:
-            FailureBudgetExceeded: too many trajectories went without a reward.
-        """
+        """Raise FailureBudgetExceeded if too many went without a reward, of whole batches, since a few say little."""
         self._rewards.failures.check(self._file, self._failure_budget)
 
     async def _score(

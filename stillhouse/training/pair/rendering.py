@@ -14,11 +14,12 @@ from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.job import TrainJob
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher, TeacherScores
+from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.views import OtherVocabulary
 from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids, stop_token_warning
 from stillhouse.training.pair.finding import PairFinding
@@ -44,7 +45,7 @@ def read_by_template(
     job: TrainJob,
     teacher: Teacher,
     requests: Sequence[ScoreRequest],
-    scores: Sequence[TeacherScores],
+    scores: Sequence[SequenceScores],
 ) -> Reading:
     """Compare what `teacher` has read, `requests` with their `scores`, with what its own template makes of them."""
     name = f"{settings.name}: rendering"
@@ -75,7 +76,7 @@ def read_by_template(
 def _difference(
     teacher: Teacher,
     requests: Sequence[ScoreRequest],
-    scores: Sequence[TeacherScores],
+    scores: Sequence[SequenceScores],
     own: Sequence[TeacherView],
     alignment: ByteAlignment,
 ) -> float | None:
@@ -91,13 +92,13 @@ def _difference(
     answers = teacher.start(asked).result()
     aligned_N = np.concatenate(
         [
-            alignment.align(TeacherView(one.token_ids, one.loss_mask), view, list(sampled([request], [answer])))
-            for one, view, request, answer in zip(requests, own, asked, answers, strict=True)
+            alignment.align(TeacherView(one.token_ids, one.loss_mask), view, answer.logprobs)
+            for one, view, answer in zip(requests, own, answers, strict=True)
         ]
     )
     # Ends are compared by themselves: the two templates may end a turn with different tokens.
     is_text_N = ~end_places(requests, frozenset(alignment.ends))
-    difference_N = (aligned_N - sampled(requests, scores))[is_text_N]
+    difference_N = (aligned_N - sampled(scores))[is_text_N]
     return float(difference_N.mean()) if len(difference_N) else 0.0
 
 

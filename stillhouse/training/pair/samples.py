@@ -10,16 +10,16 @@ import numpy as np
 
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.errors import InputError
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.store.records import read_metadata, read_prompts
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.load import load_sampler
 from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.training.pair.finding import TOP_K
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, PromptMetadata
@@ -35,7 +35,7 @@ class StudentSamples:
     trajectories: list[SampledTrajectory]
     requests: list[ScoreRequest]
     """The trajectories as the student itself reads them."""
-    scores: list[TeacherScores]
+    scores: list[SequenceScores]
     """The student's own, with its most probable tokens."""
     ends: frozenset[int]
     """Its end-of-turn tokens."""
@@ -62,10 +62,7 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     assert job.prompts_file is not None
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
     prompts = list(read_prompts(job.prompts_file))
-    max_context = student.max_context or job.student.max_length
-    sampler = load_sampler(
-        job, SamplingSettings.of(config), student, Toolbox.from_config(job.tools), max_context, metadata
-    )
+    sampler = load_sampler(job, SamplingSettings.of(config), student, metadata)
     started = time.monotonic()
     with TransformersEngines(student, config.max_concurrent).engine(0) as engine:
         sampled = sampler.sample(engine, prompts, round_index=0)
@@ -89,10 +86,9 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     return StudentSamples(student, metadata, trajectories, requests, scores, ends), facts
 
 
-def sampled(requests: Sequence[ScoreRequest], scores: Sequence[TeacherScores]) -> np.ndarray:
+def sampled(scores: Sequence[SequenceScores]) -> np.ndarray:
     """Return the log-probabilities [N] of the sampled tokens, requests concatenated."""
-    pairs = zip(requests, scores, strict=True)
-    return np.array(list(chain.from_iterable(compress(one.logprobs, request.loss_mask) for request, one in pairs)))
+    return np.array(list(chain.from_iterable(one.logprobs for one in scores)))
 
 
 def end_places(requests: Sequence[ScoreRequest], ends: frozenset[int]) -> np.ndarray:

@@ -15,10 +15,10 @@ import numpy as np
 
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import StillhouseError
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.job import TrainJob
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.training.pair.finding import PairFinding
 from stillhouse.training.pair.rendering import read_by_template
 from stillhouse.training.pair.samples import StudentSamples, end_places, sampled
@@ -66,15 +66,15 @@ def _scored(
         return [PairFinding(f"{settings.name}: tokens", "unknown", reason)], 0.0
     own = samples.scores
     requests = [
-        replace(request, view=router.view(one, samples.metadata.get(one.prompt_id)))
+        replace(request, teacher_view=router.view(one, samples.metadata.get(one.prompt_id)))
         for one, request in zip(samples.trajectories, samples.requests, strict=True)
     ]
     teacher = router.by_name[settings.name]
     started = time.monotonic()
     scores = teacher.start(requests).result()
     seconds = time.monotonic() - started
-    found = agreement(requests, own, scores)
-    vocabulary, nll = len(samples.student.tokenizer.get_vocab()), float(-sampled(requests, own).mean())
+    found = agreement(own, scores)
+    vocabulary, nll = len(samples.student.tokenizer.get_vocab()), float(-sampled(own).mean())
     rendering, stop_warning, num_shared = read_by_template(settings, samples, job, teacher, requests, scores)
     form = f"{vocabulary} ids shared" if settings.alignment == "ids" else "aligned by bytes"
     if num_shared is not None:
@@ -83,7 +83,7 @@ def _scored(
     if settings.kind != "base":
         findings.append(rendering)
     is_end_N = end_places(requests, samples.ends)
-    chances = [float(np.exp(sampled(requests, side)[is_end_N]).mean()) for side in (scores, own) if is_end_N.any()]
+    chances = [float(np.exp(sampled(side)[is_end_N]).mean()) for side in (scores, own) if is_end_N.any()]
     findings.append(ends_finding(settings.name, chances, stop_warning))
     return findings, seconds
 
@@ -103,11 +103,9 @@ class Agreement(NamedTuple):
     share of the places where the first differ; None where the teacher gives none."""
 
 
-def agreement(
-    requests: Sequence[ScoreRequest], student: Sequence[TeacherScores], teacher: Sequence[TeacherScores]
-) -> Agreement:
-    """Return the figures of a teacher over all sampled tokens of the requests, each scored by both."""
-    ours_N, theirs_N = sampled(requests, student), sampled(requests, teacher)
+def agreement(student: Sequence[SequenceScores], teacher: Sequence[SequenceScores]) -> Agreement:
+    """Return the figures of a teacher over all sampled tokens, each scored by both."""
+    ours_N, theirs_N = sampled(student), sampled(teacher)
     positive_N = np.sort(np.clip(ours_N - theirs_N, 0.0, None))[::-1]
     worst, total = positive_N[: max(1, round(_WORST * len(positive_N)))].sum(), positive_N.sum()
     best = None
@@ -121,7 +119,7 @@ def agreement(
     return Agreement(len(ours_N), float((ours_N - theirs_N).mean()), worst_share, float(-theirs_N.mean()), best)
 
 
-def _best_ids(scores: Sequence[TeacherScores]) -> np.ndarray:
+def _best_ids(scores: Sequence[SequenceScores]) -> np.ndarray:
     tops = [one.top.ids_NK for one in scores if one.top is not None]
     width = min((top.shape[1] for top in tops), default=0)
     return np.concatenate([top[:, :width] for top in tops]) if len(tops) == len(scores) else np.empty((0, 0))
@@ -162,11 +160,8 @@ def agreement_finding(name: str, found: Agreement) -> PairFinding:
 def ends_finding(name: str, chances: Sequence[float], stop_warning: str | None) -> PairFinding:
     """Judge if both end their turns alike.
 
-    Args:
-        name: of the teacher.
-        chances: mean probability of the end tokens that the student sampled, by the teacher and by the student; empty
-            where no completion ended.
-        stop_warning: `stop_token_warning`, whose first sentence says at which tokens they stop.
+    `chances` are the mean probabilities of the end tokens that the student sampled, by the teacher and by the student,
+    empty where no completion ended; the first sentence of `stop_token_warning` says at which tokens they stop.
     """
     seen = "no completion of the student ended"
     if chances:

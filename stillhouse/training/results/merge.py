@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, base_revision, require_safetensors, resolve_model
+from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, base_revision, resolve_model
 from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.training.model.adapters import attached_adapter
 
 logger = logging.getLogger(__name__)
 
@@ -129,16 +130,7 @@ def _load_base(folder: Path) -> PreTrainedModel:
 
 
 def _with_adapter(base: PreTrainedModel, folder: Path) -> Any:
-    from peft import PeftModel
-
-    require_safetensors(folder)
-    try:
-        with warnings.catch_warnings():
-            # peft reads a property that transformers calls deprecated.
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            adapted = PeftModel.from_pretrained(base, folder).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{folder}: the adapter cannot be loaded over its base: {error}") from error
+    adapted = attached_adapter(base, folder).eval()
     ends = (base.get_input_embeddings(), base.get_output_embeddings())
     if base.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends):
         # A merge into one of them must not change the other.

@@ -12,10 +12,6 @@ def consistency_warning(start: Path, job: TrainJob) -> str | None:
 
     Where they differ, the gradient keeps a bias that no length of training removes (Lightning OPD, arXiv 2604.13010,
     "teacher consistency"). Models are compared by the last part of their names, which a server may spell otherwise.
-
-    Args:
-        start: the student's folder, or a model ref.
-        job: names the teachers that score.
     """
     if job.on_policy is None or not job.on_policy.needs_teacher:
         return None

@@ -29,12 +29,9 @@ _MAX_HEADER: Final = 8
 
 
 class RecordedScores:
-    """Makes recorded turns the scores of samples.
+    """Makes recorded turns of `model`, or of anybody, the scores of samples for the student's tokenizer.
 
-    Args:
-        tokenizer: the student's.
-        top_k: most probable tokens at each target; turns for which fewer were asked serve none.
-        model: whose turns serve; None for anybody's.
+    Turns for which fewer than `top_k` most probable tokens were asked serve none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, top_k: int, model: str | None = None) -> None:
@@ -45,11 +42,7 @@ class RecordedScores:
         self.top_k = min(top_k, len(spellings))
 
     def of_samples(self, folder: Path, samples: Samples) -> Iterator[tuple[Sample, SequenceScores]]:
-        """Yield each sample that the turns recorded in a dataset's folder serve, with its scores.
-
-        Raises:
-            InputError: the file of recorded turns is damaged.
-        """
+        """Yield each sample that the turns recorded in a dataset's folder serve; raise InputError if damaged."""
         numbers = samples.by_row_id()
         for row in read_recorded(folder):
             if self._model not in (None, row.model):

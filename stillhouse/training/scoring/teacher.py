@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import compress
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -16,12 +15,13 @@ from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids
 from stillhouse.types import Sample
 
@@ -93,8 +93,4 @@ def _local(
 
 def _scores(teacher: Teacher, samples: Sequence[Sample]) -> list[SequenceScores]:
     requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
-    answers = teacher.start(requests).result()
-    return [
-        SequenceScores(list(compress(logprobs, sample.loss_mask)), top)
-        for sample, (logprobs, top) in zip(samples, answers, strict=True)
-    ]
+    return teacher.start(requests).result()

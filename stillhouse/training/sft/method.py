@@ -16,14 +16,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
+from stillhouse.errors import TrainingError
+from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.training.head.scores import TokenLosses, TokenScores, TopReference
-from stillhouse.training.loop.method import Batch
+from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.losses import cross_entropy, soft_targets
 from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
-from stillhouse.training.sft.soft_targets import SoftTargets
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.tokens import load_data
 from stillhouse.types import JsonObject, Sample
@@ -31,15 +32,36 @@ from stillhouse.types import JsonObject, Sample
 _LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
 
 
+class SoftTargets:
+    """Scores that a teacher gave each sample, in the ledger of the stage `scores`; raises StoreError if unreadable."""
+
+    def __init__(self, folder: Path, top_k: int) -> None:
+        self._ledger = ScoreLedger(folder, top_k)
+
+    def reference(self, samples: Sequence[Sample]) -> TopReference:
+        """Return the teacher at the targets, sample by sample; raise TrainingError if one has no scores."""
+        keys = [self._ledger.key(sample) for sample in samples]
+        found = self._ledger.find(keys)
+        scores = []
+        for key, sample in zip(keys, samples, strict=True):
+            known = found.get(key)
+            if known is None or known.top is None:
+                raise TrainingError(
+                    f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
+                    f"{self._ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
+                )
+            scores.append(known)
+        return TopReference.of(scores)
+
+
 @dataclass(eq=False)
-class Sft:
+class Sft(Method):
     """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`."""
 
     name = "sft"
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
-    wants_entropy = False
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
@@ -63,16 +85,9 @@ class Sft:
         samples = [self.train[row] for row in self.order.rows(step)]
         return Batch(samples, {"epoch": self.order.epochs_after(step + 1)})
 
-    def partition(self, sample: Sample) -> str:
-        return ""
-
     def reference(self, samples: Sequence[Sample]) -> TopReference | None:
         """Return the teacher of the soft targets, if there are any."""
         return self.soft_targets.reference(samples) if self.soft_targets is not None and samples else None
-
-    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Return nothing."""
-        return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Return the configured loss with nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.

@@ -20,7 +20,7 @@ from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import render_samples, render_spans
 from stillhouse.chat.template import render, render_text
 from stillhouse.chat.template_defaults import with_template_defaults
-from stillhouse.serving.chat_request import ChatRequest
+from stillhouse.serving.protocol import ChatRequest
 
 pytestmark = pytest.mark.slow
 

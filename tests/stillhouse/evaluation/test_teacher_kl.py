@@ -2,6 +2,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -137,14 +138,14 @@ def test_a_server_that_is_gone_is_named(
 def test_turns_that_continue_are_scored_in_one_sequence() -> None:
     (spans,) = merge_turns([made_turn([1, 2], [3], [-0.1]), made_turn([1, 2, 3, 9], [4, 5], [-0.2, -0.3])])
     assert spans.token_ids == [1, 2, 3, 9, 4, 5]
-    assert spans.positions == [2, 4, 5]
+    assert np.flatnonzero(spans.loss_mask).tolist() == [2, 4, 5]
     assert spans.sampling_logprobs == [-0.1, -0.2, -0.3]
 
 
 def test_a_turn_whose_prompt_was_rendered_anew_starts_its_own_sequence() -> None:
     first, second = merge_turns([made_turn([1, 2], [3], [-0.1]), made_turn([1, 2, 7, 9], [4], [-0.2])])
-    assert (first.token_ids, first.positions) == ([1, 2, 3], [2])
-    assert (second.token_ids, second.positions) == ([1, 2, 7, 9, 4], [4])
+    assert (first.token_ids, first.loss_mask) == ([1, 2, 3], [False, False, True])
+    assert (second.token_ids, second.loss_mask) == ([1, 2, 7, 9, 4], [False] * 4 + [True])
 
 
 @pytest.mark.parametrize(

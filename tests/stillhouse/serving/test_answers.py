@@ -6,8 +6,8 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.answers import Completion, chat_choice, first_call_index
-from stillhouse.serving.chat_request import ChatRequest
 from stillhouse.serving.generation import Generation
+from stillhouse.serving.protocol import ChatRequest
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'
 USER = {"role": "user", "content": "x"}

@@ -15,13 +15,12 @@ several teachers share the prompts (`teachers/router.py`), and a token has the p
 """
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.algorithms.exact_divergence import ExactDivergence
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.algorithms.sampled_kl import SampledKL
 
 
-def algorithm_of(config: OnPolicyConfig) -> Algorithm:
+def algorithm_of(config: OnPolicyConfig) -> GRPO:
     """Return the algorithm that `config` names."""
     if config.algorithm == "rewards":
         return GRPO(config)

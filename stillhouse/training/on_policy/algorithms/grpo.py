@@ -1,4 +1,4 @@
-"""Rewards alone, compared within the group of a prompt's trajectories.
+"""Rewards, compared within the group of a prompt's trajectories; the base of the algorithms that add a teacher to them.
 
     A_t = reward_coef * (R - baseline) / scale        of every sampled token t of a trajectory with reward R
 
@@ -8,6 +8,10 @@
     reinforce       0                     1                     Williams 1992
 
 The teacher is asked nothing. The loss is the policy gradient of A.
+
+Credit comes in two parts. `advantages` is computed once, when the batch of rollouts has been sampled, scored and
+rewarded; it is made in float64 and stored with the batch. `losses` is computed under the weights being trained, and may
+add to it what depends on them.
 """
 
 import math
@@ -15,9 +19,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from stillhouse.config import OnPolicyConfig
+from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
 from stillhouse.training.on_policy.scored import ScoredSample
 
@@ -25,15 +29,45 @@ _STD_FLOOR: Final = 1e-4
 """Added to a group's standard deviation, as TRL does."""
 
 
-class GRPO(Algorithm):
+class GRPO:
     """Group-relative policy optimisation and its relatives."""
 
+    def __init__(self, config: OnPolicyConfig) -> None:
+        self.config = config
+
+    @property
+    def divergence(self) -> tuple[Divergence, ...]:
+        """Return the exact divergence's terms for the output layer; empty where a teacher scores sampled tokens only.
+
+        Its distribution is whole from a model in this process, and has the most probable tokens from a server.
+        """
+        return ()
+
+    @property
+    def has_advantages(self) -> bool:
+        """Return whether `advantages` makes any."""
+        return self.config.reward_coef > 0.0
+
     def advantages(self, group: Sequence[ScoredSample], rewards: Sequence[float | None]) -> list[list[float]]:
+        """Return the advantages known before training: for each trajectory of a prompt, of its sampled tokens in order.
+
+        Called where `has_advantages`; of `rewards` one is None where there is none.
+        """
         credits = reward_advantages(rewards, self.config)
         return [[credit] * sum(sample.loss_mask) for sample, credit in zip(group, credits, strict=True)]
 
     def losses(self, inputs: LossInputs) -> TokenLosses:
+        """Return the loss of each token, with means to report."""
         return policy_gradient(inputs, inputs.advantages_N, self.config)
+
+    def advantages_when_sampled(self, sample: ScoredSample) -> list[float]:
+        """Return the advantages under the weights that sampled, aligned with `token_ids`: never to train on."""
+        return self.clip(sample.advantages or [0.0] * len(sample.token_ids))
+
+    def clip(self, advantages: list[float]) -> list[float]:
+        """Return the advantages within `adv_clip`."""
+        bound = self.config.adv_clip
+        return advantages if bound is None else [min(max(advantage, -bound), bound) for advantage in advantages]
 
 
 def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[float]:

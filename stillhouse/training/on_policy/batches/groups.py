@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
 
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
@@ -17,15 +16,10 @@ from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 
 class FinishedGroups:
-    """The finished groups of one batch, a file for each, in a folder of their own."""
+    """The finished groups of batch `index`, a file for each, beside the batches in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @classmethod
-    def of_batch(cls, folder: Path, index: int) -> Self:
-        """Return the finished groups of batch `index`, stored beside the batches in `folder`."""
-        return cls(folder / f"groups-{index:08d}")
+    def __init__(self, folder: Path, index: int) -> None:
+        self._folder = folder / f"groups-{index:08d}"
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Store the finished trajectories of one prompt."""

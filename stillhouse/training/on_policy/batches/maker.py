@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.batches.balance import teacher_shares
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
-from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights
+from stillhouse.training.on_policy.batches.credit import teacher_shares, with_advantages, with_weights
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
@@ -125,7 +124,7 @@ class _BatchInProgress:
     def sample(self, engine: SamplingEngine, index: int, policy_version: int) -> list[SampledTrajectory]:
         """Return all trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
-        store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)
+        store = None if maker.groups is None else FinishedGroups(maker.groups, index)
         stored = {} if store is None else store.load(self.prompts)
         for group in stored.values():
             self._take(group)

@@ -94,7 +94,7 @@ class BatchQueue:
     def _make(self, index: int, maker: MakeBatch) -> RolloutBatch:
         batch = maker()
         write_batch(self._path(index), batch)
-        FinishedGroups.of_batch(self.folder, index).forget()
+        FinishedGroups(self.folder, index).forget()
         return batch
 
     def _path(self, index: int) -> Path:

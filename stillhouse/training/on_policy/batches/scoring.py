@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.on_policy.objective import Objective
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.scored import ScoredSample, at_sampled_tokens
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
 
@@ -36,7 +37,7 @@ class Scoring:
         self._samples: list[ScoredSample] = []
         self._pending: dict[str, list[int]] = {}
         """Indices of the samples for which a teacher has still to be asked, by its name."""
-        self._asked: list[tuple[list[int], Future[list[TeacherScores]]]] = []
+        self._asked: list[tuple[list[int], Future[list[SequenceScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Add the finished trajectories of one prompt."""
@@ -70,12 +71,13 @@ class Scoring:
             self._ask(name)
         for indices, future in self._asked:
             for index, (logprobs, top) in zip(indices, future.result(), strict=True):
-                self._samples[index] = replace(self._samples[index], teacher_logprobs=logprobs, teacher_top=top)
+                sample = self._samples[index]
+                placed = at_sampled_tokens(logprobs, sample.loss_mask)
+                self._samples[index] = replace(sample, teacher_logprobs=placed, teacher_top=top)
         return sorted(self._samples, key=lambda sample: self._order[sample.prompt_id])
 
     def _ask(self, name: str) -> None:
         indices = self._pending.pop(name, [])
-        samples = [self._samples[index] for index in indices]
-        requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id, one.teacher_view) for one in samples]
-        if requests:
-            self._asked.append((indices, self._teachers.by_name[name].start(requests)))
+        if indices:
+            samples = [self._samples[index] for index in indices]
+            self._asked.append((indices, self._teachers.by_name[name].start(samples)))

@@ -11,10 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
-from stillhouse.training.on_policy.masks import sampled_runs
+from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.scored import ScoredSample, sampled_runs
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import StopReason
 
@@ -123,8 +122,8 @@ def measure_routes(
     return metrics
 
 
-def measure_credit(samples: Sequence[ScoredSample], algorithm: Algorithm) -> dict[str, float]:
-    """Return sampled_advantage and sampled_advantage_std; see `Algorithm.advantages_when_sampled`."""
+def measure_credit(samples: Sequence[ScoredSample], algorithm: GRPO) -> dict[str, float]:
+    """Return sampled_advantage and sampled_advantage_std; see `GRPO.advantages_when_sampled`."""
     sampled = [np.compress(sample.loss_mask, algorithm.advantages_when_sampled(sample)) for sample in samples]
     if not any(map(len, sampled)):
         return {}

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
+from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
@@ -33,7 +33,7 @@ class ScoredTrajectory(NamedTuple):
     sample: ScoredSample
     reward: TrajectoryReward
     advantages: Sequence[float]
-    """One for each token, see `Algorithm.advantages_when_sampled`."""
+    """One for each token, see `GRPO.advantages_when_sampled`."""
 
     @property
     def mean_advantage(self) -> float:
@@ -48,7 +48,7 @@ class ShownTrajectories:
     tokenizer: PreTrainedTokenizerBase
     folder: Path
     listener: Listener
-    algorithm: Algorithm
+    algorithm: GRPO
 
     def show(
         self,

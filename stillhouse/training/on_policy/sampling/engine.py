@@ -19,9 +19,8 @@ class SamplingEngine(Protocol):
 class SamplingEngines(Protocol):
     """Makes the engines of one training."""
 
-    @property
-    def max_context(self) -> int | None:
-        """Return the most tokens of a sequence; None where only the student bounds them."""
+    max_context: int | None
+    """Most tokens of a sequence; None where only the student bounds them."""
 
     def engine(self, version: int) -> AbstractContextManager[SamplingEngine]:
         """Enter an engine over the student's weights, of `version` updates, which must not change inside the block.

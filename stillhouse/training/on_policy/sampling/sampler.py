@@ -116,12 +116,9 @@ class Sampler:
     ) -> list[SampledTrajectory]:
         """Return a group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
-        Args:
-            engine: over the student's current weights, with nothing in flight.
-            prompts: sampled from.
-            round_index: with the config's seed, prompt id, sample index and turn it seeds each completion.
-            on_group: called with the trajectories of a prompt as soon as all of them have ended.
-            policy_version: updates that the weights have had.
+        Nothing is in flight in `engine`, whose weights have had `policy_version` updates. With the config's seed,
+        prompt id, sample index and turn, `round_index` seeds each completion. `on_group` gets the trajectories of a
+        prompt as soon as all of them have ended.
 
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
@@ -221,9 +218,11 @@ class Sampler:
     def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:
         """Add completions and what the student reads next, the results of all their tool calls at once."""
         calling: list[tuple[StudentRollout, list[Call]]] = []
-        for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
-            rollout.num_drifted_turns += is_drifted
-            ids = generation.completion_ids
+        sampled = [list(generation.completion_ids) for _, generation in finished]
+        # At once, which takes all processors.
+        encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
+        for (rollout, generation), ids, ids_of_text in zip(finished, sampled, encoded, strict=True):
+            rollout.num_drifted_turns += ids_of_text != ids
             text = self.tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids)
             message = parse_completion(text, rollout.num_requested_calls, rollout.schemas)
             rollout.add_completion(message, generation)
@@ -239,12 +238,6 @@ class Sampler:
         for (rollout, calls), results in zip(calling, call_all(calling), strict=True):
             replies = [call.result(result.content) for call, result in zip(calls, results, strict=True)]
             self._open_turn(rollout, replies)
-
-    def _are_drifted(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> list[bool]:
-        """Return whether the tokenizer writes each completion in other tokens; at once, which takes all processors."""
-        sampled = [list(generation.completion_ids) for _, generation in finished]
-        encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
-        return [ids != sampled_ids for ids, sampled_ids in zip(encoded, sampled, strict=True)]
 
     def _open_turn(self, rollout: StudentRollout, replies: Sequence[Message]) -> None:
         """Add the messages that answer a completion and the next turn's opening.

@@ -29,7 +29,6 @@ class TransformersEngines:
 
     @contextmanager
     def engine(self, version: int) -> Iterator[Generator]:
-        """See `SamplingEngines`."""
         was_training = self._student.model.training
         self._student.model.eval()
         try:

@@ -52,12 +52,8 @@ logger = logging.getLogger(__name__)
 class VllmEngines:
     """Engines over a student that a server samples.
 
-    Args:
-        student: sampled from.
-        config: the server's address, and how it samples.
-        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
-        max_outage_s: how long to wait for a server that answered before.
-        say: shows what is waited for; None when it is over.
+    Weights are handed over in `folder`, under the same path on the server's machine; it is deleted at the end. A server
+    that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over.
 
     Raises:
         ConfigError: vLLM does not support the student's adapter.

@@ -32,7 +32,6 @@ class VllmEngine:
         self._num_submitted = 0
 
     def submit(self, request: GenerationRequest) -> int:
-        """See `SamplingEngine`."""
         handle = self._num_submitted
         self._num_submitted += 1
         self._running[self._threads.submit(self.complete, request)] = handle

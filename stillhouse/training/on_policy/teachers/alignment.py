@@ -16,9 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.model.token_bytes import token_bytes
-from stillhouse.training.on_policy.masks import sampled_runs
-from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView, sampled_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,10 @@ class ByteAlignment:
 
     def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`; a request without a view has the teacher's tokens."""
-        if request.view is None:
+        if request.teacher_view is None:
             return scores
         student = TeacherView(request.token_ids, request.loss_mask)
-        return SequenceScores(self.align(student, request.view, scores.logprobs))
+        return SequenceScores(self.align(student, request.teacher_view, scores.logprobs))
 
     def align(self, student: TeacherView, teacher: TeacherView, logprobs: Sequence[float]) -> list[float]:
         """Return the teacher's log-probabilities of the student's sampled tokens, from those of its own, in order.

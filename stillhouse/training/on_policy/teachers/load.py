@@ -41,16 +41,9 @@ def load_teachers(
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
     say: Callable[[str | None], None] = lambda text: None,
 ) -> TeacherRouter:
-    """Return the teachers of `config`; none if nothing is scored.
+    """Return the teachers of `config`, or `default_ref` if it names none; none if nothing is scored.
 
-    Args:
-        config: lists the teachers.
-        student: samples the tokens that they score.
-        default_ref: model used if the config names none.
-        averaged: context in which the student has its EMA weights.
-        runtime: as `connect` takes it.
-        budget: limits the spending of served teachers.
-        say: shows what is waited for; None when it is over.
+    Within `averaged` the student has its EMA weights, and `say` shows what is waited for; None when it is over.
 
     Raises:
         ConfigError: a teacher cannot be loaded or does not support a setting.

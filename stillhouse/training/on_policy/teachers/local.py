@@ -1,8 +1,10 @@
 """A teacher in this process: a frozen model, which also gives its full distribution."""
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors import SafetensorError
@@ -19,23 +21,49 @@ from stillhouse.training.model.blocks import compile_frozen_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
 from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.hidden_cache import HiddenCache
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
-from stillhouse.training.on_policy.teachers.teacher import Alignment, view_of
+from stillhouse.training.on_policy.teachers.teacher import Alignment
+
+MAX_BYTES: Final = 4 << 30
+"""Hidden states of one teacher that are kept at most: half a million tokens of 4,096 numbers in half precision."""
+
+
+class HiddenCache:
+    """Keeps in host memory what a frozen teacher computed for the microbatches of one batch, for its other passes.
+
+    A forward pass of a teacher of 8B parameters takes 16 GFLOP a token, and its hidden states are 8 KiB. A microbatch
+    that no longer fits is computed each time.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._kept: dict[tuple[bytes, ...], Tensor] = {}
+
+    def get(self, views: Sequence[TeacherView], compute: Callable[[], Tensor]) -> Tensor:
+        """Return the result of `compute`, or on the CPU the earlier one for the same views in this order."""
+        key = tuple(part for view in views for part in (array("q", view.token_ids).tobytes(), bytes(view.loss_mask)))
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        hidden_NR = compute()
+        if self._num_bytes + hidden_NR.nbytes <= self._max_bytes:
+            self._num_bytes += hidden_NR.nbytes
+            self._kept[key] = hidden_NR.cpu()
+        return hidden_NR
+
+    def clear(self) -> None:
+        """Forget everything, as for the next batch."""
+        self._kept.clear()
+        self._num_bytes = 0
 
 
 class LocalTeacher(PackedTeacher):
     """Scores packed rows in the dtype of its weights, independent of the student's precision.
 
-    Args:
-        settings: how it scores.
-        model: frozen, in evaluation mode.
-        device: where it computes.
-        vocabulary: ids below it are shared with the student; None where all rows of the output layer are.
-        exchanged: two shared ids, each of which means to the student what the other means to the teacher.
-        num_passes: how often each microbatch is compared with.
-        alignment: from its tokens to the student's; None if they are the same.
-        compiled: compile its blocks.
+    `model` is frozen and in evaluation mode. Ids below `vocabulary` are shared with the student, all rows of the output
+    layer for None; the two `exchanged` ones mean to the student what the other means to the teacher. Each microbatch is
+    compared with `num_passes` times.
     """
 
     def __init__(
@@ -61,8 +89,7 @@ class LocalTeacher(PackedTeacher):
             compile_frozen_blocks(model)
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
-        """See `ExactTeacher`."""
-        views = [view_of(sample) for sample in samples]
+        views = [sample.read for sample in samples]
         if self._cache is None:
             hidden_NR = self._hidden_states(views)
         else:

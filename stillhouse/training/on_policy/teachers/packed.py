@@ -19,11 +19,10 @@ from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.backbone import backbone_of
 from stillhouse.training.model.microbatches import collate, microbatch_groups
-from stillhouse.training.model.packing import states_before_targets
-from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.teacher import Alignment, ScoreRequest, TeacherScores, placed
+from stillhouse.training.model.packing import backbone_of, states_before_targets
+from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
+from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26
@@ -140,17 +139,17 @@ class PackedTeacher(ABC):
     def _reading(self) -> AbstractContextManager[None]:
         """Bring the model into the state in which the teacher reads."""
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
         with self._reading():
             scores = self._packed.scores([request.read for request in requests], self._settings)
-        return finished(placed(requests, scores, self._alignment))
+        return finished(aligned(requests, scores, self._alignment))
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: no request is in progress between calls."""
 
 
-def finished(answers: list[TeacherScores]) -> Future[list[TeacherScores]]:
+def finished(answers: list[SequenceScores]) -> Future[list[SequenceScores]]:
     """Return a future that has its result."""
-    future: Future[list[TeacherScores]] = Future()
+    future: Future[list[SequenceScores]] = Future()
     future.set_result(answers)
     return future

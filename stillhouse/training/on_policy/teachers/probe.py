@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.scoring.ledger import SAME_TEACHER
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
 
 _TEXT: Final = "The answer to the question is 42."
@@ -51,7 +51,7 @@ def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[fl
 
     def score(views: Sequence[TeacherView]) -> list[list[float]]:
         requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
-        return [answer.logprobs[1:] for answer in teacher.start(requests).result()]
+        return [answer.logprobs for answer in teacher.start(requests).result()]
 
     return probe(teacher.name, score, tokenizer)
 

@@ -15,7 +15,6 @@ from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
-from stillhouse.training.on_policy.teachers.teacher import view_of
 
 
 class SelfTeacher(PackedTeacher):
@@ -35,7 +34,7 @@ class SelfTeacher(PackedTeacher):
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`. If the output layer is trained, the next call overwrites the reference's copy of it."""
         with self._reading():
-            hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
+            hidden_NR, _ = self._packed.hidden_states([sample.read for sample in samples])
             return Reference(hidden_NR, self._head(), self._packed.num_rows, self._packed.scaling)
 
     def _head(self) -> nn.Linear:

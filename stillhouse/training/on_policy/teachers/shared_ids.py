@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.next_turn import TurnEnds, turn_ends
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.scored import ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import encode, encode_all
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.masks import sampled_runs, unsampled_runs
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import TeacherView, sampled_runs, unsampled_runs
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata
@@ -56,7 +55,6 @@ class SameVocabulary:
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """See `ViewBuilder`."""
         if self.hint is None:
             return None
         messages = prompt_messages(trajectory, self.hint, metadata)
@@ -65,7 +63,6 @@ class SameVocabulary:
         return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
 
     def added_tokens(self, openings: Sequence[Opening]) -> int:
-        """See `ViewBuilder`."""
         return _longest_hint(self.hint, self.tokenizer, openings)
 
 
@@ -80,7 +77,6 @@ class OtherVocabulary:
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
-        """See `ViewBuilder`."""
         with rendering(trajectory.prompt_id, "Use a teacher of the student's vocabulary, or another template"):
             return self._view(trajectory, metadata)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
-from stillhouse.training.head.divergence import divergences, top_divergences
+from stillhouse.training.head.divergence import TeacherTop, divergences, top_divergences
 from stillhouse.training.head.forms import Pair
-from stillhouse.training.head.top_k import TeacherTop
 
 R, S = 6, 40
 

@@ -12,7 +12,8 @@ from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt
-from stillhouse.training.launch.cluster import JobStatus, Timeouts, train_on_cluster
+from stillhouse.training.launch.cluster import Timeouts, train_on_cluster
+from stillhouse.training.launch.ray_jobs import JobStatus
 from stillhouse.types import JsonObject
 
 RUNS = JobStatus(has_ended=False)

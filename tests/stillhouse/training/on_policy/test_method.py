@@ -11,7 +11,7 @@ from stillhouse.config import StudentConfig
 from stillhouse.errors import InputError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
-from stillhouse.training.on_policy.batches.balance import teacher_shares
+from stillhouse.training.on_policy.batches.credit import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher

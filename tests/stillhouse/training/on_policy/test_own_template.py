@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 from stillhouse.chat.refs import resolve_model
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.teacher import view_of
 from tests.stillhouse.training.trainings import final_of
 
 NewMethod = Callable[..., OnPolicy]
@@ -32,7 +31,7 @@ def log_distributions(ref: str, rows: list[tuple[list[int], list[bool]]]) -> Ten
 def explicit(student_ref: str, samples: list[ScoredSample], top_k: int | None) -> dict[str, float]:
     """The metrics by the definitions with the ends of turns exchanged, of all tokens or of the teacher's best ones."""
     p = log_distributions(student_ref, [(one.token_ids, one.loss_mask) for one in samples])
-    q = log_distributions("embedded:teacher", [(view_of(one).token_ids, view_of(one).loss_mask) for one in samples])
+    q = log_distributions("embedded:teacher", [(one.read.token_ids, one.read.loss_mask) for one in samples])
     q = q.index_copy(1, torch.tensor([END_OF_TEXT, END_OF_TURN]), q[:, [END_OF_TURN, END_OF_TEXT]])
     targets = torch.tensor([token for one in samples for token in compress(one.token_ids, one.loss_mask)])[:, None]
     teacher_kl = (p - q).gather(1, targets).mean().item()

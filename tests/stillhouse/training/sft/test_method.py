@@ -15,8 +15,7 @@ from stillhouse.training.loop.passes import Passes
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.microbatches import num_targets
 from stillhouse.training.ranks import Ranks
-from stillhouse.training.sft.method import Sft, load_sft
-from stillhouse.training.sft.soft_targets import SoftTargets
+from stillhouse.training.sft.method import Sft, SoftTargets, load_sft
 from stillhouse.types import Sample
 from tests.stillhouse.training.sections import sft_of
 

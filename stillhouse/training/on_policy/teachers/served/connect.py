@@ -41,16 +41,8 @@ def connect(
 ) -> ServedTeacher:
     """Return the served teacher of `settings`, checked by `probe_server`.
 
-    Args:
-        settings: of kind `vllm`, `sglang` or `echo`.
-        kl_coef: factor of its KL.
-        temperature: of sampling.
-        tokenizer: of the teacher's input.
-        alignment: from its tokens to the student's; None if they are the same.
-        runtime: hedging, how long to wait for an answer, and the store of its scores and learnt rate limits.
-        budget: limits its spending; None sets no limit.
-        max_outage_s: how long to wait for a server that answered before.
-        say: shows what is waited for; None when it is over.
+    `tokenizer` is of the teacher's input, and `alignment` leads from its tokens to the student's; None if they are the
+    same. A server that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over.
 
     Raises:
         AuthenticationError: the key is missing or refused.

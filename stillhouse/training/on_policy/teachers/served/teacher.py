@@ -11,8 +11,9 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.scoring.api import WrongAnswer
 from stillhouse.inference.scoring.scorer import Scorer
-from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.teacher import Alignment, ScoreRequest, TeacherScores, placed
+from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
+from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
 
 ResultT = TypeVar("ResultT")
 
@@ -34,8 +35,7 @@ class ServedTeacher:
     resources: ExitStack
     alignment: Alignment | None = None
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
-        """See `Teacher`."""
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
         return self.server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
@@ -61,9 +61,9 @@ class ServedTeacher:
         self.server.start(self.scorer.aclose()).result()
         self.resources.close()
 
-    async def _score(self, requests: Sequence[ScoreRequest]) -> list[TeacherScores]:
+    async def _score(self, requests: Sequence[ScoreRequest]) -> list[SequenceScores]:
         scores = await self.scorer.score([request.read for request in requests])
-        return placed(requests, scores, self.alignment)
+        return aligned(requests, scores, self.alignment)
 
     async def _explained(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         where = f"teacher {self.name!r} at {self.scorer.url}"

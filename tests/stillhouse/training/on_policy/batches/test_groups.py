@@ -18,17 +18,18 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
         "student", token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[0.0, -1 / 3], policy_version=7,
     )  # fmt: skip
     group = [first, replace(first, rollout_key="key-1", sample_index=1)]
-    FinishedGroups(tmp_path / "groups").add(group)
-    again = FinishedGroups(tmp_path / "groups")
+    FinishedGroups(tmp_path, 0).add(group)
+    again = FinishedGroups(tmp_path, 0)
     loaded = again.load(prompts)
     assert loaded == {"a": group}
     again.forget()
-    assert not (tmp_path / "groups").exists()
+    assert not (tmp_path / "groups-00000000").exists()
     assert again.load(prompts) == {}
 
 
 @pytest.mark.parametrize("content", ["", "[{", "7", "[7]", '[{"prompt_id": "a"}]', '[{"stop_reason": "answered"}]'])
 def test_a_damaged_group_says_what_to_delete(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.json").write_text(content)
+    (tmp_path / "groups-00000000").mkdir()
+    (tmp_path / "groups-00000000" / "a.json").write_text(content)
     with pytest.raises(StoreError, match=r"a\.json: .*Delete"):
-        FinishedGroups(tmp_path).load([Prompt("a", [])])
+        FinishedGroups(tmp_path, 0).load([Prompt("a", [])])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
@@ -16,9 +17,9 @@ from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 from stillhouse.types import Prompt, PromptMetadata
 
 
@@ -73,9 +74,9 @@ class NotingTeacher:
         self._engines = engines
         self.calls: list[tuple[int, list[str]]] = []
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[TeacherScores]]:
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
         self.calls.append((len(self._engines.requests), [request.prompt_id for request in requests]))
-        return finished([TeacherScores([-1.0 * sampled for sampled in request.loss_mask]) for request in requests])
+        return finished([SequenceScores([-1.0] * sum(request.loss_mask)) for request in requests])
 
     def close(self) -> None:
         pass

@@ -15,8 +15,8 @@ from stillhouse.store import prompt_id
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.on_policy.scored import sampled_runs
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, StopReason, Trajectory
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from tests.stillhouse.training.sections import on_policy_of
 
 MODEL = "big"

@@ -1,6 +1,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.scored import ScoredSample, ScoreRequest
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, Teacher
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
 
@@ -34,10 +35,7 @@ NEAR = {"name": "near", "model": "embedded:teacher"}
 
 def scores_of(ref: str, requests: list[ScoreRequest]) -> list[list[float]]:
     rows = score_tokens(load_model(ref, device="cpu"), [request.token_ids for request in requests])
-    return [
-        [value * sampled for value, sampled in zip(row, request.loss_mask, strict=True)]
-        for row, request in zip(rows, requests, strict=True)
-    ]
+    return [list(compress(row, request.loss_mask)) for row, request in zip(rows, requests, strict=True)]
 
 
 def assert_scores(teacher: Teacher | None, ref: str, requests: list[ScoreRequest]) -> None:
@@ -116,7 +114,7 @@ def test_a_served_teacher_is_tried_and_used(
     assert isinstance(teacher, ServedTeacher)
     assert not isinstance(teacher, ExactTeacher)
     assert teachers.max_context == scoring_server.max_model_len - 1
-    assert teacher.start(requests).result()[0].logprobs[1] == scoring_server.truth(requests[0].token_ids, 1)
+    assert teacher.start(requests).result()[0].logprobs[0] == scoring_server.truth(requests[0].token_ids, 1)
 
 
 def test_padded_rows_of_an_embedding_are_no_part_of_what_is_shared(
@@ -166,7 +164,7 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     )  # fmt: skip
     teachers = load(student, teachers=[settings])
     view = teachers.view(trajectory, None)
-    request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", view)
+    request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", teacher_view=view)
     [(scores, _)] = teachers.by_name["far"].start([request]).result()
     assert view is not None
     text = "<|begin|>user: How many?<|stop|><|begin|>assistant: "

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import pytest
@@ -11,17 +12,18 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel, Qwen3
 
 from stillhouse.config import OnPolicyTeacher, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.training.loop.weights import WeightAverage
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import sampling_weights
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
-from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
+from stillhouse.training.on_policy.scored import ScoredSample, ScoreRequest, TeacherView
+from stillhouse.training.on_policy.teachers.local import HiddenCache, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, TeacherScores
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
 from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
@@ -33,15 +35,16 @@ def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int
     return LocalTeacher(ScoringSettings("near", 1.0, temperature, batch_tokens), model, CPU, **more)
 
 
-def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[TeacherScores]:
+def expected(
+    model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0
+) -> list[SequenceScores]:
     scores = score_tokens(model, [request.token_ids for request in requests], temperature=temperature)
     return [
-        TeacherScores([value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)])
-        for row, request in zip(scores, requests, strict=True)
+        SequenceScores(list(compress(row, request.loss_mask))) for row, request in zip(scores, requests, strict=True)
     ]
 
 
-def same(seen: Sequence[TeacherScores], known: Sequence[TeacherScores], tolerance: float = 1e-4) -> None:
+def same(seen: Sequence[SequenceScores], known: Sequence[SequenceScores], tolerance: float = 1e-4) -> None:
     for (row, _), (expected_row, _) in zip(seen, known, strict=True):
         assert row == pytest.approx(expected_row, abs=tolerance)
 
@@ -81,13 +84,8 @@ def test_a_reference_has_the_whole_distribution_at_the_sampled_tokens_of_what_th
     first = request.loss_mask.index(True)
     view = TeacherView([9] * 5 + request.token_ids[first:], [False] * 5 + request.loss_mask[first:])
     seen = exact_logprobs(teacher, [sample(requests[1]), sample(request, view), sample(requests[3])])
-    asked = [requests[1], replace(request, view=view), requests[3]]
-    known = [
-        logprob
-        for row, one in zip(teacher.start(asked).result(), asked, strict=True)
-        for logprob, sampled in zip(row.logprobs, one.loss_mask, strict=True)
-        if sampled
-    ]
+    asked = [requests[1], replace(request, teacher_view=view), requests[3]]
+    known = [logprob for row in teacher.start(asked).result() for logprob in row.logprobs]
     assert seen == pytest.approx(known, abs=1e-4)
 
 
@@ -104,7 +102,7 @@ def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(reque
         logprobs = gemma(torch.tensor([request.token_ids])).logits[0].float().log_softmax(-1)
         places = [place for place, sampled in enumerate(request.loss_mask) if sampled]
         known = [logprobs[place - 1, request.token_ids[place]].item() for place in places]
-        assert [row[place] for place in places] == pytest.approx(known, abs=1e-4)
+        assert row == pytest.approx(known, abs=1e-4)
 
 
 def test_the_logits_of_a_batch_never_exist() -> None:
@@ -171,15 +169,14 @@ def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_studen
     before = {name: (p.requires_grad, p.detach().clone()) for name, p in student.model.named_parameters()}
     same(teacher.start(requests).result(), expected(base, requests))
     request = requests[1]
-    known_of_all = expected(base, [request])[0].logprobs
-    known = [p for p, sampled in zip(known_of_all, request.loss_mask, strict=True) if sampled]
+    known = expected(base, [request])[0].logprobs
     assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known, abs=1e-4)
     assert student.model.training
     for name, parameter in student.model.named_parameters():
         assert parameter.requires_grad == before[name][0]
         assert torch.equal(parameter, before[name][1])
     student.model.eval()
-    assert expected(student.causal_lm, [request])[0].logprobs != pytest.approx(known_of_all, abs=1e-2)
+    assert expected(student.causal_lm, [request])[0].logprobs != pytest.approx(known, abs=1e-2)
 
 
 @pytest.mark.parametrize("config", [LORA, FULL], ids=["lora", "full"])
@@ -200,8 +197,7 @@ def test_the_mean_scores_with_the_mean_weights_and_leaves_the_students_alone(
     same(teacher.start(requests).result(), known)
     request = requests[1]
     # Its output layer is still the mean's once the student has its own weights again.
-    masked = [p for p, sampled in zip(known[1].logprobs, request.loss_mask, strict=True) if sampled]
-    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(masked, abs=1e-4)
+    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known[1].logprobs, abs=1e-4)
     for name, parameter in student.trained_parameters():
         assert torch.equal(parameter, weights[name])
 
@@ -236,6 +232,48 @@ def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedMode
         view = TeacherView([5] * (places + 1), [False] * places + [True])
         message = f"'{name}' has {places + 1} tokens .*positions for {places}"
         with pytest.raises(TrainingError, match=message):
-            teacher.start([ScoreRequest([5, 5], [False, True], "p", view)])
+            teacher.start([ScoreRequest([5, 5], [False, True], "p", teacher_view=view)])
         with pytest.raises(TrainingError, match=message):
             teacher.reference([ScoredSample([5, 5], [False, True], "p", teacher_view=view)])
+
+
+ONE = TeacherView([3, 1, 4], [False, True, True])
+TWO = TeacherView([3, 1, 4], [False, False, True])
+
+
+class Computed:
+    """Hidden states of another value at each call."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self) -> torch.Tensor:
+        self.num_calls += 1
+        return torch.full((2, 8), float(self.num_calls))
+
+
+def first(cache: HiddenCache, views: list[TeacherView], compute: Computed) -> float:
+    return cache.get(views, compute)[0, 0].item()
+
+
+def test_what_was_computed_for_the_same_tokens_and_masks_is_not_computed_again() -> None:
+    cache, compute = HiddenCache(), Computed()
+    rows = [[ONE, TWO], [TWO, ONE], [ONE], [TWO]]
+    assert [first(cache, views, compute) for views in rows] == [1, 2, 3, 4]
+    assert [first(cache, views, compute) for views in rows] == [1, 2, 3, 4]
+    assert compute.num_calls == 4
+
+
+@pytest.mark.parametrize("num_kept", [0, 1])
+def test_what_does_not_fit_is_computed_each_time_and_what_is_kept_stays(num_kept: int) -> None:
+    cache, compute = HiddenCache(max_bytes=num_kept * 2 * 8 * 4), Computed()
+    assert [first(cache, views, compute) for views in ([ONE], [TWO], [ONE], [TWO])] == (
+        [1, 2, 1, 3] if num_kept else [1, 2, 3, 4]
+    )
+
+
+def test_the_next_batch_has_all_the_room_again() -> None:
+    cache, compute = HiddenCache(max_bytes=2 * 8 * 4), Computed()
+    first(cache, [ONE], compute)
+    cache.clear()
+    assert [first(cache, views, compute) for views in ([TWO], [TWO], [ONE])] == [2, 2, 3]

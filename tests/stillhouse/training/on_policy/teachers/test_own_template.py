@@ -15,8 +15,7 @@ from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.masks import sampled_runs
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import TeacherView, sampled_runs
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
 from stillhouse.training.on_policy.teachers.shared_ids import EndExchange

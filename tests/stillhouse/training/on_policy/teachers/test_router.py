@@ -5,9 +5,9 @@ import pytest
 
 from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 from stillhouse.training.on_policy.teachers.views import Opening
 from stillhouse.types import Prompt, PromptMetadata
 

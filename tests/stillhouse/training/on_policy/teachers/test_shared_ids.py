@@ -11,10 +11,10 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.shared_ids import NO_ID, EndExchange, SharedIds
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 
 def with_one_more_token(folder: Path) -> str:

@@ -7,8 +7,7 @@ from stillhouse.chat.template import render
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.masks import sampled_runs
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import TeacherView, sampled_runs
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.views import Opening, OtherVocabulary, SameVocabulary

@@ -8,9 +8,10 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
+from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, TeacherScores
 
 Requests = list[ScoreRequest]
 Scores = list[list[float]]
@@ -31,7 +32,7 @@ class Far:
         return connect(teacher, 1.0, temperature, self._tokenizer, None, runtime, max_outage_s=0.0)
 
     @staticmethod
-    def logprobs(scores: "Future[list[TeacherScores]]") -> Scores:
+    def logprobs(scores: "Future[list[SequenceScores]]") -> Scores:
         return [scored.logprobs for scored in scores.result(120)]
 
     def score(self, requests: Requests, kind: str = "vllm", temperature: float = 1.0, **settings: object) -> Scores:
@@ -44,8 +45,9 @@ class Far:
     def truths(self, requests: Requests, temperature: float = 1.0) -> Scores:
         return [
             [
-                self.server.truth(request.token_ids, place, temperature) if is_sampled else 0.0
+                self.server.truth(request.token_ids, place, temperature)
                 for place, is_sampled in enumerate(request.loss_mask)
+                if is_sampled
             ]
             for request in requests
         ]

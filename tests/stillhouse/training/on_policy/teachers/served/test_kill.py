@@ -17,7 +17,7 @@ from stillhouse.inference.scoring.completions_api import VllmApi
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.scored import ScoreRequest
 
 ledger = ScoreLedger(Path(sys.argv[2]), top_k=3)
 server = ModelServer(sys.argv[1], None, 10.0)

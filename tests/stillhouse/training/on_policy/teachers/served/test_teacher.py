@@ -1,13 +1,14 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
+from itertools import compress
 from typing import Any
 
 import pytest
 
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
+from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 KINDS = ("vllm", "sglang", "echo")
 Requests = list[ScoreRequest]
@@ -251,8 +252,7 @@ def test_our_own_server_answers_as_vllm_does(
         scores = far.score(requests, kind, base_url=own_server)
     expected = score_tokens(load_model("embedded:teacher", device="cpu"), [r.token_ids for r in requests])
     for request, seen, row in zip(requests, scores, expected, strict=True):
-        masked = [value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)]
-        assert seen == pytest.approx(masked, abs=1e-4)
+        assert seen == pytest.approx(list(compress(row, request.loss_mask)), abs=1e-4)
     assert not caplog.records
 
 
@@ -282,5 +282,5 @@ def test_other_weights_behind_the_same_name_are_asked_again(
     )
     second = far.score(requests)
     assert "other weights answer to its name" in caplog.text
-    for request, one, other in zip(requests, first, second, strict=True):
-        assert other == pytest.approx([value - sampled for value, sampled in zip(one, request.loss_mask, strict=True)])
+    for one, other in zip(first, second, strict=True):
+        assert other == pytest.approx([value - 1.0 for value in one])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stillhouse.errors import EndpointError
-from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.scored import ScoreRequest
 
 Far = Any
 """The fake server, and teachers connected to it; see conftest."""

@@ -19,7 +19,7 @@ from transformers import (
 from stillhouse.attention import use_attention
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.serving.masks import slot_masks
+from stillhouse.serving.passes import slot_masks
 from stillhouse.serving.score import score_tokens
 
 SHAPE: dict[str, Any] = {

@@ -3,7 +3,7 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.serving.text import CompletionText
+from stillhouse.serving.completions import CompletionText
 
 
 def read(tokenizer: PreTrainedTokenizerBase, ids: list[int], *stop: str) -> str:

@@ -1,7 +1,6 @@
 import pytest
 
-from stillhouse.training.on_policy.masks import at_sampled_tokens, sampled_runs
-from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.scored import TeacherView, at_sampled_tokens, sampled_runs
 
 
 def test_runs_are_what_was_sampled_between_two_readings() -> None:
